@@ -363,14 +363,20 @@ def test_a_pod_bound_without_a_replica_gets_its_gpu_later(card, tenant, system):
 
 
 def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
-    before = settled(sentry)
     fillers = []
     for number, gpu in enumerate(sorted(gpus_of_node(card).values(), key=lambda one: -one["free"])):
         size_mib = (gpu["free"] - GIB) >> 20
         fillers.append(started(tenant, gpu_pod(f"filler-{number}", f"{size_mib}Mi", LARGE), 1))
     assert all(one.answers()[-1] == "ok" for one in fillers)
-    held = before + len(fillers) * 4 * GIB
-    wait_until("the driver's figure", lambda: device_used(sentry) >= held, timeout=30)
+
+    def used_by(filler):
+        return used_bytes(sentry, "vramwarden_pod_memory_used_bytes", pod=filler)
+
+    def all_seen():
+        return all(used_by(f"filler-{one}") >= 4 * GIB for one in range(len(fillers)))
+
+    wait_until("the figures of the fillers", all_seen, timeout=30)
+    held = device_used(sentry)
     tenant.create(gpu_pod("next", "4Gi"))
     waits = ("FailedScheduling", "Insufficient", "didn't match")
 
