@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from tests.scheduling.replicas import Cluster, placing
 from tests.support import schedulers
 from tests.support.control_planes import ControlPlane
 
@@ -31,3 +32,17 @@ def make_namespace(control_plane):
         return name
 
     return make
+
+
+@pytest.fixture(scope="module")
+def replicas(control_plane, tmp_path_factory):
+    """Run two replicas that the API server calls through a balancer, and the scheduler."""
+    with placing(control_plane, tmp_path_factory.mktemp("placement")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def cluster(control_plane, replicas, make_namespace):
+    """Yield a cluster with a new namespace; nodes and pods of the test are removed at its end."""
+    with Cluster(control_plane.api, make_namespace()) as made:
+        yield made

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, placing, replica
+from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, replica
 from tests.support.control_planes import ApiError, free_port, wait_until
 from tests.support.our_server import refused
 from tests.support.pods import a_container, a_pod
@@ -30,20 +30,6 @@ GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/visible-devices": "GPU-n1-0",
     "vramwarden.io/gpu-memory-fraction": "0.5151",  # 5Gi less 900Mi
 }
-
-
-@pytest.fixture(scope="module")
-def replicas(control_plane, tmp_path_factory):
-    """Run two replicas that the API server calls through a balancer, and the scheduler."""
-    with placing(control_plane, tmp_path_factory.mktemp("placement")) as servers:
-        yield servers
-
-
-@pytest.fixture
-def cluster(control_plane, replicas, make_namespace):
-    """Give a namespace, and take away the nodes and pods of a test at its end."""
-    with Cluster(control_plane.api, make_namespace()) as made:
-        yield made
 
 
 def test_two_pods_get_a_gpu_each_and_the_third_is_told_what_is_free(cluster):

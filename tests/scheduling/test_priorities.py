@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduling.replicas import Cluster, placing
 from tests.support.control_planes import wait_until
 from tests.support.recipes import recipe, workload
 from tests.support.schedulers import refusals, remove_pod
 
 
-@pytest.fixture(scope="module")
-def replicas(control_plane, tmp_path_factory):
+@pytest.fixture(scope="module", autouse=True)
+def priority_class(control_plane):
+    """Create the PriorityClass of the recipe."""
     for one in recipe("priority"):
         if one["kind"] == "PriorityClass":
             control_plane.api.apply(one)
-    with placing(control_plane, tmp_path_factory.mktemp("priorities")) as servers:
-        yield servers
-
-
-@pytest.fixture
-def cluster(control_plane, replicas, make_namespace):
-    with Cluster(control_plane.api, make_namespace()) as made:
-        yield made
 
 
 def create_high(cluster):
