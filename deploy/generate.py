@@ -28,10 +28,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
@@ -42,9 +43,6 @@ from webhook.adapters.policy.schema import json_schema
 from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.findings import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 Json = dict[str, Any]
 

@@ -12,12 +12,9 @@ import hashlib
 import io
 import json
 import tarfile
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 Json = dict[str, Any]
 

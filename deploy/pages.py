@@ -15,22 +15,18 @@ import re
 import subprocess
 from pathlib import Path
 from posixpath import basename, dirname, join, normpath, relpath
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from xml.etree.ElementTree import Element
 
+from markdown import Markdown
 from markdown.blockprocessors import BlockProcessor, build_block_parser
 from markdown.extensions import Extension
-from mkdocs.structure.files import File
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pygments.lexers import find_lexer_class_for_filename
 
 from webhook import __version__
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from markdown import Markdown
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
-    from mkdocs.structure.pages import Page
 
 _LINK: Final = re.compile(r"(?<=\]\()[^)#\s]+")
 _ROW: Final = re.compile(r"^\|.*", re.MULTILINE)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import yaml
+from prometheus_client import CollectorRegistry, Metric
 
 from webhook.cli.main import SECTIONS, main
 from webhook.core.admission.decide import Outcome, Phase
@@ -33,11 +35,6 @@ from webhook.server.metrics import (
 )
 from webhook.server.reviews import ADVISE
 from webhook.tools.problems.problem import Code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from prometheus_client import CollectorRegistry, Metric
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _TESTS: Final = _ROOT / "tests"

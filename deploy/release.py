@@ -28,17 +28,15 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from deploy import oci, sbom
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = {"image": "vramwarden", "enforcer": "enforcer"}

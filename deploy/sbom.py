@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from cyclonedx.model import Property
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -21,10 +23,6 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from deploy import oci
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 NAME: Final = "vramwarden"
 _HOME: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "vramwarden.io")

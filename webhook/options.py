@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import click
 
 from webhook import __version__
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.person import NO_LIMIT_S, Person
+from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES_PATH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Self
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.adapters.policy.files import PolicyInvalidError
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 

@@ -6,17 +6,14 @@ import asyncio
 import re
 import ssl
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPSConnection
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import uvloop
 
 from tests.bench.figures import percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 NUMBER = b"{number}"

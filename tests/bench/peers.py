@@ -9,19 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.bench.servers import PATIENCE_S, RECORDED, Server, started
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.pki import Authority
 from tests.support.programs import free_port, wait_until
 from webhook import names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Json = dict[str, Any]
 MEMORY_MIB = "8192"  # what the recorded pod asks us for

@@ -12,7 +12,6 @@ import re
 import statistics
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
 from tests.bench import peers, settings
@@ -25,13 +24,10 @@ from tests.chart.admission_policies import BINDING, PLURALS, POLICY, Line
 from tests.chart.fenced import MERGE, STRATEGIC
 from tests.cluster.attacked import called_here
 from tests.support import charts
-from tests.support.control_planes import MISSING, available
+from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.kube_api import account_kubeconfig
 from tests.support.servers import Server
 from tests.support.webhook_configurations import apply
-
-if TYPE_CHECKING:
-    from tests.support.control_planes import ControlPlane
 
 NAMESPACE, NODE = "team-a", "n1"
 NAME = f"web-{NUMBER.decode()}"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import Api, ControlPlane, wait_until
 from tests.support.kube_api import account_kubeconfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.control_planes import Api, ControlPlane
 
 Json = dict[str, Any]
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
-from tests.support.control_planes import needs, wait_until
+from tests.support.control_planes import Api, needs, wait_until
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.control_planes import Api
 
 Json = dict[str, Any]
 

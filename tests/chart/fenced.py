@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from tests.chart.admission_policies import Line
 from tests.chart.recorded_reviews import denial
-from tests.support.control_planes import needs, wait_until
+from tests.support.charts import Helm
+from tests.support.control_planes import Api, ControlPlane, needs, wait_until
 from webhook.core.policy.fence import RULES_KEY, fence_data
-from webhook.core.policy.values import Rollout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.charts import Helm
-    from tests.support.control_planes import Api, ControlPlane
-    from webhook.core.policy.values import Policy
+from webhook.core.policy.values import Policy, Rollout
 
 Json = dict[str, Any]
 

@@ -6,28 +6,23 @@ import contextlib
 import copy
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import urllib3
 
 from tests.chart.admission_policies import BINDING, POLICY, apply
 from tests.chart.fenced import MERGE, STRATEGIC, allow, granted
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import NAMESPACE, a_namespace, one
-from tests.support.control_planes import Api, wait_until
+from tests.support.charts import NAMESPACE, Helm, a_namespace, one
+from tests.support.control_planes import Api, ControlPlane, wait_until
 from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
 from webhook.core.node.events import EventReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.charts import Helm
-    from tests.support.control_planes import ControlPlane
 
 Json = dict[str, Any]
 

@@ -6,19 +6,15 @@ installs with Helm's library, which asks the cluster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
-from tests.support.charts import CHART, DEPLOY, LOADER
+from tests.support.charts import CHART, DEPLOY, LOADER, Helm
 from tests.support.documents import blocks
+from tests.support.kube_api import Api
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.charts import Helm
-    from tests.support.kube_api import Api
 
 Json = dict[str, Any]
 

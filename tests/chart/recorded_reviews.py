@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
-from tests.support.control_planes import ApiError
+from tests.support.control_planes import Api, ApiError
 from tests.support.pki import Authority
 from tests.support.webhook_configurations import installed, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.support.control_planes import Api
 
 Json = dict[str, Any]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from tests.chart.metrics import asked_of, known_metrics, unknown
 from tests.support.charts import DEPLOY, one
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PAGES = {"vramwarden": "alerts", "vramwarden-nodes": "node-alerts"}
 """By group of rules: the page in deploy/ with a section for each alert."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,12 @@ from tests.chart.fences import (
     TAINT,
     VISIBLE,
     WAITS,
+    Fences,
     path_of,
 )
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE
+from tests.support.kube_api import Api
 from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
@@ -47,13 +50,7 @@ from webhook.names import (
     WEBHOOK_CONFIGURATION,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.chart.fences import Fences
-    from tests.support.kube_api import Api
-
-    Tries = Callable[[Fences, Api], Any]
+Tries = Callable[[Fences, Api], Any]
 
 Json = dict[str, Any]
 

@@ -11,7 +11,9 @@ import contextlib
 import copy
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from tests.chart.admission_policies import (
     PLURALS,
@@ -24,6 +26,7 @@ from tests.chart.fenced import allow
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, Helm
 from tests.support.control_planes import ControlPlane, needs, wait_until
+from tests.support.kube_api import Api
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, SCHEDULER, add_node, remove_node
 from tests.support.servers import Server, running
@@ -31,12 +34,6 @@ from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.kube_api import Api
 
 Json = dict[str, Any]
 

@@ -13,9 +13,11 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -28,10 +30,6 @@ from tests.support.servers import Server
 from tests.support.webhook_configurations import webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import WEBHOOK_CONFIGURATION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Json = dict[str, Any]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,6 @@ from tests.support.control_planes import ApiError, needs, needs_pod_level_resour
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
 from webhook.core.placement.assignments import Whole, config_map_name, read_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Json = dict[str, Any]
 

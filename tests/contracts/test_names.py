@@ -7,16 +7,13 @@ import io
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.e2e.cluster import SYSTEM
-from tests.e2e.node import NODE, NODE_MANIFEST
+from tests.e2e.node import NODE, NODE_MANIFEST, NodeCluster
 from tests.e2e.pods import is_ready
+from tests.e2e.team import Team
 from tests.support.control_planes import ApiError
-
-if TYPE_CHECKING:
-    from tests.e2e.node import NodeCluster
-    from tests.e2e.team import Team
 
 Json = dict[str, Any]
 VRAM = "vramwarden.io/vram"

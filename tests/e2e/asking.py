@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.tools.situations.claims import disagreements
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _CHANGING = ("has waited", "use", "peak")
 _FIGURES_S = 150.0

@@ -8,15 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tests.support.programs import start, stop, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CGROUPS = Path("/sys/fs/cgroup")
 INIT = Path(__file__).with_name("node_init.py")

@@ -10,9 +10,9 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.e2e.images import PAUSE, busybox_image, engine, pause_image
 from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
@@ -23,9 +23,6 @@ from tests.support import nvml_stub, strangers
 from tests.support.control_planes import ControlPlane
 from tests.support.programs import find_binary, start, stop, wait_until
 from tests.support.schedulers import SCHEDULER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}

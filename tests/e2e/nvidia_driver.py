@@ -13,9 +13,10 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -34,9 +35,6 @@ from tests.e2e.nvidia_runtime import (
 from tests.gpu.node.host import libraries
 from tests.support import nvml_stub, strangers
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 ON_HOST = os.environ.get("E2E_DRIVER") == "host"
 """True if the node has this machine's driver and GPUs."""

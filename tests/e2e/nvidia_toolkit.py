@@ -7,17 +7,13 @@ the driver's folder from here. The specifications are those that its `nvidia-ctk
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.e2e.nvidia_driver import Driver, HostDriver
 from tests.support import strangers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.nvidia_driver import Driver, HostDriver
 
 find = partial(strangers.find, "NVIDIA_TOOLKIT")
 RUNTIME_CLASS = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.e2e.images import product_values
 from tests.e2e.pods import MIB, container, pod
+from tests.e2e.team import Team
 from tests.support.paths import TESTS
-
-if TYPE_CHECKING:
-    from tests.e2e.team import Team
 
 Json = dict[str, Any]
 PROGRAM = (TESTS / "gpu/program.py").read_text(encoding="utf-8")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.node import NodeCluster
 from tests.e2e.pods import is_ready, statuses
-
-if TYPE_CHECKING:
-    from tests.e2e.node import NodeCluster
-    from tests.e2e.team import Team
+from tests.e2e.team import Team
 
 Json = dict[str, Any]
 NAMESPACE = "vramwarden-sentry"

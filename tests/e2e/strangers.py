@@ -6,24 +6,20 @@ import base64
 import contextlib
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.e2e.images import programs_image
-from tests.e2e.node import NODE, NODE_MANIFEST
+from tests.e2e.node import NODE, NODE_MANIFEST, NodeCluster
 from tests.e2e.nvidia_runtime import LIBRARIES, UUIDS
 from tests.e2e.pods import statuses
+from tests.e2e.team import Team
 from tests.support.programs import find_binary, free_port
 from tests.support.strangers import find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from tests.e2e.node import NodeCluster
-    from tests.e2e.team import Team
 
 Json = dict[str, Any]
 MIB = 2**20

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from tests.e2e.cluster import Cluster
 from tests.e2e.pods import is_ready, statuses
 from tests.support.control_planes import ApiError, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.cluster import Cluster
 
 Json = dict[str, Any]
 PATIENCE = float(os.environ.get("E2E_PATIENCE") or 180)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,8 @@ from tests.e2e.asking import diagnose
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import holding, is_ready, job, pod, statuses
+from tests.e2e.team import Team
 from tests.e2e.test_09_placement import entered, free_gib
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.team import Team
 
 SCALE = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/vramwarden-webhook/scale"
 WEBHOOK = {"labelSelector": "app.kubernetes.io/component=webhook"}

@@ -17,7 +17,9 @@ import shutil
 import time
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -33,10 +35,6 @@ from tests.e2e.test_08_outage import GATE, MERGE, WEBHOOK, gpu_of, remove_gate, 
 from tests.e2e.test_10_attacks import ATTACKS, STOPS
 from tests.support import charts, strangers
 from tests.support.control_planes import ApiError, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FASTER = 100
 PORTS = {"prometheus": 19090, "kube-state-metrics": 19091, "telemetry": 19092}

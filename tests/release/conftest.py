@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from deploy import oci, release
 from tests.support import charts
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMITTED = "2026-11-01T10:00:00+00:00"
 EPOCH = 1793527200

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -25,9 +25,6 @@ from tests.support import charts
 from tests.support.documents import commands
 from tests.support.paths import ROOT
 from tests.support.registries import serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 needs_helm = pytest.mark.skipif(not charts.available(), reason=charts.MISSING)

@@ -7,10 +7,7 @@ import itertools
 import selectors
 import socket
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ import itertools
 import re
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Json = dict[str, Any]
 

@@ -14,6 +14,7 @@ import gzip
 import io
 import json
 import re
+import ssl
 import threading
 import time
 import uuid
@@ -22,8 +23,9 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import jsonpatch
@@ -32,10 +34,6 @@ import urllib3
 from tests.support.kube_api import path_of, plural_of
 from tests.support.merge_patches import merged
 from webhook.adapters.kube.client import Kube
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
 
 Json = dict[str, Any]
 

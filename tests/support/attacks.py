@@ -9,20 +9,16 @@ import socket
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.server.placement.binding_reviews import review as binding_review
 from tests.support.drawn_reviews import NAMES_OF_OTHERS, UNEQUAL_AMOUNTS
 from tests.support.drawn_reviews import review as drawn_review
 from tests.support.pods import a_container, a_pod, a_review, as_the_api_server_writes_it
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.support.servers import Server
+from tests.support.servers import Server
 
 JSON = {"Content-Type": "application/json"}
 

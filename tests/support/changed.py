@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from tests.support.paths import TESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 ROOT = TESTS.parent
 ROOMS = {

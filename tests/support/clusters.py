@@ -16,7 +16,8 @@ import random
 import uuid
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from types import EllipsisType
+from typing import Any
 
 from tests.core.admission.plugins import translated, under
 from tests.support import pods as manifests
@@ -34,15 +35,11 @@ from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.node.verdict import SharingCode, SharingVerdict
 from webhook.core.nvidia.drivers import Proof
+from webhook.core.policy.values import Rule
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import read_pods
-
-if TYPE_CHECKING:
-    from types import EllipsisType
-
-    from webhook.core.policy.values import Rule
 
 Json = dict[str, Any]
 

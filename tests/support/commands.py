@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from inspect import signature
-from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
+from tests.support.api_server import ApiServer
 from webhook.options import ReachedCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.api_server import ApiServer
 
 
 def runner() -> CliRunner:

@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 import urllib3
@@ -18,9 +19,6 @@ from tests.support.paths import ROOT
 from tests.support.pki import Authority, new_key, private_pem, public_pem
 from tests.support.pods import a_pod
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = [
     "MISSING",

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from random import Random
+from typing import Any, Final
 
 from tests.support.paths import ROOT
 from tests.support.pods import a_review, as_the_api_server_writes_it
 from tests.support.policies import load
+from webhook.core.admission.decide import Phase
+from webhook.core.policy.values import Policy
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.reviews import PodReviews
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from webhook.core.admission.decide import Phase
-    from webhook.core.policy.values import Policy
 
 Json = dict[str, Any]
 Parts = dict[str, Any]

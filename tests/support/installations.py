@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from certs import create
 from tests.support import charts
-from tests.support.api_server import KINDS, ApiServer, merged
+from tests.support.api_server import KINDS, ApiServer, Request, merged
 from tests.support.clusters import NOW_S
 from tests.support.pods import a_request
 from webhook import __version__
@@ -26,13 +27,8 @@ from webhook.adapters.policy.files import load_config_map, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
+from webhook.core.policy.values import Policy
 from webhook.names import WEBHOOK_CONFIGURATION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.support.api_server import Request
-    from webhook.core.policy.values import Policy
 
 Json = dict[str, Any]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ApiError(Exception):

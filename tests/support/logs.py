@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from webhook.server.log import JsonLog
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class RecordedLog(JsonLog):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from tests.support.programs import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 

@@ -6,7 +6,8 @@ A change that was made before changes nothing, as Kubernetes asks of webhooks th
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_container, a_policy, a_request
@@ -20,9 +21,6 @@ from webhook.names import (
 )
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.manifests.documents import find_objects, read_documents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Json = dict[str, Any]
 MIRROR: Final = "mirror.example/"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.support import servers
-from tests.support.control_planes import Api, ApiError, free_port, needs
+from tests.support.control_planes import Api, ApiError, ControlPlane, free_port, needs
 from tests.support.webhook_configurations import (
     apply,
     installed,
@@ -18,13 +20,7 @@ from tests.support.webhook_configurations import (
     webhook_configurations,
 )
 from webhook.adapters.policy.files import shipped_policy_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.control_planes import ControlPlane
-    from webhook.core.pod.findings import Reason
+from webhook.core.pod.findings import Reason
 
 Json = dict[str, Any]
 

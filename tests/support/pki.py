@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

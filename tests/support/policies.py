@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.paths import ROOT
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHIPPED = [
     ROOT / "policies" / "default.yaml",

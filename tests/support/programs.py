@@ -11,11 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # where envtest searches, too
 # Asks the kernel to kill this process with its parent, then becomes the program. A `preexec_fn`

@@ -6,13 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.control_planes import find_binary
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLONED = ("deploy", "policies")
 

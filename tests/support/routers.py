@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.pods import a_policy
-from webhook.server.connections import Connections
-from webhook.server.http import Connection
+from webhook.server.connections import Connections, Slot
+from webhook.server.http import Connection, Handler
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.reviews import PodReviews
 from webhook.server.router import Router
-
-if TYPE_CHECKING:
-    from webhook.server.connections import Slot
-    from webhook.server.http import Handler
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
 
 HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b\r\n"
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests.support.control_planes import Api, ControlPlane
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
+from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.support.control_planes import Api, ControlPlane
-    from webhook.core.placement.assignments import Assignments
 
 Json = dict[str, Any]
 

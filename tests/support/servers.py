@@ -10,18 +10,16 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from certs import read
 from tests.support.programs import free_port
 from webhook.server.bind_path import bind_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Json = dict[str, Any]
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import yaml
 
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import canonical, parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Json = dict[str, Any]
 MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS

@@ -11,9 +11,10 @@ import ssl
 import tempfile
 import threading
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import jsonpatch
 import yaml
@@ -21,9 +22,6 @@ import yaml
 from tests.support.control_planes import Api, ApiError, wait_until
 from tests.support.paths import DEPLOY
 from tests.support.pki import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 Manifest = dict[str, Any]
 

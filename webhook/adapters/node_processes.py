@@ -11,8 +11,9 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters import processes
 from webhook.adapters.bounds import LONGEST_MOUNT_BYTES, MOST_MOUNTS_BYTES, MOST_OF_NODE_BYTES
@@ -20,9 +21,6 @@ from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import NOWHERE, Place, place_of
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _INIT: Final = 1
 

@@ -9,14 +9,11 @@ import time
 from collections import Counter
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import WSGIApplication
 
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
-
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
-
 
 REQUEST_S: Final = 10.0
 """From the connection to the end of its answer, however it comes: Prometheus waits no longer."""

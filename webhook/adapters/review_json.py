@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import orjson
 
 from webhook.adapters.bounds import MOST_REVIEW_VALUES
+from webhook.core.pod.patch import Operation
 from webhook.core.pod.review import (
+    Answerable,
     BadReviewError,
+    Request,
     decode_review,
     encode_failure,
     encode_review,
     encode_too_dense,
     encode_too_large,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.review import Answerable, Request
 
 
 def is_dense(body: bytes) -> bool:

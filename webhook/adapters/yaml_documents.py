@@ -12,8 +12,9 @@ YAML reads as booleans are errors.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -21,10 +22,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from webhook.adapters.bounds import DEEPEST_YAML, MOST_POLICY_BYTES, MOST_YAML_VALUES
 from webhook.core.pod.findings import quoted
 from webhook.core.words import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 Path = tuple[str | int, ...]
 

@@ -5,21 +5,17 @@ The journal has all of it; what an admin should see in `kubectl describe node` i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.adapters.journal import Journal
 from webhook.core.node.events import EventReason
-from webhook.core.node.inventory import UNSEEN, skipped
+from webhook.core.node.inventory import UNSEEN, Inventory, Scan, skipped
 from webhook.core.pod.gpus import LOST, SILENT, Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NOT_ENFORCED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.adapters.journal import Journal
-    from webhook.core.node.inventory import Inventory, Scan
-    from webhook.nodekit.events import EventWriter
+from webhook.nodekit.events import EventWriter
 
 _CURE: Final = "It is taken back by itself once the driver no longer says so"
 

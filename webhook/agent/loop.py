@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.follow import LONGEST_PAUSE_S
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
@@ -22,10 +23,12 @@ from webhook.adapters.kube.node_watch import (
     watch_node,
     watch_slices,
 )
+from webhook.adapters.nvml import Nvml
 from webhook.agent.events import report, report_changes
 from webhook.agent.heartbeat import beat
 from webhook.agent.proofs import Proofs
 from webhook.agent.scanner import watch_gpus
+from webhook.agent.settings import AgentSettings
 from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
 from webhook.core.node.driver import (
@@ -39,6 +42,7 @@ from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.node.patching import Allowance, is_echo, without_taint
 from webhook.core.node.sharing import Shared, Sharing, apply_sharing
 from webhook.core.node.state import (
+    Conditions,
     Patches,
     changes,
     desired,
@@ -51,17 +55,10 @@ from webhook.names import AGENT_REPORTER, SENTRY_ACTING_CONDITION
 from webhook.nodekit.events import EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
 
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.adapters.nvml import Nvml
-    from webhook.agent.settings import AgentSettings
-    from webhook.core.node.state import Conditions
-
-    Message = (
-        Scan | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
-        | SlicesSeen | SlicesUnread | FiguresSeen | FiguresUnread
-    )  # fmt: skip
+Message = (
+    Scan | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
+    | SlicesSeen | SlicesUnread | FiguresSeen | FiguresUnread
+)  # fmt: skip
 
 LONGEST_WAIT_S: Final = 5.0
 """The loop turns at least this often, to beat."""

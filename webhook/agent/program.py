@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from webhook import __version__
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube, KubeError, connect
 from webhook.adapters.kube.node_watch import read_assigned, slices_of
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
+from webhook.agent.settings import AgentSettings
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
@@ -22,18 +24,11 @@ from webhook.core.node.sharing import (
     is_advertised,
     judge,
 )
-from webhook.core.node.state import changes, desired, patches, read_inventory
+from webhook.core.node.state import NodeState, Patches, changes, desired, patches, read_inventory
 from webhook.core.node.verdict import why_closed
-from webhook.core.placement.assignments import promised_bytes
+from webhook.core.placement.assignments import Assignments, promised_bytes
 from webhook.core.pod.whole import claimants
 from webhook.nodekit.program import run_program
-
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.agent.settings import AgentSettings
-    from webhook.core.node.state import NodeState, Patches
-    from webhook.core.placement.assignments import Assignments
 
 
 def agent(settings: AgentSettings) -> int:

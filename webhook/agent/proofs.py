@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
+from webhook.adapters.kube.node_watch import FiguresSeen
 from webhook.core.kinds.nodes import (
     SENTRY_FRESH_S,
+    NodeFigures,
     SentryFault,
     sentry_fault,
     unmeasured,
     write_time,
 )
+from webhook.core.node.inventory import Scan
+from webhook.core.node.state import Conditions
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.pod.gpus import Gpu
 from webhook.core.words import named
 from webhook.names import SENTRY_ACTING_CONDITION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.adapters.kube.node_watch import FiguresSeen
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.node.inventory import Scan
-    from webhook.core.node.state import Conditions
-    from webhook.core.pod.gpus import Gpu
 
 LIMIT_FRESH_S: Final = 240.0
 """Maximum age of a proof that the driver holds caps, in seconds. The label stays for as long if the

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from webhook.adapters import surroundings
-from webhook.adapters.nvml import NvmlError
+from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import (
@@ -17,12 +18,6 @@ from webhook.core.nvidia.drivers import (
     supports_sidecar,
 )
 from webhook.nodekit.program import answering, scan_with
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
-
-    from webhook.adapters.nvml import Nvml
 
 
 def watch_gpus(

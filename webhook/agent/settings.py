@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from webhook.core.node.access import Access
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INTERVAL_S: Final = 30.0
 """Between scans of the GPUs. Changes of the node are reconciled at once, by the watch; scans only

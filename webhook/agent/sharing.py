@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.adapters.journal import Journal
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.events import EventReason
+from webhook.core.node.inventory import Inventory, Scan
 from webhook.core.node.sharing import (
     CLAIMED_S,
     SETTLE_S,
@@ -22,16 +25,9 @@ from webhook.core.node.sharing import (
     other_allocators,
 )
 from webhook.core.node.verdict import why_closed
-from webhook.core.pod.whole import claimants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from webhook.adapters.journal import Journal
-    from webhook.core.node.inventory import Inventory, Scan
-    from webhook.core.placement.assignments import Assignments, Whole
-    from webhook.core.pod.whole import Slice
-    from webhook.nodekit.events import EventWriter
+from webhook.core.placement.assignments import Assignments, Whole
+from webhook.core.pod.whole import Slice, claimants
+from webhook.nodekit.events import EventWriter
 
 _MESSAGES: Final = {
     EventReason.NOT_SHARED: "the GPUs are not shared",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 import yaml
 
+from webhook.agent.program import Once
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.programs import (
     DOCUMENTATION_OPTION,
@@ -28,16 +30,11 @@ from webhook.core.node.autoscaling import (
     node_pool_patch,
 )
 from webhook.core.node.inventory import GRACE_S
+from webhook.core.node.state import NodeState
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.options import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.agent.program import Once
-    from webhook.core.node.state import NodeState
 
 _TAGS: Final = """\
 # For cluster-autoscaler on AWS: tags of the Auto Scaling group whose nodes are like {node}.

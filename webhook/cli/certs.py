@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+from click import Context, Parameter
 
 from certs import (
     Bundle,
     CertificatesError,
+    CertificateStatus,
     Publish,
     Replica,
+    Status,
     Terms,
     create,
     describe,
@@ -23,6 +27,7 @@ from certs import (
     service_names,
     uses,
 )
+from webhook.adapters.kube.certificates import CertificatesApi, Round
 from webhook.cli.programs import duration
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
@@ -35,15 +40,7 @@ from webhook.options import (
     reach,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from click import Context, Parameter
-
-    from certs import CertificateStatus, Status
-    from webhook.adapters.kube.certificates import CertificatesApi, Round
-
-    Bundles = tuple[tuple[str, bool], ...]
+Bundles = tuple[tuple[str, bool], ...]
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 

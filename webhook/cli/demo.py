@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import yaml
@@ -25,9 +26,6 @@ from webhook.core.pod.patch import apply_patch
 from webhook.names import GPU_MEMORY_ANNOTATION
 from webhook.options import Failure
 from webhook.tools.render.progress import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Json = dict[str, Any]
 

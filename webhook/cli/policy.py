@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -26,15 +26,11 @@ from webhook.adapters.policy.files import (
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.examples import run_example
 from webhook.core.policy.reach import PolicyWarning, policy_warnings
+from webhook.core.policy.values import Example, Policy
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image, output_option
 from webhook.tools.manifests.ci import JUnitCase, annotation, junit
 from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from webhook.core.policy.values import Example, Policy
 
 _PATHS = click.argument(
     "paths",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import DOCUMENTATION_URL_ENV
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NODE_OPTION = click.option(
     "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."

@@ -6,11 +6,12 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -34,12 +35,7 @@ from webhook.options import (
     policy_failure,
     rollout_option,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from ipaddress import IPv4Network, IPv6Network
-
-    from webhook.server.certificates import CertificateKeeper
+from webhook.server.certificates import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
 _SHORTEST_KEY = 32

@@ -17,13 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.node.cgroups import container_in, kubepods_of, pod_directories, pod_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_SEARCHED: Final = 10_000
 """Directories, until our own is found."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
     watch_assignments,
 )
+from webhook.adapters.nvml import Nvml
 from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.node.cgroups import pod_directories
 from webhook.core.node.driver import STUCK_AFTER_S, Driver, after_scan, needs_new_container
@@ -28,18 +31,12 @@ from webhook.core.node.limits import (
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.policy.values import DriverLimit
 from webhook.limiter.cgroups import NodeCgroups
-from webhook.limiter.pods import LimitedPod, PodLimiter
+from webhook.limiter.pods import Late, LimitedPod, PodLimiter
 from webhook.limiter.proof import MISC, prove
+from webhook.limiter.settings import LimiterSettings
 from webhook.nodekit.program import Inbox, NewContainerNeededError, answering, scan_with
 
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.adapters.nvml import Nvml
-    from webhook.limiter.pods import Late
-    from webhook.limiter.settings import LimiterSettings
-
-    Message = AssignmentsSeen | AssignmentsUnread
+Message = AssignmentsSeen | AssignmentsUnread
 
 STEP_S: Final = 0.1
 """Between searches for the cgroup of a pod that was just listed, and for containers of a young

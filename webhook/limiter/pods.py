@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.adapters.nvml import LimitDeniedError, NvmlError
+from webhook.adapters.journal import Journal
+from webhook.adapters.nvml import LimitDeniedError, Nvml, NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.node.limits import MOST_LIMITED, MOST_TOLD, Limited, Told
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.words import amount
+from webhook.limiter.cgroups import Leaf, NodeCgroups
 from webhook.limiter.proof import why_denied
 
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.nvml import Nvml
-    from webhook.limiter.cgroups import Leaf, NodeCgroups
-
-    Late = dict[tuple[str, str, int], bool]
-    """Of each limit, by pod, GPU and amount, whether it came late; the newest of them."""
+Late = dict[tuple[str, str, int], bool]
+"""Of each limit, by pod, GPU and amount, whether it came late; the newest of them."""
 
 SOON_S: Final = 150.0
 """For so long a listed pod's cgroup is searched for in short steps: an entry without a binding is

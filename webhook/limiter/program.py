@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from webhook import __version__
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.nvml import Nvml
 from webhook.limiter.loop import Limiter
+from webhook.limiter.settings import LimiterSettings
 from webhook.nodekit.program import run_program
-
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.limiter.settings import LimiterSettings
 
 
 def limiter(settings: LimiterSettings) -> int:

@@ -7,19 +7,13 @@ GPU memory, so nothing can come of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
-from webhook.adapters.nvml import NvmlError
-from webhook.core.enforcement.limits import NO_LIMIT
-from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, limits_cgroups
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement.limits import Limit
-    from webhook.core.nvidia.drivers import SeenGpu
-    from webhook.limiter.cgroups import NodeCgroups
+from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.core.enforcement.limits import NO_LIMIT, Limit
+from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, SeenGpu, limits_cgroups
+from webhook.limiter.cgroups import NodeCgroups
 
 MISC: Final = "misc"
 DMEM: Final = "dmem"

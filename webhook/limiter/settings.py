@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.names import LIMITER_FOLDER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CGROUPS: Final = "/host/sys/fs/cgroup"
 """Where the chart mounts the node's cgroups."""

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Json, Kube, KubeError, joined
 from webhook.adapters.kube.events import Events, node_reference
+from webhook.core.node.events import EventReason
 from webhook.core.node.patching import Allowance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Json, Kube
-    from webhook.core.node.events import EventReason
 
 WAITING: Final = 200
 """Reports that wait; what does not fit is in the log alone."""

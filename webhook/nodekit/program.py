@@ -7,20 +7,16 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube, KubeError, connect
-from webhook.adapters.nvml import NvmlError
+from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.node.inventory import Scan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from webhook.adapters.nvml import Nvml
-    from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import SeenGpu
 
 M = TypeVar("M")
 S = TypeVar("S", bound=Scan)

@@ -5,27 +5,23 @@ They decide nothing. What cannot be known now is absent; peaks and stops are kep
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.bounds import LARGEST_INT32
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
+from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
-from webhook.sentry.holdings import gives
+from webhook.sentry.holdings import Holdings, Unmanaged, gives
 from webhook.sentry.idleness import Idleness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from webhook.adapters.kube.gpu_nodes import OwnNode
-    from webhook.core.placement.assignments import Assignments
-    from webhook.sentry.holdings import Holdings, Unmanaged
-    from webhook.sentry.limits import Limits
-    from webhook.sentry.scanner import ProcessScan
-    from webhook.sentry.sidecar_stats import Stats
+from webhook.sentry.limits import Limits
+from webhook.sentry.scanner import ProcessScan
+from webhook.sentry.sidecar_stats import Stats
 
 REMEMBER_S: Final = GRACE_S
 """How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.

@@ -5,20 +5,17 @@ That is reported, and never a reason to stop anybody.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
+from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.words import amount
+from webhook.sentry.scanner import GpuProcess, ProcessScan
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from webhook.core.nvidia.drivers import SeenGpu
-    from webhook.core.placement.assignments import Assignment, Assignments
-    from webhook.sentry.scanner import GpuProcess, ProcessScan
-
-    Unmanaged = Mapping[SeenGpu, Mapping[str, int]]
-    """What is held without a promise, by the pod's UID; empty for processes of no pod."""
+Unmanaged = Mapping[SeenGpu, Mapping[str, int]]
+"""What is held without a promise, by the pod's UID; empty for processes of no pod."""
 
 NEW_S: Final = 60.0
 """For so long a pod that is not on the list is not called unmanaged: its binding, and the list's

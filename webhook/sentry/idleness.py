@@ -6,12 +6,10 @@ shows as nothing (see `Nvml.ran`) is nothing here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from webhook.sentry.scanner import GpuProcess, ProcessScan, Samples
+from webhook.sentry.scanner import GpuProcess, ProcessScan, Samples
 
 READINGS: Final = 2
 """By the first alone nobody knows who ran just now, and who only ran last."""

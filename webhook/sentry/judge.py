@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.enforcement.limits import judged_bytes
-from webhook.core.enforcement.step import Cap, First, Observation, StepState, Usage, step
-from webhook.core.placement.pods import CONFIRMING_S
+from webhook.core.enforcement.step import (
+    Action,
+    Cap,
+    First,
+    Observation,
+    Process,
+    StepState,
+    Usage,
+    step,
+)
+from webhook.core.placement.assignments import Assignment, Assignments
+from webhook.core.placement.pods import CONFIRMING_S, Hold
 from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.holdings import gives
+from webhook.sentry.scanner import GpuProcess, ProcessScan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from webhook.core.enforcement.step import Action, Process
-    from webhook.core.placement.assignments import Assignment, Assignments
-    from webhook.core.placement.pods import Hold
-    from webhook.sentry.scanner import GpuProcess, ProcessScan
-
-    Counted = Callable[[str, str, int], int | None]
+Counted = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
 """Time in addition to that of a healthy sidecar, so that the sentry acts only if that does not."""

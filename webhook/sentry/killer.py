@@ -5,16 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from webhook.adapters.node_processes import NodeProcesses, Owner
 
 _T = TypeVar("_T")
 

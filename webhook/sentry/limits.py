@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, read_limiter_state
+from webhook.core.node.limits import (
+    FILE,
+    LARGEST_FILE,
+    STALE_S,
+    Limited,
+    LimiterState,
+    Told,
+    read_limiter_state,
+)
 from webhook.core.nvidia.drivers import Proof
+from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.pod.gpus import EnforceBy
 from webhook.names import ENFORCED_BY_SIDECAR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from webhook.core.node.limits import Limited, LimiterState, Told
-    from webhook.core.placement.assignments import Assignment, Assignments
 
 UNREADABLE: Final = "what the node's limiter says cannot be read"
 SILENT: Final = f"the node's limiter has said nothing for more than {STALE_S:g} s"

@@ -8,15 +8,18 @@ import signal
 import time
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from webhook.adapters import surroundings
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
     watch_assignments,
 )
 from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.adapters.nvml import Nvml
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.explanation import (
     describe,
@@ -25,40 +28,40 @@ from webhook.core.enforcement.explanation import (
     explain_stop,
 )
 from webhook.core.enforcement.log_messages import LogMessage
-from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
+from webhook.core.enforcement.step import (
+    Action,
+    EndPod,
+    Freed,
+    Kill,
+    Process,
+    ReportExcess,
+    Terminate,
+)
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.events import EventReason
+from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import EnforceBy
 from webhook.core.words import amount
 from webhook.names import CAP_HELD_CONDITION, SENTRY_REPORTER
 from webhook.nodekit.events import EventReport, EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
 from webhook.sentry.figures import Figures
-from webhook.sentry.holdings import REPORTED_BYTES, Holdings, describe_unmanaged
+from webhook.sentry.holdings import REPORTED_BYTES, Holdings, Unmanaged, describe_unmanaged
 from webhook.sentry.intervals import DUTY, HOLDING_S, pause_s
 from webhook.sentry.judge import LATER_S, Judge, with_last_terms
 from webhook.sentry.killer import Killer
 from webhook.sentry.limits import Limits
-from webhook.sentry.scanner import ProcessScanner
+from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.probes import Liveness
+from webhook.sentry.scanner import ProcessScan, ProcessScanner
+from webhook.sentry.settings import SentrySettings
 from webhook.sentry.sidecar_stats import SidecarStats
 from webhook.sentry.writer import GpuNodeWriter
 
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement.step import Action, Process
-    from webhook.core.placement.assignments import Assignments
-    from webhook.sentry.holdings import Unmanaged
-    from webhook.sentry.metrics import SentryMetrics
-    from webhook.sentry.probes import Liveness
-    from webhook.sentry.scanner import ProcessScan
-    from webhook.sentry.settings import SentrySettings
-
-    Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
+Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 MALFORMED: Final = "it is malformed; entries that cannot be read stay as they were"

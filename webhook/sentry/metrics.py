@@ -5,26 +5,21 @@ Dashboards and rules rely on names and labels: they do not change.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.gpus import EnforceBy
+from webhook.sentry.holdings import Unmanaged
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from prometheus_client import Metric
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.core.nvidia.drivers import SeenGpu
-    from webhook.sentry.holdings import Unmanaged
-
-    OnGpus = list[tuple[str, GpuFigures, PodFigures]]
-    """Pods on GPUs, with the pod's `namespace/name`."""
+OnGpus = list[tuple[str, GpuFigures, PodFigures]]
+"""Pods on GPUs, with the pod's `namespace/name`."""
 
 MOST_PODS: Final = 256
 """Maximum number of pods of a node with series of their own; of pods without a promise the largest.

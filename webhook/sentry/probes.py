@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
+from wsgiref.types import StartResponse
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from webhook.adapters.plain_port import PlainPort
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from wsgiref.types import StartResponse
-
-    from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.metrics import SentryMetrics
 
 LATE_S: Final = 60.0
 """A scan may come so much later than it is due: a driver may take its time, and a new start costs

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from webhook import __version__
 from webhook.adapters import surroundings
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.nvml import Nvml
 from webhook.nodekit.program import NotStartedError, run_program
 from webhook.sentry.loop import Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.probes import Liveness, serve
-
-if TYPE_CHECKING:
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-    from webhook.sentry.settings import SentrySettings
+from webhook.sentry.settings import SentrySettings
 
 
 def sentry(settings: SentrySettings) -> int:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.adapters.nvml import NvmlError
+from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import DriverClass, SeenGpu, driver_class, explain_driver
 from webhook.nodekit.program import answering, scan_with
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from webhook.adapters.node_processes import NodeProcesses, Owner
-    from webhook.adapters.nvml import Nvml
-    from webhook.core.nvidia.drivers import SeenGpu
-
-    Samples = Mapping[int, tuple[int, bool]]
-    """As `Nvml.ran` has them."""
+Samples = Mapping[int, tuple[int, bool]]
+"""As `Nvml.ran` has them."""
 
 LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""

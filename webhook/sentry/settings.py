@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.names import LIMITER_FOLDER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 METRICS_PORT: Final = 8081
 HOST: Final = "0.0.0.0"  # noqa: S104 - kubelets and Prometheus ask a pod's address

@@ -7,17 +7,14 @@ its cgroup names.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
+from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.core.enforcement.termination_message import read_process_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from webhook.adapters.node_processes import NodeProcesses, Owner
-
-    Stats = tuple[int, int | None]
-    """Stops and peak in bytes, as a sidecar's process name says them."""
+Stats = tuple[int, int | None]
+"""Stops and peak in bytes, as a sidecar's process name says them."""
 
 EVERY_S: Final = 10.0
 SEARCH_EVERY_S: Final = 60.0

@@ -9,18 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.gpu_nodes import OwnNode, read_figures, read_own_node, write_figures
 from webhook.core.kinds.node_writes import LEAST_S, due_after_s
 from webhook.core.kinds.nodes import NodeFigures
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
 
 LONGEST_PAUSE_S: Final = 60.0
 """After a failed write: it grows to that from `LEAST_S`."""

@@ -12,12 +12,11 @@ from __future__ import annotations
 import hmac
 import re
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from cryptography import x509
 
 from certs import Bundle, derived_secret, readable_certificates
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 _PURPOSE: Final = "vramwarden: the path of bind, v1"
 _SHAPE: Final = re.compile(r"/[0-9a-f]{32}/bind")

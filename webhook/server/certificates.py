@@ -10,34 +10,31 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from certs import (
+    Advance,
     Bundle,
     CertificatesError,
     Publish,
     Replica,
+    Terms,
     create,
     describe,
     load_into,
     read,
     stamp,
 )
+from webhook.adapters.kube.certificates import CertificatesApi, Round
 from webhook.server.bind_path import BindPath
-from webhook.server.metrics import SharedCertificateMetrics
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics, SharedCertificateMetrics
 from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart, repeat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from certs import Advance, Terms
-    from webhook.adapters.kube.certificates import CertificatesApi, Round
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
 
 FOLDER_S: Final = 3600.0
 """Time between two checks of a certificate from a folder."""

@@ -14,26 +14,21 @@ agent leaves GPUs in MIG mode alone. Of a cluster without such nodes the API ser
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from webhook.adapters.kube.client import Json, Kube
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.namespaces import PATH, labelled
 from webhook.core.nvidia.plugin import MIXED, read_profiles
-from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import Accounting
+from webhook.core.policy.cluster import Cluster, Namespaces, SlicedNode
+from webhook.core.policy.values import Accounting, Policy, Rollout
 from webhook.names import NVIDIA_RUNTIME_CLASS
+from webhook.server.log import JsonLog
 from webhook.server.mirror import Mirror
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from webhook.adapters.kube.client import Json, Kube
-    from webhook.core.policy.cluster import Namespaces
-    from webhook.core.policy.values import Policy, Rollout
-    from webhook.server.log import JsonLog
 
 T = TypeVar("T")
 

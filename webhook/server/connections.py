@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import IntEnum
-from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, Final, ParamSpec, TypeVar
 
 from webhook.server.bounds import (
     MAX_AT_ONCE_OF_ADDRESS_S,
@@ -32,11 +34,6 @@ from webhook.server.bounds import (
     MAX_TIME_OF_UNTRUSTED,
     MAX_TRUSTED,
 )
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterable
-    from ipaddress import IPv4Network, IPv6Network
 
 P = ParamSpec("P")
 T = TypeVar("T")

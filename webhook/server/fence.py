@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.fence import FenceApi
 from webhook.core.policy.fence import fence_data, seal_age_s, sealed
+from webhook.core.policy.values import Policy, Rollout
+from webhook.server.log import JsonLog
 from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from webhook.adapters.kube.fence import FenceApi
-    from webhook.core.policy.values import Policy, Rollout
-    from webhook.server.log import JsonLog
 
 _RULES: Final = "the fence's rules"
 """Name in log lines, and of the threads."""

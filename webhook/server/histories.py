@@ -11,36 +11,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.client import Json, KubeError
 from webhook.adapters.kube.follow import SPREAD
-from webhook.core.kinds.endings import read_ending, run_of
-from webhook.core.kinds.histories import MOST_RUNS, append, has_run, is_over, warn
+from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
+from webhook.core.kinds.endings import Ending, read_ending, run_of
+from webhook.core.kinds.histories import MOST_RUNS, History, Run, append, has_run, is_over, warn
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+from webhook.core.placement.assignments import PodState
+from webhook.core.pod.gpus import Gpu
+from webhook.core.pod.review import Request
 from webhook.server.bounds import MOST_HELD, MOST_KNOWN, MOST_OF_NAMESPACE, MOST_SAID
+from webhook.server.log import JsonLog
+from webhook.server.metrics import HistoryMetrics
 from webhook.server.mirror import Mirror
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from webhook.adapters.kube.client import Json
-    from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
-    from webhook.core.kinds.endings import Ending
-    from webhook.core.kinds.histories import History, Run
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.gpus import Gpu
-    from webhook.core.pod.review import Request
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import HistoryMetrics
-
-    Key = tuple[str, Workload]
-    _Kept = tuple[dict[Key, StoredHistory], Counter[str]]
-    """Histories, and how many of them a namespace has."""
+Key = tuple[str, Workload]
+_Kept = tuple[dict[Key, StoredHistory], Counter[str]]
+"""Histories, and how many of them a namespace has."""
 
 EVERY_S: Final = 60.0
 """A workload's history is written this often at most; further runs wait."""

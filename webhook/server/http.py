@@ -9,10 +9,11 @@ Who answers is not known here: a `Handler` is asked. Specification: RFC 9110 and
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 from httptools import (
     HttpParserCallbackError,
@@ -22,13 +23,15 @@ from httptools import (
 )
 
 from webhook.server.bounds import MAX_CHUNKS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
-from webhook.server.connections import CLOSE_S, REQUEST_S, SMALL_BODY_BYTES, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    from webhook.server.connections import Connections, Peer, Slot
+from webhook.server.connections import (
+    CLOSE_S,
+    REQUEST_S,
+    SMALL_BODY_BYTES,
+    Connections,
+    Peer,
+    Slot,
+    Stage,
+)
 
 BODY_TIMEOUT_S: Final = 5.0
 """Our webhooks are registered with `timeoutSeconds: 5` at most: afterwards nobody waits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,11 +16,9 @@ from prometheus_client import (
     generate_latest,
 )
 
+from certs import Status
 from webhook import __version__
-
-if TYPE_CHECKING:
-    from certs import Status
-    from webhook.core.policy.values import Policy
+from webhook.core.policy.values import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Thread
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from threading import Event, Thread
+from typing import Final, Generic, TypeVar
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from threading import Event
-
-    from webhook.adapters.kube.follow import Collection, Report
-    from webhook.server.log import JsonLog
+from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
+from webhook.server.log import JsonLog
 
 T = TypeVar("T")
 

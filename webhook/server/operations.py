@@ -6,20 +6,17 @@ Apart from the TLS port, so that neither a flood of reviews delays a probe nor a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 from werkzeug.exceptions import HTTPException
 
 from webhook.adapters.plain_port import PlainPort
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
 
 OPERATIONS_PORT: Final = 8080
 """Where probes and metrics are served by default."""

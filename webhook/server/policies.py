@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.reach import policy_warnings
 from webhook.server.bounds import MOST_WARNINGS
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
 from webhook.server.operations import ServerPart, repeat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from webhook.adapters.policy.source import PolicySource
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
 
 RELOAD_S: Final = 2.0
 """Interval between two reads. The kubelet takes up to a minute to update a mounted ConfigMap."""

@@ -7,19 +7,15 @@ that webhooks do not outlive a namespace that somebody deletes by hand, and with
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.server.bind_path import is_bind_path
+from webhook.adapters.kube.registration import Registered, RegistrationApi
+from webhook.server.bind_path import BindPath, is_bind_path
+from webhook.server.log import JsonLog
 from webhook.server.mirror import trigger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.adapters.kube.registration import Registered, RegistrationApi
-    from webhook.server.bind_path import BindPath
-    from webhook.server.log import JsonLog
 
 SETTLE_S: Final = 120.0
 """How long another replica may serve another certificate: the kubelet takes up to a minute and a

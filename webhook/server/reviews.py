@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.adapters.review_json import (
     is_dense,
@@ -14,33 +15,23 @@ from webhook.adapters.review_json import (
     write_too_dense,
     write_too_large,
 )
-from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.templates import WorkloadAdvice, advise, prove, size_alone
+from webhook.core.admission.decide import Decision, Phase, decide
+from webhook.core.admission.templates import MoreAdvice, WorkloadAdvice, advise, prove, size_alone
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.findings import Reason
-from webhook.core.pod.patch import condense
-from webhook.core.pod.review import BadReviewError, uid_in_prefix
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.pod.patch import Operation, condense
+from webhook.core.pod.review import Answerable, BadReviewError, Request, uid_in_prefix
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.values import Policy
 from webhook.server.connections import SMALL_BODY_BYTES
 from webhook.server.http import Answer, rejection
-from webhook.server.log import short
+from webhook.server.log import JsonLog, short
+from webhook.server.metrics import Metrics
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from webhook.core.admission.decide import Decision
-    from webhook.core.admission.templates import MoreAdvice
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.review import Answerable, Request
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
-
-    Warn = Callable[[str, Mapping[str, Any], int], str]
-    KnownFor = Callable[[Policy], Cluster]
-    """From the policy in force to what is known of the cluster."""
+Warn = Callable[[str, Mapping[str, Any], int], str]
+KnownFor = Callable[[Policy], Cluster]
+"""From the policy in force to what is known of the cluster."""
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from webhook.server.bounds import (
     MAX_BINDING_BYTES,
@@ -22,20 +23,12 @@ from webhook.server.bounds import (
     MAX_BUFFERED_BYTES,
     MAX_WAITING_BINDINGS,
 )
-from webhook.server.connections import SMALL_BODY_BYTES
+from webhook.server.connections import SMALL_BODY_BYTES, Peer
 from webhook.server.http import Answer, Endpoint, rejection
-from webhook.server.reviews import PHASES, PREFIX_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    from webhook.server.connections import Peer
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
-    from webhook.server.placement.reviews import BindingReviews, WaitingBinding
-    from webhook.server.reviews import PodReviews, TemplateReviews
-
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.placement.reviews import BindingReviews, WaitingBinding
+from webhook.server.reviews import PHASES, PREFIX_BYTES, PodReviews, TemplateReviews
 
 READ_BYTES_PER_BYTE: Final = 32
 """The most memory that a byte of JSON takes once it is read: `{"a":{}}` took 28."""

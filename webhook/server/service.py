@@ -7,17 +7,23 @@ import errno
 import gc
 import os
 import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from gunicorn.app.base import BaseApplication
 
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Rollout
+from webhook.core.policy.values import Policy, Rollout
+from webhook.server.bind_path import BindPath
+from webhook.server.certificates import CertificateKeeper
 from webhook.server.cluster_cache import ClusterCache
 from webhook.server.connections import Connections
 from webhook.server.fence import FenceKeeper
@@ -28,21 +34,10 @@ from webhook.server.operations import Health, ServerPart, bind_port, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policies import PolicyReload
+from webhook.server.registration import Registration
 from webhook.server.reviews import PodReviews, TemplateReviews
 from webhook.server.router import Router
 from webhook.server.worker import DRAIN_S, DrainingWorker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from ipaddress import IPv4Network, IPv6Network
-    from pathlib import Path
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.policy.values import Policy
-    from webhook.server.bind_path import BindPath
-    from webhook.server.certificates import CertificateKeeper
-    from webhook.server.operations import ServerPart
-    from webhook.server.registration import Registration
 
 P = TypeVar("P", bound="ServerPart")
 

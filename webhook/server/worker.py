@@ -11,13 +11,12 @@ import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvloop
 from gunicorn.workers.base import Worker
 
-if TYPE_CHECKING:
-    from webhook.server.connections import Connections
+from webhook.server.connections import Connections
 
 DRAIN_S: Final = 10.0
 """How long connections that are kept alive may still bring a last review each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from tests.support.policies import HEAD, IMAGE, write
 from webhook.adapters.policy import files as policy_files
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.adapters.policy.source import PolicySource, Reload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def rules(source) -> list[str]:

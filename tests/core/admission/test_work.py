@@ -6,7 +6,8 @@ of C code are not counted: where a list is searched is tested in tests/core/pod/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -31,9 +32,6 @@ from webhook.core.pod.patch import condense
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import VisibleDevices
 from webhook.server.connections import SMALL_BODY_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.process  # half a minute, for counting slows each call down
 

@@ -11,9 +11,10 @@ import itertools
 import re
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.api_server import ApiServer, merged
 from tests.support.logs import RecordedLog
@@ -59,9 +60,6 @@ from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
 from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATIENCE = 10_000
 """Steps after which something is taken to go on forever."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.pods import a_policy
+from webhook.core.policy.values import Policy
 from webhook.tools.admit.command import admit
+from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.show.output import Output
 from webhook.tools.manifests.reading import read_yaml
-
-if TYPE_CHECKING:
-    from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Origin
-
 
 _PLACE = re.compile(r"(?m)^((?:\x1b\[[0-9]+m)?)[a-h]\.yaml:[0-9]+: ")
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.api_server import merged
+from tests.support.api_server import ApiServer, merged
 from tests.support.installations import DAEMON_SETS, HOOKS, SENTRY, SYSTEM, WEBHOOK
 from tests.tools.situations.checks import ENFORCE, installed, labelled
 from webhook import __version__
 from webhook.adapters.kube.client import KubeError
-from webhook.tools.check.table import GROUPS, run
+from webhook.tools.check.table import GROUPS, CheckOutcome, run
 from webhook.tools.snapshot.installation import Installation
-
-if TYPE_CHECKING:
-    from tests.support.api_server import ApiServer
-    from webhook.tools.check.table import CheckOutcome
 
 pytestmark = pytest.mark.process  # Helm renders the chart
 DRY_RUNS = {"pod-good", "pod-wrong", "pod-plain"}

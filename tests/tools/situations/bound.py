@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.clusters import GIB, NOW_S, a_cluster, a_gpu, a_node, ago, gib, held
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     STOP,
+    Change,
+    Json,
+    Row,
     Situation,
     asks,
     beside_rag,
@@ -31,11 +34,8 @@ from tests.tools.situations.scenes import (
 from tests.tools.situations.waiting import EVAL, SEES_ALL, SLICED, a_run, may_not
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, write_history
+from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.nvidia.drivers import Proof
-
-if TYPE_CHECKING:
-    from tests.tools.situations.scenes import Change, Json, Row
-    from webhook.core.kinds.nodes import GpuFigures
 
 HOLDS = Proof(holds=True, back_end="misc")
 CANNOT = Proof(holds=False, why="driver 580.95.05 has no such call; r615 has")

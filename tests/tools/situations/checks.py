@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.support import policies
-from tests.support.api_server import merged
+from tests.support.api_server import ApiServer, Request, merged
 from tests.support.clusters import a_cluster, a_gpu, a_node, ago, held
 from tests.support.installations import (
     DAEMON_SETS,
@@ -25,6 +26,9 @@ from tests.support.pki import Authority
 from tests.tools.situations.denied import CANNOT_CALL, left_alone
 from tests.tools.situations.scenes import (
     BY_SENTRY,
+    Answer,
+    Change,
+    Json,
     Situation,
     asks,
     beside_rag,
@@ -41,12 +45,6 @@ from tests.tools.situations.scenes import (
 from tests.tools.situations.waiting import WHOLE
 from webhook.names import DOCUMENTATION_URL_ENV, PREFIX
 from webhook.tools.snapshot.pod import LIMIT_COMES_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.api_server import ApiServer, Request
-    from tests.tools.situations.scenes import Answer, Change, Json
 
 OFFERED = {"nvidia.com/gpu": "4"}
 """Whole GPUs that a device plugin offers."""

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 _COMMAND = re.compile(r"^\$ vramwarden ", re.MULTILINE)
 _OF_NODES = re.compile(r"    ([\w, -]+?) +(GPU \d+: .*|no: .*)")

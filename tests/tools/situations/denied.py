@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support import policies
+from tests.support.api_server import ApiServer, Request
 from tests.support.clusters import a_cluster, a_gpu, a_node, ago
 from tests.support.installations import DAEMON_SETS, HOOKS, POLICIES, WEBHOOK, patch
 from tests.support.pods import a_container
 from tests.tools.situations.scenes import (
     NO_RIGHT,
+    Answer,
+    Change,
+    Json,
+    Row,
     Situation,
     a_deployment,
     a_workload,
@@ -31,10 +36,6 @@ from tests.tools.situations.scenes import (
     waits,
 )
 from tests.tools.situations.waiting import UNMATCHED, WHOLE, in_full, one_node
-
-if TYPE_CHECKING:
-    from tests.support.api_server import ApiServer, Request
-    from tests.tools.situations.scenes import Answer, Change, Json, Row
 
 CANNOT_CALL = "Internal error occurred: failed calling webhook "
 CANNOT_CALL_OURS = (

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from tests.support.api_server import ApiServer
 from tests.support.commands import runner
 from tests.tools.situations.bound import ROWS
-from tests.tools.situations.scenes import TEAM, has_role_view
+from tests.tools.situations.scenes import TEAM, Situation, has_role_view
 from webhook import __version__
 from webhook.adapters.kube import client
 from webhook.cli.main import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.support.api_server import ApiServer
-    from tests.tools.situations.scenes import Situation
 
 COMMANDS = ("explain", "check", "top", "report")
 CRASHED = "crashed: "

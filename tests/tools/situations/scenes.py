@@ -8,11 +8,13 @@ Nothing here is a value of `webhook.tools`: the commands are rewritten, and thes
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support import installations, policies
+from tests.support.api_server import ApiServer, Request
 from tests.support.clusters import (
     SceneCluster,
     SceneNode,
@@ -37,15 +39,10 @@ from webhook.core.node.state import NodeState, desired, patches, read_inventory
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import Policy, Rule
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.api_server import ApiServer, Request
-    from webhook.core.policy.values import Policy, Rule
-
-    Answer = tuple[int, Any]
-    Change = Callable[[ApiServer], object]
+Answer = tuple[int, Any]
+Change = Callable[[ApiServer], object]
 
 Json = dict[str, Any]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.support.clusters import GIB, NOW_S, a_cluster, a_gpu, a_node, gib, held
+from tests.support.clusters import GIB, NOW_S, SceneNode, a_cluster, a_gpu, a_node, gib, held
 from tests.support.pods import a_container
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     NO_VRAM,
     ONE_WITHOUT_VRAM,
+    Change,
+    Json,
+    Row,
     Situation,
     a_deployment,
     asks,
@@ -34,10 +37,6 @@ from tests.tools.situations.scenes import (
 from webhook.core.kinds.histories import History, Run, write_history
 from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.nvidia.drivers import SeenGpu
-
-if TYPE_CHECKING:
-    from tests.support.clusters import SceneNode
-    from tests.tools.situations.scenes import Change, Json, Row
 
 UNMATCHED = "didn't match Pod's node affinity/selector"
 LAPTOP = rules(placement="None", enforcement="{by: None}")

@@ -8,21 +8,16 @@ first, the API server rejects it (HTTP 409), and this one reads again.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
-from certs import Bundle, CertificatesError, Configuration, Publish, SetAction
-from webhook.adapters.kube.client import KubeError, joined
+from certs import Advance, Bundle, CertificatesError, Configuration, Publish, Replica, SetAction
+from webhook.adapters.kube.client import Json, Kube, KubeError, joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.documentation import Page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from certs import Advance, Replica
-    from webhook.adapters.kube.client import Json, Kube
 
 LABELS: Final = {
     "app.kubernetes.io/name": "vramwarden",

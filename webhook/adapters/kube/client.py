@@ -11,14 +11,16 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from copy import copy
 from email.utils import mktime_tz, parsedate_tz
 from functools import partial
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -41,11 +43,7 @@ from webhook.adapters.kube.reading import (
     read_object,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 T = TypeVar("T")
 

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.client import Json, Kube, KubeError
 from webhook.core.node.patching import Allowance
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.adapters.kube.client import Json, Kube
-
-    Key = tuple[str, str, str]
+Key = tuple[str, str, str]
 
 K = TypeVar("K")
 V = TypeVar("V")

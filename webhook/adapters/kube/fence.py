@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from webhook.adapters.kube.certificates import LABELS
-from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.client import Json, Kube, joined
 from webhook.adapters.kube.follow import Collection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.adapters.kube.client import Json
 
 CONFIG_MAP: Final = "vramwarden-fence"
 _LABELS: Final = {**LABELS, "app.kubernetes.io/component": "fence"}

@@ -6,17 +6,13 @@ Source: Kubernetes API concepts, "Efficient detection of changes".
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from webhook.adapters.kube.client import Json, Kube
+from webhook.adapters.kube.client import Json, Kube, KubeError
 
 T = TypeVar("T")
 

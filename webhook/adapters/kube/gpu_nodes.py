@@ -5,22 +5,17 @@ One request a write: a merge patch, which finds the object, and a creation only 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError, joined
-from webhook.core.kinds.nodes import read_gpu_node, write_gpu_node
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.kinds.nodes import NodeFigures, read_gpu_node, write_gpu_node
 from webhook.core.node.sharing import is_advertised
 from webhook.core.node.state import labels_of, read_inventory
 from webhook.core.node.verdict import why_closed
 from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.kinds.nodes import NodeFigures
 
 _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
 """Absent where unknown, so a patch has to take them out: it merges objects, and replaces lists."""

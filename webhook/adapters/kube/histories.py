@@ -6,18 +6,16 @@ Rights: get, list, watch, create, patch, delete on `vramhistories`; get on `gpun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
+from webhook.adapters.kube.client import Json, Kube
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.gpu_nodes import read_figures
 from webhook.core.kinds.histories import History, history_name, read_history, write_history
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
-
-if TYPE_CHECKING:
-    from webhook.adapters.kube.client import Json, Kube
-    from webhook.core.kinds.nodes import NodeFigures
 
 _API: Final = f"/apis/{SEEING_API_VERSION}"
 

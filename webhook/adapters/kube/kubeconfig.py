@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 import yaml
 from kubernetes import client, config
 from kubernetes.config import kube_config
 from kubernetes.config.config_exception import ConfigException
 
-if TYPE_CHECKING:
-    from typing import Self
+from webhook.adapters.kube.person import Person
 
-    from webhook.adapters.kube.person import Person
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _config: Any = config
 _kube_config: Any = kube_config

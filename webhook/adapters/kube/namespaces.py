@@ -6,17 +6,13 @@ one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
 
-from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.client import Json, Kube, joined
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
-
-    from webhook.adapters.kube.client import Json, Kube
-
-    Labelled = tuple[str, Mapping[str, str] | None]
+Labelled = tuple[str, Mapping[str, str] | None]
 
 PATH: Final = joined("namespaces")
 _NONE: Final[Mapping[str, str]] = {}

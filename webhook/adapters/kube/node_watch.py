@@ -7,23 +7,22 @@ By ResourceSlices a DRA driver says which devices it gives away: KEP-4381 and th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from webhook.adapters.kube.client import KubeError, joined
-from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
-from webhook.core.kinds.nodes import read_gpu_node
-from webhook.core.placement.assignments import config_map_name, read_assignments, read_whole
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
+from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
+from webhook.core.placement.assignments import (
+    Assignments,
+    Whole,
+    config_map_name,
+    read_assignments,
+    read_whole,
+)
 from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import GPU_NODES_PATH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.adapters.kube.follow import Report
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.placement.assignments import Assignments, Whole
 
 T = TypeVar("T")
 

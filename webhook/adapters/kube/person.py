@@ -8,11 +8,9 @@ Source: Kubernetes, "User impersonation"; client-go's `clientcmd` and `transport
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final
 
 NO_LIMIT_S: Final = 24 * 3600.0
 """What stands for no limit: a socket wants some number, and nobody waits for a day."""

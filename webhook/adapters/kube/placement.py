@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Json, Kube, KubeError, joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import labels_of, read_gpus
 from webhook.core.node.verdict import why_closed
@@ -23,6 +24,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
+from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.whole import (
     DRA_DRIVER,
     MOST_CLAIMS,
@@ -40,12 +42,6 @@ from webhook.names import (
     NODE_GPU_LABEL,
     NODE_SENTRY_LABEL,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from webhook.adapters.kube.client import Json
-    from webhook.core.pod.gpus import Gpu
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"

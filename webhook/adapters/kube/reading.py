@@ -10,19 +10,16 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
 
 import orjson
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
-    from typing import Self
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 T = TypeVar("T")
 

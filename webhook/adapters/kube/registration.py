@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.client import Json, Kube, joined
 from webhook.adapters.kube.follow import Collection
-
-if TYPE_CHECKING:
-    from webhook.adapters.kube.client import Json, Kube
 
 BIND_WEBHOOK: Final = "bind.vramwarden.io"
 

@@ -5,9 +5,11 @@ What a field is in `core.policy` its part says (`parts.Part.build`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from webhook.adapters.policy.models import ExamplePart, PolicyFile, RulePart
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, DocumentProblem, Path, show, show_path
 from webhook.core.pod.quantity import format_bytes
@@ -25,11 +27,6 @@ from webhook.core.policy.values import (
     Rule,
 )
 from webhook.names import NODE_DRIVER_LIMIT_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from webhook.adapters.policy.models import ExamplePart, PolicyFile, RulePart
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -33,9 +34,6 @@ from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_v
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR, VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _T = TypeVar("_T")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -18,11 +19,7 @@ from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import Document, DocumentProblem, read_documents, show_path
 from webhook.core.admission.examples import run_example
 from webhook.core.bounds import SHOWN_FINDINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from webhook.core.policy.values import Policy
+from webhook.core.policy.values import Policy
 
 __all__ = [
     "DocumentProblem",

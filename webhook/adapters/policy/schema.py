@@ -6,26 +6,20 @@ published file must not depend on which one is installed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from webhook.adapters.policy.fields import Shape
 from webhook.adapters.policy.models import PolicyFile
-from webhook.adapters.yaml_documents import show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic import ValidationError
-    from pydantic_core import ErrorDetails
-
-    from webhook.adapters.yaml_documents import Path
+from webhook.adapters.yaml_documents import Path, show
 
 SCHEMA_ID: Final = "https://vramwarden.io/v1alpha1/vrampolicy.schema.json"
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from webhook.adapters.policy.files import PolicyInvalidError, Snapshot, parse_policy, read_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from webhook.adapters.yaml_documents import DocumentProblem
-    from webhook.core.policy.values import Policy
+from webhook.adapters.yaml_documents import DocumentProblem
+from webhook.core.policy.values import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ No other file of this room knows it. Amounts that a pod writes itself are read b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.nvidia.plugin import (
     CARD_MEMORY_LABEL,
@@ -24,7 +25,10 @@ from webhook.core.nvidia.plugin import (
     memory_label,
     slice_resource,
 )
+from webhook.core.pod.demand import Demand
+from webhook.core.pod.fields import Json
 from webhook.core.pod.gpus import free_label
+from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
@@ -37,13 +41,6 @@ from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
 from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
 from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Edits
 
 _KINDS: Final = ("requests", "limits")
 _NO_SLICE: Final = slice_resource("unknown")

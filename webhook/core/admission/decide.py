@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission.mutation import edit_variables, mutate_pod
 from webhook.core.admission.rules.case import Case, CaseKind, case_of
@@ -21,7 +21,7 @@ from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import Json, part
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
@@ -33,15 +33,11 @@ from webhook.core.pod.views import (
     read_pod,
     service_account_of,
 )
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
-
-if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
-    from webhook.core.policy.cluster import Cluster
-
 
 SHOWN_BESIDE: Final = 10
 """Of what else would be wrong with a pod that follows a hint."""

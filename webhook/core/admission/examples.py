@@ -6,8 +6,10 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Skip
@@ -19,14 +21,9 @@ from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
+from webhook.core.policy.values import Example, Policy
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from fractions import Fraction
-
-    from webhook.core.policy.values import Example, Policy
 
 _SHOWN_TOLERATIONS: Final = 3
 _SHOWN_DIFFERENCES: Final = 6

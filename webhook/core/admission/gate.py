@@ -15,14 +15,11 @@ written together with the pod's GPU, at binding or late.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from webhook.core.pod.fields import Json
 from webhook.names import GATE_PATH, GATE_VARIABLE, GATE_VOLUME, GPU_MEMORY_FRACTION_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
 
 _EXPRESSION: Final = f"$({GATE_VARIABLE})"
 # Shared by all pods, and never changed.

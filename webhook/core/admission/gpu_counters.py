@@ -17,14 +17,10 @@ kubeflow/trainer pkg/runtime/framework/plugins/torch/torch.go (`EnforceMLPolicy`
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.shapes import CONTAINER_FIELDS, shown_path, value_at
-
-if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Template
+from webhook.core.pod.fields import Json, as_objects, part
+from webhook.core.pod.shapes import CONTAINER_FIELDS, Template, shown_path, value_at
 
 _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime

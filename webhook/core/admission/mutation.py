@@ -6,8 +6,9 @@ two steps, so that none has to see what another one did.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.gate import MOUNT, VARIABLE, VOLUME
@@ -24,9 +25,12 @@ from webhook.core.nvidia.variables import (
     show_devices,
     unset_widening,
 )
-from webhook.core.pod.fields import set_once
+from webhook.core.pod.demand import Demand
+from webhook.core.pod.fields import Json, set_once
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.views import Container, Pod
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     Accounting,
@@ -46,14 +50,6 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     OUR_VOLUMES,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.cluster import Cluster
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -12,11 +12,13 @@ The pod is judged again with the keys moved, so that their author reads at once 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from webhook.core.admission.decide import Decision
 from webhook.core.admission.gpu_counters import asks_for_gpus
 from webhook.core.admission.rules.hints import (
     SHOWN,
@@ -29,11 +31,13 @@ from webhook.core.admission.rules.hints import (
 )
 from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import Json, part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
     METADATA_FIELDS,
+    Path,
+    Template,
     TooMuchToSearchError,
     in_order,
     objects_in,
@@ -53,13 +57,6 @@ from webhook.names import (
     VRAM_RESOURCE,
     WORKLOAD_LABEL,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from webhook.core.admission.decide import Decision
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Path, Template
 
 _OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
 """Reasons that an amount is wrong for, whatever its pod and the rule."""

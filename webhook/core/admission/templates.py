@@ -6,29 +6,24 @@ ReplicaSet.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.gpu_sizes import warn_of_size
-from webhook.core.pod.fields import text_of
-from webhook.core.pod.patch import PatchError, apply_patch
+from webhook.core.pod.fields import Json, text_of
+from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
 from webhook.core.pod.shapes import Form, Template
 from webhook.core.pod.templates import find_templates, is_own_kind
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import Policy
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
-
-    MoreAdvice = Callable[[Request, Json, int], str]
-    """From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
-    or none; without asking anybody."""
+MoreAdvice = Callable[[Request, Json, int], str]
+"""From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
+or none; without asking anybody."""
 
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 

@@ -5,10 +5,14 @@ A rule for the pods of some tiers names them in its row of `rules/table.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.sidecar.container import enforcer_for
+from webhook.core.pod.demand import Demand
+from webhook.core.pod.fields import Json
+from webhook.core.pod.views import Pod
 from webhook.core.policy.values import EnforceBy, Rule
 from webhook.names import (
     ENFORCED_BY_SIDECAR,
@@ -16,13 +20,6 @@ from webhook.names import (
     NODE_SENTRY_LABEL,
     NOT_ENFORCED,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Pod
 
 
 def _no_container(_pod: Pod, _demand: Demand, _rule: Rule) -> None:

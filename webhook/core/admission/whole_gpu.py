@@ -24,18 +24,16 @@ keeps it, and one that comes with the share is a pod with a demand like any othe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.pod.fields import items
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import amount_or, format_bytes
+from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.values import Action, Policy, Rule
 from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
-
-if TYPE_CHECKING:
-    from webhook.core.pod.views import Container, Pod
 
 _KINDS: Final = ("limits", "requests")
 _SHOWN_RULE: Final = 40

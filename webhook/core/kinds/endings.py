@@ -7,22 +7,19 @@ peak, which no tenant can forge, counts beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webhook.core.bounds import MOST_ENTRIES, MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.placement.assignments import PodState
 from webhook.core.pod.fields import Json, as_object, as_objects, part
+from webhook.core.pod.gpus import Gpu
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.gpus import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
@@ -22,10 +23,6 @@ from webhook.core.pod.quantity import MIB
 from webhook.core.words import MOST_GPU_BYTES, counted, exactly, shortened
 from webhook.core.words import amount as in_words
 from webhook.names import LONGEST_NAME, SEEING_API_VERSION, VRAM_HISTORY_KIND
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 MOST_RUNS: Final = 20
 OLDEST_S: Final = 30 * 86_400.0

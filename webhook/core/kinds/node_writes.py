@@ -5,15 +5,11 @@ A thousand nodes write into one etcd, and nobody reads most of them at most time
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.core.kinds.nodes import MOST_PODS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures
 
 LEAST_S: Final = 15.0
 """Between two writes of a node, whatever happens there."""

@@ -6,24 +6,28 @@ are whole MiB: what is taken is rounded up, what is left down.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_STORED, LONGEST_WORD
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
-from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, LOST, MOST_GPUS, SILENT, names_gpu
+from webhook.core.pod.gpus import (
+    LONGEST_FAULT,
+    LONGEST_PRODUCT,
+    LOST,
+    MOST_GPUS,
+    SILENT,
+    Gpu,
+    names_gpu,
+)
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.core.words import printable
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from webhook.core.pod.gpus import Gpu
 
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""

@@ -7,15 +7,13 @@ such pods stands for them, without the parts that change with each roll-out or r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.bounds import MOST_OWNERS
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.names import WORKLOAD_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 POD: Final = "Pod"
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")

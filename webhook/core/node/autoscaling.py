@@ -9,10 +9,12 @@ concepts/nodepools (labels and `startupTaints` of the template).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from webhook.core.node.sharing import is_advertised
 from webhook.core.node.state import NodeState, labels_of
+from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -23,11 +25,6 @@ from webhook.names import (
     NODE_SENTRY_LABEL,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 UNKNOWN_TYPE: Final = "INSTANCE-TYPE"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault
-
-if TYPE_CHECKING:
-    from webhook.core.node.inventory import Scan
 
 KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
 """Exists while the kernel has NVIDIA's driver, also in containers: it belongs to no namespace."""

@@ -7,8 +7,9 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, SeenGpu
@@ -16,9 +17,6 @@ from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.core.words import fitting
 from webhook.names import ENFORCED_BY_SIDECAR, NODE_SHARE_LABEL, NOT_ENFORCED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload

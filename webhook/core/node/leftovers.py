@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webhook.core.node.state import Patches, annotations_of, labels_of
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import counted, named
 from webhook.names import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)

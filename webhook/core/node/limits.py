@@ -7,15 +7,13 @@ it on: the proof into `GPUNode`, how each pod is held into that too, and the res
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_UUID, LONGEST_WORD
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FILE: Final = "state.json"
 """In the folder `webhook.names.LIMITER_FOLDER`."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
+from webhook.core.pod.fields import Json
 
 OWN_ECHO_S: Final = 5.0
 """The watch reports our own patches, too, and the state between two of them."""

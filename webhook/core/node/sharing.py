@@ -7,9 +7,10 @@ driver. A node begins to be shared only once its GPUs are free.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.documentation import Page
@@ -35,10 +36,6 @@ from webhook.names import (
     NODE_SHARING_ANNOTATION,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 FREE_BYTES: Final = 256 * MIB
 """Largest amount in use on a GPU that counts as free.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.verdict import SharingCode, read_sharing
@@ -48,12 +50,8 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-    from fractions import Fraction
-
-    Conditions = Mapping[str, Json | None]
-    """Conditions by type, each without its type; None if there must be none."""
+Conditions = Mapping[str, Json | None]
+"""Conditions by type, each without its type; None if there must be none."""
 
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024

@@ -5,17 +5,15 @@ It is the annotation `vramwarden.io/sharing`, written as `Code: sentence`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.pod.fields import as_object
 from webhook.core.words import printable
 from webhook.names import NODE_SHARING_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class SharingCode(StrEnum):

@@ -13,11 +13,8 @@ Source: NVIDIA Container Toolkit, internal/modifier/cdi.go and pkg/nvcdi/managem
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class DeviceNames(StrEnum):

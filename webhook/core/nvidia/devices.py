@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.bounds import MOST_INJECTED, MOST_READ
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from webhook.core.pod.fields import Json
+from webhook.core.pod.fields import Json
 
 
 class Names(Enum):

@@ -14,14 +14,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from webhook.core.bounds import LONGEST_REFERENCE
-from webhook.core.pod.command_lines import GAP
-
-if TYPE_CHECKING:
-    from webhook.core.pod.command_lines import CommandLine
-    from webhook.core.pod.views import Container
+from webhook.core.pod.command_lines import GAP, CommandLine
+from webhook.core.pod.views import Container
 
 Of = Literal["all", "free", "spare", "jax"]
 """Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights

@@ -15,12 +15,10 @@ Names".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from webhook.core.pod.quantity import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SLICE_PREFIX: Final = "nvidia.com/mig-"
 MIXED: Final = {"nvidia.com/mig.strategy": "mixed"}

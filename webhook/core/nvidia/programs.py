@@ -16,22 +16,19 @@ A list of variables that an edit leaves alone is returned itself, not a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.bounds import MOST_DIGITS
+from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     GPU_MEMORY_FRACTION_ENV,
     GPU_MEMORY_MIB_ENV,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.fields import Json
 
 FRACTION_REFERENCE: Final = f"$({GPU_MEMORY_FRACTION_ENV})"
 """What the kubelet replaces by the fraction, in `args` and in the values of later variables."""

@@ -6,15 +6,11 @@ Source: NVIDIA Container Toolkit, "Environment variables (OCI spec)".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
-from webhook.core.pod.fields import set_once
+from webhook.core.pod.fields import Json, set_once
 from webhook.names import VISIBLE_DEVICES_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.core.pod.fields import Json
 
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"

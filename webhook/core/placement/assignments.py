@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from json.encoder import encode_basestring_ascii as _quoted
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.bounds import (
     LATEST_S,
@@ -57,10 +57,6 @@ from webhook.names import (
     LONGEST_NAME,
     LONGEST_PAIR,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 UNBOUND_S: Final = 120.0
 """How long an entry may stay whose pod is not bound: the API server gives up a request after 60 s

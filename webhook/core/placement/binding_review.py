@@ -8,9 +8,10 @@ by which a pod is counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.pod.fields import Json, mapping, strings, text
@@ -18,9 +19,6 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
 from webhook.names import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class BindingOutcome(StrEnum):

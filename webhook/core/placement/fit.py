@@ -7,10 +7,12 @@ free, `webhook.core.placement.assignments` knows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -20,13 +22,8 @@ from webhook.names import (
     SENTRY_ACTING_CONDITION,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from webhook.core.pod.gpus import Gpu
-
-    Order = Callable[[Gpu, int], tuple[int, ...]]
-    """Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
+Order = Callable[[Gpu, int], tuple[int, ...]]
+"""Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
 
 
 RETRIES: Final = "; the scheduler retries, also on other nodes"

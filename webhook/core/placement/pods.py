@@ -12,6 +12,7 @@ bypassed admission can have any sidecar or mark. That only affects its own enfor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -32,10 +33,12 @@ from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.fields import as_object, part, strings
-from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy
+from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy, Gpu
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import MARK, Container, Pod, effective_amount, service_account_of
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError, Subject
+from webhook.core.policy.values import Policy
 from webhook.core.words import MAX_BYTES
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -55,12 +58,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.gpus import Gpu
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
 
 GRACE_S: Final = parse_seconds(GRACE.default)
 """Default grace period between SIGTERM and SIGKILL, in seconds."""

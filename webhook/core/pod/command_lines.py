@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 import string
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from webhook.core.bounds import MOST_READ, MOST_TEXTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from webhook.core.pod.views import Container
+from webhook.core.pod.views import Container
 
 GAP: Final = r"[\s\0]+"
 """Pattern for what separates words, of a list and of a shell's line."""

@@ -36,16 +36,14 @@ Costs in Kubernetes 1.36.2, each of the costliest of our expressions:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, OUR_ANNOTATIONS, VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers")
 """Where a pod's containers stand."""

@@ -13,27 +13,22 @@ kubeflow/spark-operator api/v1beta2 (SparkPodSpec), internal/webhook/sparkpod_de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from webhook.core.bounds import LONGEST_STORED
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.merging import add_mounted_volumes, merge, merge_metadata
 from webhook.core.pod.shapes import (
     METADATA_FIELDS,
     Form,
+    Path,
     Template,
     Unjudged,
     are_objects,
     objects_in,
 )
 from webhook.core.words import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Path
-
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """Name of the first container of a component of KServe."""

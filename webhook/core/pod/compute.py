@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Pod, effective_amount
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _COUNTED: Final = frozenset({"cpu", "memory"})
 _ZERO: Final = Fraction(0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.fields import Json, items, mapping
@@ -43,10 +44,6 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 
 _COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)
 

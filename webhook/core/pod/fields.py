@@ -10,15 +10,13 @@ for what is shown, searched or compared, and decide about no pod.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.bounds import MOST_GPUS_ASKED
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Json = dict[str, Any]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
 from webhook.core.words import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""

@@ -20,15 +20,12 @@ volcano-sh/volcano-vgpu-device-plugin; README.md of tkestack/gpu-manager.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.pod.fields import MOST_GIBIBYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 UNITS: Final = {"Mi": 2**20, "Gi": 2**30}
 MOST_BYTES: Final = MOST_GIBIBYTES * 2**30

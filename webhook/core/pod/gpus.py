@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from webhook.core.bounds import LONGEST_UUID
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 EVERY_GPU: Final = "*"
 """Stands in place of UUIDs for each GPU of a node."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import filterfalse, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
@@ -15,6 +16,7 @@ from webhook.core.pod.quantity import (
     parse_vram,
     parse_vram_resource,
 )
+from webhook.core.pod.views import Pod
 from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -23,11 +25,6 @@ from webhook.names import (
     LONGEST_LABEL,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from webhook.core.pod.views import Pod
 
 MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 _SEPARATED_OTHERWISE: Final = re.compile("[:;]|=[^,=]*=")

@@ -8,16 +8,11 @@ Source: the tags `patchStrategy` and `patchMergeKey` in k8s.io/api/core/v1 (PodS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from webhook.core.pod.fields import as_objects
-from webhook.core.pod.shapes import CONTAINER_FIELDS, METADATA_FIELDS, are_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Path
+from webhook.core.pod.fields import Json, as_objects
+from webhook.core.pod.shapes import CONTAINER_FIELDS, METADATA_FIELDS, Path, are_objects
 
 _MERGE_KEYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("containers", "initContainers", "sidecars", "volumes", "env"), "name"),

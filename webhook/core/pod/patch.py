@@ -6,14 +6,12 @@ that came is never changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import jsonpatch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from webhook.core.pod.fields import Json
+from webhook.core.pod.fields import Json
 
 Operation = dict[str, Any]
 

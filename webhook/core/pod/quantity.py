@@ -6,17 +6,15 @@ Grammar: `resource.Quantity` in k8s.io/apimachinery/pkg/api/resource/quantity.go
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
 from webhook.core.pod.fields import EXAMPLE, MOST_GIBIBYTES
 from webhook.core.words import MAX_BYTES, MOST_GPU_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _Otherwise = TypeVar("_Otherwise")
 

@@ -7,18 +7,15 @@ k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, Protocol
 
 from webhook.core.bounds import SHOWN_FINDINGS
+from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from enum import StrEnum
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
+from webhook.core.pod.patch import Operation
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"

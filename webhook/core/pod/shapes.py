@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from webhook.core.pod.fields import Json
+from webhook.core.pod.fields import Json
 
 Path = tuple[str | int, ...]
 

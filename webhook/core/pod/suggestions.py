@@ -6,17 +6,13 @@ suggestion, so a message costs about as much as the finding that it explains.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from webhook.core.pod.fields import EXAMPLE
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_vram
-from webhook.core.pod.views import effective_amount
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from webhook.core.pod.views import Container
+from webhook.core.pod.views import Container, effective_amount
 
 WORK_BUDGET: Final = 2048
 """Amounts that are added up for the suggestions of one review, and entries of lists.

@@ -25,15 +25,17 @@ kubeflow/spark-operator api/v1beta2 (SparkPodSpec).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
 from webhook.core.pod.components import KSERVE_CONTAINER, of_components
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
     Form,
+    Path,
     Template,
     TooMuchToSearchError,
     Unjudged,
@@ -41,16 +43,9 @@ from webhook.core.pod.shapes import (
     objects_in,
     walk,
 )
-from webhook.core.pod.workflows import ARGO_GROUP, of_workflow, references
+from webhook.core.pod.workflows import ARGO_GROUP, ReadText, of_workflow, references
 from webhook.core.words import named, shortened
 from webhook.names import API_GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Path
-    from webhook.core.pod.workflows import ReadText
 
 
 class _Shape(NamedTuple):

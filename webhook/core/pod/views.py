@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
 
 Number = TypeVar("Number", int, Fraction)
 

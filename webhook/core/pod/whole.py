@@ -14,15 +14,13 @@ Source: KEP-4381 and the API `resource.k8s.io/v1`, which Kubernetes serves from 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, WHOLE_GPU
 from webhook.core.pod.quantity import amount_or
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
 AMD_DRA_DRIVER: Final = "gpu.amd.com"

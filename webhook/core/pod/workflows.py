@@ -19,10 +19,11 @@ Source: argoproj/argo-workflows workflow/controller/workflowpod.go (`build`,
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
-from webhook.core.pod.fields import as_objects, part
+from webhook.core.pod.fields import Json, as_objects, part
 from webhook.core.pod.merging import (
     DirectiveError,
     add_mounted_volumes,
@@ -31,6 +32,7 @@ from webhook.core.pod.merging import (
 )
 from webhook.core.pod.shapes import (
     Form,
+    Path,
     Template,
     Unjudged,
     are_objects,
@@ -41,14 +43,8 @@ from webhook.core.pod.shapes import (
 from webhook.core.words import shortened
 from webhook.names import DEFAULT_CONTAINER_ANNOTATION, PREFIX
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.shapes import Path
-
-    ReadText = Callable[[str], Any]
-    """Reader of YAML in a field; raises ValueError."""
+ReadText = Callable[[str], Any]
+"""Reader of YAML in a field; raises ValueError."""
 
 ARGO_GROUP: Final = "argoproj.io"
 _ALONE: Final = ("container", "script")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Rollout, Rule
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    Namespaces = Mapping[str, Mapping[str, str] | None]
-    """Labels by namespace; None where they could not be read."""
+Namespaces = Mapping[str, Mapping[str, str] | None]
+"""Labels by namespace; None where they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ import hmac
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from webhook.core.bounds import LONGEST_TIME
 from webhook.core.policy.match import Match
@@ -62,10 +63,6 @@ from webhook.core.policy.values import (
     VisibleDevices,
 )
 from webhook.names import VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 RULES_KEY: Final = "rules.v2"
 GPUS_KEY: Final = "brings-gpus.v2"

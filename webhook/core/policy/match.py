@@ -6,14 +6,12 @@ Names are compared with patterns in which `*` is any text, here and wherever pol
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.names import LONGEST_PAIR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 class NamespaceUnknownError(Exception):

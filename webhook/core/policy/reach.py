@@ -6,15 +6,13 @@ ever wrong about a rule that it names: what cannot be proven is not said.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.match import Match, matches_any
 from webhook.core.policy.values import Accounting, Action, EnforceBy, OnExcess, Policy, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class PolicyWarning(NamedTuple):

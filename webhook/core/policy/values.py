@@ -5,20 +5,17 @@ Values only: the files they come from are read by `webhook.adapters.policy.files
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from fractions import Fraction
+from typing import Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import DriverLimit as DriverLimit  # noqa: PLC0414 - one of these values
 from webhook.core.pod.gpus import EnforceBy as EnforceBy  # noqa: PLC0414 - one of these values
 from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from fractions import Fraction
-
 
 WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpu",

@@ -7,16 +7,23 @@ that wait for a node are planned together, and written once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, StoredList
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     AS_READ,
+    Assignment,
+    Assignments,
+    Draft,
+    PodState,
+    Terms,
+    Whole,
     adopt,
     complete,
     plan_all,
@@ -25,7 +32,12 @@ from webhook.core.placement.assignments import (
     to_ask,
     to_ask_at_once,
 )
-from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
+from webhook.core.placement.binding_review import (
+    Binding,
+    BindingOutcome,
+    BindingReason,
+    BindingVerdict,
+)
 from webhook.core.placement.fit import (
     Denial,
     unguarded_node,
@@ -35,23 +47,9 @@ from webhook.core.placement.fit import (
 )
 from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import DriverLimit, EnforceBy
+from webhook.server.metrics import PlacementMetrics
 from webhook.server.placement.node_queue import NodeQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from webhook.adapters.kube.placement import PlacementApi, StoredList
-    from webhook.core.placement.assignments import (
-        Assignment,
-        Assignments,
-        Draft,
-        PodState,
-        Terms,
-        Whole,
-    )
-    from webhook.core.placement.binding_review import Binding
-    from webhook.server.metrics import PlacementMetrics
-    from webhook.server.placement.tracker import Tracker
+from webhook.server.placement.tracker import Tracker
 
 TRIES: Final = 20
 """To write a list that others write, too; each conflict is another's success."""

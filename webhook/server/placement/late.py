@@ -8,31 +8,27 @@ written, the annotations never change.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
+from webhook.adapters.kube.placement import PlacementApi, StoredPod
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.placement.assignments import PodState, Waits
+from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
 from webhook.server.bounds import MOST_TOLD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from webhook.adapters.kube.placement import PlacementApi, StoredPod
-    from webhook.core.placement.assignments import PodState, Waits
-    from webhook.core.placement.binding_review import BindingVerdict
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import PlacementMetrics
-    from webhook.server.placement.binder import Binder
-    from webhook.server.placement.tracker import Tracker
+from webhook.server.log import JsonLog
+from webhook.server.metrics import PlacementMetrics
+from webhook.server.placement.binder import Binder
+from webhook.server.placement.tracker import Tracker
 
 EVERY_S: Final = 30.0
 """All that wait are tried again this often, whatever was missed."""

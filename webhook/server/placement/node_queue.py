@@ -6,12 +6,10 @@ then worked for together: what would cost each of them a write costs one (group 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 

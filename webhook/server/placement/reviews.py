@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.review_json import write_failure, write_review
 from webhook.core.placement.binding_review import (
+    Binding,
     BindingOutcome,
     BindingReason,
     BindingVerdict,
@@ -16,13 +17,10 @@ from webhook.core.placement.binding_review import (
 )
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.server.http import Answer
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.placement.binder import Binder
 from webhook.server.reviews import Review, Reviews
-
-if TYPE_CHECKING:
-    from webhook.core.placement.binding_review import Binding
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
-    from webhook.server.placement.binder import Binder
 
 WITHIN_S: Final = 1.5
 """A Binding is answered within this time, whoever it waits for: the API server waits 2 s for us."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.core.placement.pods import terms_by_rule
+from webhook.core.placement.assignments import PodState
+from webhook.core.placement.pods import Hold, terms_by_rule
+from webhook.core.pod.gpus import Gpu
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import Policy
 from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
-from webhook.server.metrics import HistoryMetrics, PlacementMetrics
+from webhook.server.log import JsonLog
+from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
 from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.placement.assignments import PodState
-    from webhook.core.placement.pods import Hold
-    from webhook.core.pod.gpus import Gpu
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import Metrics
 
 ANSWER_S: Final = 3.0
 """How long a request may hold one of the threads that bindings share; who waits is answered before

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
-from webhook.adapters.kube.placement import Question, StoredList
-from webhook.core.placement.assignments import MOST_NAMED, Whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from webhook.adapters.kube.placement import PlacementApi
-    from webhook.core.placement.assignments import PodState
-    from webhook.server.log import JsonLog
-    from webhook.server.placement.binder import Binder
+from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
+from webhook.core.placement.assignments import MOST_NAMED, PodState, Whole
+from webhook.server.log import JsonLog
+from webhook.server.placement.binder import Binder
 
 EVERY_S: Final = 30.0
 """All lists are checked this often: some pods are deleted before they are entered."""

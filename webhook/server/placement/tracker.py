@@ -7,21 +7,18 @@ pod frees its GPUs.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from webhook.adapters.kube.follow import Collection
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
+from webhook.core.placement.assignments import PodState
+from webhook.server.log import JsonLog
+from webhook.server.metrics import PlacementMetrics
 from webhook.server.mirror import Mirror
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from webhook.adapters.kube.follow import Collection
-    from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
-    from webhook.core.placement.assignments import PodState
-    from webhook.server.log import JsonLog
-    from webhook.server.metrics import PlacementMetrics
 
 T = TypeVar("T")
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, TextIO
 
 import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
-from webhook.core.policy.values import Rollout
+from webhook.core.policy.values import Policy, Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
+from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.texts import judge_text, unreadable
+from webhook.tools.admit.judge.texts import ManifestText, judge_text, unreadable
 from webhook.tools.admit.read import (
     files,
     origin_of,
@@ -28,14 +30,6 @@ from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input, try_tex
 from webhook.tools.manifests.reading import ManifestError
 from webhook.tools.render.output import printable
 from webhook.tools.render.progress import counted_off
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import TextIO
-
-    from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Origin
-    from webhook.tools.admit.judge.texts import ManifestText
 
 
 def admit(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -14,9 +15,6 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.manifests.files import STANDARD_INPUT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A label as DNS has it (RFC 1123), which names of namespaces are."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 import click
 
 from webhook.core.kinds.histories import (
     ENOUGH_RUNS,
     Advice,
+    History,
     Verdict,
     advise,
     asked_bytes,
@@ -21,12 +24,6 @@ from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.options import cluster_options, output_option, reach
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from webhook.core.kinds.histories import History
 
 _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
 _RIGHT: Final = frozenset({"RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
@@ -16,9 +16,6 @@ from webhook.options import (
     output_option,
     reach,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command("check")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.words import counted, named
-from webhook.tools.check.table import CheckResult, CheckVerdict, verdict
-from webhook.tools.problems.problem import CLUSTER
+from webhook.tools.check.table import CheckOutcome, CheckResult, CheckVerdict, verdict
+from webhook.tools.problems.problem import CLUSTER, Problem
 from webhook.tools.render.output import IN_ASCII, as_report, known, line_of, write_json
 from webhook.tools.snapshot.facts import NEEDS_RIGHT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.tools.check.table import CheckOutcome
-    from webhook.tools.problems.problem import Problem
-    from webhook.tools.snapshot.installation import Installation
+from webhook.tools.snapshot.installation import Installation
 
 _SIGNS: Final[dict[CheckResult | CheckVerdict, tuple[str, str]]] = {
     CheckResult.OK: ("✓", "32"),

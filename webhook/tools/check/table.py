@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.tools.problems import admission, installation, nodes
-from webhook.tools.problems.problem import Severity
+from webhook.tools.problems.problem import Finding, Problem, Severity
+from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from webhook.tools.problems.problem import Finding, Problem
-    from webhook.tools.snapshot.installation import Installation
 
 
 class CheckResult(StrEnum):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from webhook.options import ExitCode, Failure, NoCluster, connection_options, first_of, reach
 from webhook.tools.render.output import write_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command("clean")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError, joined
-from webhook.core.node.leftovers import find_leftovers
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.node.leftovers import NodeLeftovers, find_leftovers
 from webhook.core.node.state import labels_of
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import Json, text_of
 from webhook.core.words import counted, named
 from webhook.names import NODE_SHARE_LABEL
 from webhook.options import ExitCode
 from webhook.tools.snapshot.facts import asking
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.reading import NOT_ENDED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.node.leftovers import NodeLeftovers
-    from webhook.core.pod.fields import Json
 
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"

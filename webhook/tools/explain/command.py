@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import click
 
@@ -18,10 +19,6 @@ from webhook.options import (
 from webhook.tools.explain.show import as_json, as_text
 from webhook.tools.render.output import takes_signs
 from webhook.tools.snapshot.kinds import NODE, POD, WorkloadKind, find_kind
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _WORDS: Final = f"{__name__}.words"
 """Key in click's `meta` of the words before the one that is completed."""

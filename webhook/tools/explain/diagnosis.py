@@ -15,16 +15,17 @@ depends on them alone.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.kinds.histories import filled_cap, held_bytes
-from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.placement.fit import Need
 from webhook.core.pod.fields import part, text_of
@@ -40,7 +41,7 @@ from webhook.tools.problems.bound_pod import (
     find_stops,
     line_for,
 )
-from webhook.tools.problems.capacity import find_fits, node_sums, with_newer_pods
+from webhook.tools.problems.capacity import NodeFit, find_fits, node_sums, with_newer_pods
 from webhook.tools.problems.creation import (
     find_denial,
     find_foreign_requests,
@@ -50,18 +51,16 @@ from webhook.tools.problems.creation import (
 from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
+from webhook.tools.snapshot.cluster import ClusterSnapshot
 from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.workloads import owners_of_kind, read_owned, read_workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.problems.capacity import NodeFit
-    from webhook.tools.snapshot.cluster import ClusterSnapshot
-    from webhook.tools.snapshot.workloads import WorkloadState
+from webhook.tools.snapshot.workloads import (
+    WorkloadState,
+    owners_of_kind,
+    read_owned,
+    read_workload,
+)
 
 _SELF_TEST_FAILED: Final = 70
 """Exit code of the sidecar."""

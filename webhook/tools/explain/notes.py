@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from webhook.core.enforcement.termination_message import stops_in_words
-from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
+from webhook.core.kinds.histories import History, Run, advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
     HELD_BY_SENTRY,
     HELD_LATE,
+    NodeFigures,
     held_by,
     largest_gpu,
 )
 from webhook.core.placement.fit import Denial, place
 from webhook.core.words import amount, counted, exactly, named
-from webhook.tools.problems.bound_pod import line_for
+from webhook.tools.problems.bound_pod import BoundPod, line_for
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.problems.eligibility import requires_sentry
 from webhook.tools.problems.gpus import find_stale
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from webhook.core.kinds.histories import History, Run
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.problems.bound_pod import BoundPod
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 _FAILS: Final = "an allocation beyond {} fails inside the program with an out-of-memory error"
 _HOLDERS: Final = {

@@ -6,21 +6,16 @@ them that a terminal would act on is written.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from webhook.core.kinds.nodes import STALE_S
+from webhook.core.kinds.nodes import STALE_S, GpuFigures
 from webhook.core.words import amount, named, span
-from webhook.tools.problems.problem import Code, Severity
+from webhook.tools.explain.diagnosis import Diagnosis
+from webhook.tools.problems.capacity import NodeFit
+from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.render.output import IN_ASCII, as_report, known, write_json, write_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures
-    from webhook.tools.explain.diagnosis import Diagnosis
-    from webhook.tools.problems.capacity import NodeFit
-    from webhook.tools.problems.problem import Problem
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10

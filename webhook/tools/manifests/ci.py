@@ -6,15 +6,13 @@ and others read (testmoapp/junitxml describes it).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
 from webhook.tools.render.output import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
-from webhook.adapters.yaml_documents import BoundedReader, StopError
+from webhook.adapters.yaml_documents import BoundedReader, Path, StopError
 from webhook.core.admission.stray_keys import (
+    StrayKey,
     find_stray_keys,
     is_open,
     is_unknown,
     search_stray_keys,
 )
 from webhook.core.admission.templates import pod_of
-from webhook.core.pod.fields import text_of
-from webhook.core.pod.patch import apply_patch
+from webhook.core.pod.fields import Json, text_of
+from webhook.core.pod.patch import Operation, apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
 from webhook.core.pod.templates import (
     find_templates,
@@ -35,15 +37,6 @@ from webhook.tools.manifests.reading import (
     read_yaml,
 )
 from webhook.tools.manifests.writing import fresh, rewrite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from webhook.adapters.yaml_documents import Path
-    from webhook.core.admission.stray_keys import StrayKey
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
-
 
 # What kubectl takes for a separator; YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)

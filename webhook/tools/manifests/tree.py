@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 import io
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -24,15 +25,10 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 from ruamel.yaml.tokens import CommentToken
 
+from webhook.adapters.yaml_documents import Path
+from webhook.core.pod.patch import Operation
 from webhook.tools.manifests.bounds import WIDEST_STEP
-from webhook.tools.manifests.reading import needs_quotes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from webhook.adapters.yaml_documents import Path
-    from webhook.core.pod.patch import Operation
-    from webhook.tools.manifests.reading import Layout
+from webhook.tools.manifests.reading import Layout, needs_quotes
 
 _UNFOLDED: Final = 2**30
 _NEVER: Final = -1

@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 from ruamel.yaml.error import YAMLError
 
+from webhook.adapters.yaml_documents import Path
+from webhook.core.pod.patch import Operation
 from webhook.tools.manifests.bounds import DEEPEST_COLUMN, MOST_COMPARED_LINES
 from webhook.tools.manifests.reading import (
     ExactFloat,
+    Layout,
     ManifestError,
     needs_quotes,
     read_yaml,
 )
 from webhook.tools.manifests.tree import edited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from webhook.adapters.yaml_documents import Path
-    from webhook.core.pod.patch import Operation
-    from webhook.tools.manifests.reading import Layout
 
 _ANCHOR: Final = re.compile(r"&\S+")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.stray_keys import useless_bounds
@@ -11,13 +12,8 @@ from webhook.core.policy.values import Action, Rollout
 from webhook.core.words import counted, named
 from webhook.tools.problems.creation import unreachable_cause
 from webhook.tools.problems.installation import action_for, read_logs, upgrade
-from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.tools.problems.problem import Finding
-    from webhook.tools.snapshot.installation import Installation
+from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
+from webhook.tools.snapshot.installation import Installation
 
 FENCE_PARTS: Final = {
     "fence.secondLine": ("vramwarden-second-line",),

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.enforcement.explanation import SHOWN_ID
 from webhook.core.enforcement.sufficient_request import sufficient_request
-from webhook.core.enforcement.termination_message import stops_in_words
+from webhook.core.enforcement.termination_message import TerminationMessage, stops_in_words
 from webhook.core.kinds.endings import read_words
 from webhook.core.kinds.histories import fills
-from webhook.core.kinds.nodes import BY_DRIVER, held_by, largest_gpu, read_time, sentry_fault
+from webhook.core.kinds.nodes import (
+    BY_DRIVER,
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    held_by,
+    largest_gpu,
+    read_time,
+    sentry_fault,
+)
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, span
 from webhook.names import (
@@ -27,18 +37,11 @@ from webhook.tools.problems.eligibility import (
     requires_sentry,
     why_no_limit,
 )
+from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
 from webhook.tools.problems.pending_pod import unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.snapshot.pod import AWAY, LIMIT_COMES_S, is_container_gated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from webhook.core.enforcement.termination_message import TerminationMessage
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
-    from webhook.tools.snapshot.objects import Condition
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.objects import Condition
+from webhook.tools.snapshot.pod import AWAY, LIMIT_COMES_S, ClusterPod, is_container_gated
 
 _ENDED_BY_OTHERS: Final = {0, 137, 143}
 """Exit codes of success, SIGKILL and SIGTERM."""

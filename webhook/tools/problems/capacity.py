@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures, PodFigures
 from webhook.core.placement.fit import Denial, Need, place
@@ -13,12 +14,8 @@ from webhook.core.words import amount, counted, exactly
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 from webhook.tools.problems.eligibility import find_mismatch
 from webhook.tools.problems.problem import Code, Problem, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from webhook.tools.snapshot.node import ClusterNode
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
 
 _WITHOUT_ROOM: Final = (
     *(Code.GPUS_SPLIT, Code.NO_ROOM, Code.TOO_FEW_GPUS, Code.TOO_LARGE),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from webhook.core.admission.decide import Decision
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects, part
@@ -20,13 +22,8 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.problems.problem import Code, Problem, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from webhook.core.admission.decide import Decision
-    from webhook.tools.snapshot.facts import DryRunAnswer
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.facts import DryRunAnswer
+from webhook.tools.snapshot.pod import ClusterPod
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
 _OWN_WEBHOOKS: Final = f".{API_GROUP}"

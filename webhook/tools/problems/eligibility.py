@@ -8,11 +8,12 @@ Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
-from webhook.core.kinds.nodes import sentry_fault
+from webhook.core.kinds.nodes import NodeFigures, sentry_fault
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.pod.fields import as_object, as_objects, text_of
+from webhook.core.pod.fields import Json, as_object, as_objects, text_of
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
@@ -24,16 +25,10 @@ from webhook.names import (
 from webhook.tools.problems.problem import Code
 from webhook.tools.snapshot.node import CORDONED, REPELLING, ClusterNode, tolerates
 from webhook.tools.snapshot.objects import holds, values_of
+from webhook.tools.snapshot.pod import ClusterPod
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.pod.fields import Json
-    from webhook.tools.snapshot.pod import ClusterPod
-
-    Mismatch = tuple[Code, str]
-    """Reason why a pod may not run on a node, with a sentence."""
+Mismatch = tuple[Code, str]
+"""Reason why a pod may not run on a node, with a sentence."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"

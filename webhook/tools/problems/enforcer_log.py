@@ -7,17 +7,15 @@ type.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.termination_message import read_verdict
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import text_of
 from webhook.core.words import MOST_GPU_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
 
-from webhook.core.kinds.nodes import STALE_S
+from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures
 from webhook.core.words import amount, exactly, named, span
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
-from webhook.tools.snapshot.node import SAID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.node import SAID, ClusterNode
 
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Smaller amounts are no problem: a display, or the context of a monitor."""

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.policy.match import NamespaceUnknownError, Subject
-from webhook.core.policy.values import Action, EnforceBy
+from webhook.core.policy.values import Action, EnforceBy, Policy
 from webhook.core.words import counted, named
-from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
-from webhook.tools.snapshot.installation import MUTATING, VALIDATING
+from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
+from webhook.tools.snapshot.installation import MUTATING, VALIDATING, Installation, OwnWorkload
 from webhook.tools.snapshot.objects import NotObservable
-from webhook.tools.snapshot.pod import LIMIT_COMES_S
-
-if TYPE_CHECKING:
-    from webhook.core.policy.values import Policy
-    from webhook.tools.problems.problem import Finding
-    from webhook.tools.snapshot.installation import Installation, OwnWorkload
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.pod import LIMIT_COMES_S, ClusterPod
 
 OLDEST_KUBERNETES: Final = (1, 31)
 MUTATING_POLICIES_FROM: Final = (1, 36)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from webhook.core.documentation import Page
 from webhook.core.node.inventory import MODE_FAULT
@@ -16,14 +17,9 @@ from webhook.core.policy.values import EnforceBy
 from webhook.core.words import counted, named
 from webhook.names import NODE_SHARE_LABEL, NOT_ENFORCED, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
 from webhook.tools.problems.installation import enforcers, read_logs, upgrade
-from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
+from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
+from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.tools.problems.problem import Finding
-    from webhook.tools.snapshot.installation import Installation
 
 _NODE_STATE: Final = "node.kubernetes.io/"
 """Prefix of taints that Kubernetes sets by a node's state."""

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.core.kinds.nodes import NodeFigures
+from webhook.core.placement.fit import Need
 from webhook.core.pod.findings import Reason
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import VRAM_RESOURCE
-from webhook.tools.problems.capacity import best, find_no_room, no_room_code, pods_to_free
+from webhook.tools.problems.capacity import (
+    NodeFit,
+    PodToFree,
+    best,
+    find_no_room,
+    no_room_code,
+    pods_to_free,
+)
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.snapshot.pod import scheduler_says
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.placement.fit import Need
-    from webhook.tools.problems.capacity import NodeFit, PodToFree
-    from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod, scheduler_says
 
 _MOST_TO_FREE: Final = 2
 """Number of the user's pods that are named; other pods are one word more."""

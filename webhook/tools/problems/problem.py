@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from webhook.core.node.events import EventReason
-    from webhook.core.node.verdict import SharingCode
-    from webhook.core.pod.findings import Reason
+from webhook.core.node.events import EventReason
+from webhook.core.node.verdict import SharingCode
+from webhook.core.pod.findings import Reason
 
 
 class Severity(StrEnum):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
-from webhook.core.admission.decide import Phase, decide_anew
+from webhook.core.admission.decide import Decision, Phase, decide_anew
 from webhook.core.admission.templates import creation_of
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.names import MIRROR_POD_ANNOTATION
-
-if TYPE_CHECKING:
-    from webhook.core.admission.decide import Decision
-    from webhook.tools.snapshot.pod import ClusterPod
-    from webhook.tools.snapshot.release import AdmissionRules
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.release import AdmissionRules
 
 
 class PodOutcome(Enum):

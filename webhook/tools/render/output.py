@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TextIO
 
 from webhook.core.words import escaped, shortened
 from webhook.names import SEEING_API_VERSION
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-    from typing import TextIO
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
 _LONGEST_LINE: Final = 4096

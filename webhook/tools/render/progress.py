@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from stat import S_ISFIFO
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Self, TextIO, TypeVar
 
 from webhook.tools.render.output import clean, cut, is_dumb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Self, TextIO
 
 T = TypeVar("T")
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.policy.values import Action, Policy
 from webhook.tools.problems.creation import find_violations
+from webhook.tools.problems.problem import Problem
 from webhook.tools.problems.recreation import PodOutcome, judge_recreation
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.problems.problem import Problem
-    from webhook.tools.snapshot.pod import ClusterPod
-    from webhook.tools.snapshot.release import AdmissionRules
-    from webhook.tools.snapshot.workloads import WorkloadState
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.release import AdmissionRules
+from webhook.tools.snapshot.workloads import WorkloadState
 
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
 

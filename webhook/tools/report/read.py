@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.policy.files import load_policy
+from webhook.core.policy.values import Policy
 from webhook.core.words import counted, named
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.problems.creation import is_own_denial
@@ -18,6 +21,7 @@ from webhook.tools.report.judge import (
     group_denied,
     judge_pod,
 )
+from webhook.tools.snapshot.cluster import ClusterSnapshot
 from webhook.tools.snapshot.facts import asking
 from webhook.tools.snapshot.kinds import POD
 from webhook.tools.snapshot.objects import FactUnavailable
@@ -31,14 +35,6 @@ from webhook.tools.snapshot.release import (
     usual_scope,
 )
 from webhook.tools.snapshot.workloads import read_denied_workloads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.policy.values import Policy
-    from webhook.tools.snapshot.cluster import ClusterSnapshot
 
 
 def read_report(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.problems.creation import find_denial
-from webhook.tools.problems.problem import Severity
+from webhook.tools.problems.problem import Problem, Severity
 from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.tools.problems.problem import Problem
-    from webhook.tools.report.judge import OverCap, RolloutReport
-    from webhook.tools.snapshot.workloads import WorkloadState
+from webhook.tools.report.judge import OverCap, RolloutReport
+from webhook.tools.snapshot.workloads import WorkloadState
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from webhook.options import connection_options, namespace_option, output_option, reach
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command("simulate")

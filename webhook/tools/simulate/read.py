@@ -5,10 +5,11 @@ Rights: list on `pods` and `nodes`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.reading import ListReader, MalformedError
 from webhook.adapters.yaml_documents import DocumentProblem
 from webhook.core.pod.fields import as_object, text_of
@@ -20,18 +21,12 @@ from webhook.tools.manifests.files import name_of_input, read_text
 from webhook.tools.manifests.reading import ManifestError
 from webhook.tools.simulate.judge.comparison import TodayPod
 from webhook.tools.simulate.judge.gpu_requests import read_request
-from webhook.tools.simulate.judge.node_gpus import read_node_gpus
+from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus, read_node_gpus
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import NOT_ENDED, once, pods_path
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _SYSTEM: Final = (
     *("kube-system", "gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin"),

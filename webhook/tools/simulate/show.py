@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.words import counted, named
 from webhook.tools.render.output import plain_table, write_json, write_lines
-from webhook.tools.simulate.judge.comparison import sum_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.tools.simulate.judge.comparison import Comparison
-    from webhook.tools.simulate.read import TodayObjects
+from webhook.tools.simulate.judge.comparison import Comparison, sum_counts
+from webhook.tools.simulate.read import TodayObjects
 
 _HEADS: Final = ("PRODUCT", "NODES", "GPUS", "HELD NOW", "AS SHARES")
 _KEYS: Final = ("nodes", "gpus", "gpusHeldNow", "gpusAsShares")

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.kinds.histories import History
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.pod.fields import part, text_of
 from webhook.names import ENFORCER_CONTAINER, NODE_GPU_LABEL
 from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
-from webhook.tools.snapshot.kinds import EVENT, POD
+from webhook.tools.snapshot.kinds import EVENT, POD, WorkloadKind
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import read_gpu_nodes, read_pods
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.kinds.histories import History
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.snapshot.kinds import WorkloadKind
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import Json, part
 from webhook.tools.snapshot.objects import FactUnavailable, LazyFact
 from webhook.tools.snapshot.pod import ClusterPod
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.core.pod.fields import Json
 
 T = TypeVar("T")
 

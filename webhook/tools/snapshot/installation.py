@@ -7,22 +7,25 @@ Lists are read page by page, and little is kept of each object: a cluster may ha
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from certs import Bundle, describe, holds
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
-from webhook.core.kinds.nodes import read_gpu_node
+from webhook.core.documentation import Page
+from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.node.sharing import SharingInputs, is_advertised, judge
-from webhook.core.pod.fields import as_object, as_objects, part, text_of
+from webhook.core.node.verdict import SharingVerdict
+from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
 from webhook.core.pod.whole import read_slice
 from webhook.core.policy.values import Policy
 from webhook.names import (
@@ -34,7 +37,7 @@ from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
     PREFIX,
 )
-from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
+from webhook.tools.snapshot.facts import ClusterFacts, DryRunAnswer, asking, fact
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
@@ -46,16 +49,6 @@ from webhook.tools.snapshot.release import (
     read_policy,
     read_scope,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.documentation import Page
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.node.verdict import SharingVerdict
-    from webhook.core.pod.fields import Json
-    from webhook.tools.snapshot.facts import DryRunAnswer
 
 T = TypeVar("T")
 

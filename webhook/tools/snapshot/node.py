@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from webhook.core.node.sharing import HAMI_ANNOTATION, is_advertised, other_allocators
 from webhook.core.node.state import read_inventory
 from webhook.core.node.verdict import SharingVerdict, read_sharing, why_closed
 from webhook.core.pod.fields import as_objects, text_of
+from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.whole import AMD_DRA_DRIVER
 from webhook.names import (
@@ -22,11 +24,6 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.snapshot.objects import ClusterObject, LazyFact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from webhook.core.pod.gpus import Gpu
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""

@@ -5,19 +5,14 @@ Objects are others': no fact is read with an error, and what is not of its type 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from sys import intern
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import as_objects, part, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from webhook.core.pod.fields import Json
+from webhook.core.pod.fields import Json, as_objects, part, text_of
 
 T = TypeVar("T")
 

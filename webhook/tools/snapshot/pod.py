@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.kinds.nodes import read_time
-from webhook.core.kinds.workloads import workload_of
+from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pods import named_gpus
 from webhook.core.pod.demand import COUNT, read_demand
-from webhook.core.pod.fields import as_object, as_objects, part, text_of
+from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_vram
@@ -31,13 +33,6 @@ from webhook.names import (
     MANAGED_LABEL,
 )
 from webhook.tools.snapshot.objects import ClusterObject, LazyFact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.kinds.workloads import Workload
-    from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.fields import Json
 
 _NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
 _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)

@@ -5,9 +5,10 @@ Anything may be forbidden, or not installed: what fails is one sentence, and the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
@@ -18,10 +19,7 @@ from webhook.tools.render.progress import Progress
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _NO_NODE: Final = "<none>"
 """Cell of the table's column Node for a pod without a node."""

@@ -6,13 +6,14 @@ The API server does not call the webhook for pods of namespaces that its configu
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.client import Kube, joined
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
@@ -20,22 +21,15 @@ from webhook.adapters.policy.files import (
     load_policy,
     shipped_policy_path,
 )
-from webhook.core.pod.fields import as_object, as_objects, part, text_of
+from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import matches_any, with_name
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, Policy
 from webhook.names import API_GROUP, DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
+from webhook.tools.snapshot.cluster import ClusterSnapshot
 from webhook.tools.snapshot.facts import asking
 from webhook.tools.snapshot.objects import FactUnavailable, holds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.pod.fields import Json
-    from webhook.core.policy.values import Policy
-    from webhook.tools.snapshot.cluster import ClusterSnapshot
 
 POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""

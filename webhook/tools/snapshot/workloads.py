@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import text_of
 from webhook.core.words import counted
 from webhook.tools.snapshot.cluster import ClusterSnapshot, read_row
@@ -21,14 +23,9 @@ from webhook.tools.snapshot.kinds import (
     WorkloadKind,
 )
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
+from webhook.tools.snapshot.pod import ClusterPod
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from webhook.core.kinds.workloads import Workload
-    from webhook.tools.snapshot.pod import ClusterPod
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 MOST_BETWEEN: Final = 16
 """Maximum number of owners that are read between pods and the object."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from webhook.tools.top.judge import sums_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures
-    from webhook.tools.top.judge import GpuSums
+from webhook.core.kinds.nodes import GpuFigures
+from webhook.tools.top.judge import GpuSums, sums_of
 
 _UNKNOWN: Final = "?"
 

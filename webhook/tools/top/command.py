@@ -6,7 +6,8 @@ import re
 import sys
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import click
 
@@ -20,9 +21,6 @@ from webhook.options import (
     reach,
 )
 from webhook.tools.top.judge import Order
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _EVERY_S: Final = 5
 _SHOWN: Final = ("nodes", "pods")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from webhook.core.kinds.nodes import write_time
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_time
 from webhook.tools.render.output import as_report, known
-from webhook.tools.top.judge import sums_of
+from webhook.tools.top.judge import PodRow, TopReport, sums_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.top.judge import PodRow, TopReport
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _KEYS: Final = {
     "promised_gpus": "promisedKnownGPUs",

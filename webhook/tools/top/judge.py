@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
+from webhook.core.kinds.nodes import (
+    HELD_BY_SENTRY,
+    SENTRY_FRESH_S,
+    STALE_S,
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    held_by,
+    idle_since,
+)
 from webhook.core.placement.fit import Need
 from webhook.tools.problems.capacity import find_fits, find_no_room, with_newer_pods
 from webhook.tools.problems.gpus import ORDER, find_gpu_problems, find_nodes_without_figures
 from webhook.tools.problems.pending_pod import other_reasons
+from webhook.tools.problems.problem import Problem
 from webhook.tools.snapshot.pod import ClusterPod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.problems.problem import Problem
 
 T = TypeVar("T", int, float)
 

@@ -10,25 +10,20 @@ import sys
 import termios
 import time
 import tty
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import Final
 
 import click
 
 from webhook.adapters.kube.client import KubeError
 from webhook.tools.render.output import clean, write_json
 from webhook.tools.top.json_report import as_json, without_times
-from webhook.tools.top.terminal import as_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from webhook.tools.top.judge import TopReport
-    from webhook.tools.top.terminal import Terminal
-
+from webhook.tools.top.judge import TopReport
+from webhook.tools.top.terminal import Terminal, as_lines
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
 """Alternate screen, no cursor, no wrapping (xterm's control sequences, "Private Modes")."""

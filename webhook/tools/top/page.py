@@ -5,26 +5,22 @@ The user's pods have names. Pods of others are one part of each GPU, without a n
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures
 from webhook.core.words import amount, counted, printable, shortened, span
 from webhook.tools.problems.problem import Code
 from webhook.tools.render.output import cut
 from webhook.tools.top import texts
-from webhook.tools.top.judge import sums_of
+from webhook.tools.top.judge import TopReport, sums_of
 from webhook.tools.top.texts import GPU_COLUMNS, POD_COLUMNS, WORKLOAD_COLUMNS, columns_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.top.judge import TopReport
 
 _MOST_LINES: Final = 16
 """Maximum number of GPUs that have a line each; more are drawn side by side."""

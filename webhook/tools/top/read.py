@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES, why_no_figures
 from webhook.tools.snapshot.cluster import ClusterSnapshot
+from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import read_unmanaged_pods
 from webhook.tools.top.judge import Order, TopReport, build_report, ordered
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.adapters.kube.client import Kube
-    from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.snapshot.pod import ClusterPod
-
 
 MOST_ASKED: Final = 8
 """Maximum number of nodes whose unmanaged pods are listed, one request each."""

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.tools.problems.problem import Severity
 from webhook.tools.render.output import Column, clean, table
 from webhook.tools.top import texts
 from webhook.tools.top.bars import ASCII, UNICODE, Shades
+from webhook.tools.top.judge import TopReport
 from webhook.tools.top.texts import (
     GPU_COLUMNS,
     NODE_COLUMNS,
     POD_COLUMNS,
     WORKLOAD_COLUMNS,
+    TopColumn,
     columns_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from webhook.tools.top.judge import TopReport
-    from webhook.tools.top.texts import TopColumn
 
 MOST_GPU_LINES: Final = 40
 """Maximum number of GPUs that have a line each; for more GPUs, each node has one line."""

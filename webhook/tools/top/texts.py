@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core import words
-from webhook.tools.problems.problem import Severity
+from webhook.tools.problems.problem import Problem, Severity
 from webhook.tools.snapshot.pod import scheduler_says
-from webhook.tools.top.bars import cap_bar, gpu_bar, letter_of, lettered_bar
-from webhook.tools.top.judge import PodPhase, sums_of
+from webhook.tools.top.bars import Shades, cap_bar, gpu_bar, letter_of, lettered_bar
+from webhook.tools.top.judge import GpuSums, PlaceRow, PodPhase, PodRow, TopReport, sums_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from webhook.tools.problems.problem import Problem
-    from webhook.tools.top.bars import Shades
-    from webhook.tools.top.judge import GpuSums, PlaceRow, PodRow, TopReport
-
-    Cell = Callable[[Any, TopReport], str]
-    """A function that returns the text of a row."""
+Cell = Callable[[Any, TopReport], str]
+"""A function that returns the text of a row."""
 
 _NODES_NAMED: Final = 5
 _UUID_SHOWN: Final = 12

@@ -11,12 +11,10 @@ import json
 import os
 import ssl
 import sys
+from collections.abc import Iterator, Mapping
 from http.client import HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import Any
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 OK, CREATED, FORBIDDEN = 200, 201, 403

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ from webhook.core.pod.memory_annotation import (
     rivals,
 )
 from webhook.core.pod.quantity import amount_or, canonical
-from webhook.core.pod.views import requested
+from webhook.core.pod.views import Container, requested
 from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
 from webhook.core.words import shortened
 from webhook.names import (
@@ -35,10 +36,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container
 
 _OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 

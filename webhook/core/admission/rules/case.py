@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING
 
 from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
-from webhook.core.pod.command_lines import read_command_lines
+from webhook.core.pod.command_lines import CommandLine, read_command_lines
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
+from webhook.core.pod.fields import Json
+from webhook.core.pod.findings import Finding
 from webhook.core.pod.quantity import amount_or
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.suggestions import Suggestions
+from webhook.core.pod.views import Container, Pod, effective_amount
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import GPU_CLASS_ANNOTATION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from webhook.core.pod.command_lines import CommandLine
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.findings import Finding
-    from webhook.core.pod.suggestions import Suggestions
-    from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.cluster import Cluster
 
 
 class CaseKind(Flag):

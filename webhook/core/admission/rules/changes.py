@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.rules.amounts import bounds, gpu_class_known
-from webhook.core.admission.rules.case import case_of
+from webhook.core.admission.rules.case import Case, case_of
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.devices import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
@@ -42,11 +43,6 @@ from webhook.names import (
     OUR_ANNOTATIONS,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.admission.rules.case import Case
 
 _DEFAULT_CONTAINER: Final = (
     DEFAULT_CONTAINER_ANNOTATION,

@@ -6,19 +6,16 @@ per entry, since what it reads has no bound; all raise MalformedObjectError.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from webhook.core.nvidia.devices import device_mounts, injected
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, items, mapping, strings, text
+from webhook.core.pod.review import Request
 from webhook.core.policy.values import Rule, VisibleDevices
 from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS, OUR_VOLUMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.pod.review import Request
 
 _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.isolation import may_mount
 from webhook.core.admission.sidecar.user import NOTE
 from webhook.core.nvidia import devices
+from webhook.core.nvidia.devices import Named
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
     GPU_PREFIXES,
@@ -40,12 +43,6 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
     NVIDIA_RUNTIME_CLASS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.nvidia.devices import Named
 
 # A pod may have any number of annotations.
 _SHOWN: Final = 16

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.sidecar.user import confinements, users_of
 from webhook.core.admission.tiers import SIDECAR
 from webhook.core.pod.compute import limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.quantity import amount_or, format_bytes
+from webhook.core.pod.views import Pod
 from webhook.core.policy.values import PodRestart, RunAs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Pod
 
 
 def host_pid(case: Case) -> Iterator[Finding]:

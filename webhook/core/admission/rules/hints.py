@@ -8,11 +8,13 @@ other products' names are in `core.pod.foreign`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.core.admission.rules.case import Case
 from webhook.core.bounds import (
     LONGEST_COMPARED,
     MOST_COMPARED,
@@ -22,8 +24,14 @@ from webhook.core.bounds import (
 from webhook.core.pod.demand import COUNT
 from webhook.core.pod.fields import EXAMPLE, with_unit
 from webhook.core.pod.findings import quoted
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.memory_annotation import memory_line, named_line, read_memory
+from webhook.core.pod.foreign import (
+    FOREIGN_ANNOTATIONS,
+    FOREIGN_RESOURCES,
+    WHOLE_GPU,
+    Meaning,
+    Product,
+)
+from webhook.core.pod.memory_annotation import Faults, memory_line, named_line, read_memory
 from webhook.core.pod.quantity import (
     QuantityError,
     amount_or,
@@ -31,7 +39,7 @@ from webhook.core.pod.quantity import (
     parse_count,
     parse_vram,
 )
-from webhook.core.pod.views import requested
+from webhook.core.pod.views import Container, Pod, requested
 from webhook.core.policy.values import class_names
 from webhook.core.words import shortened
 from webhook.names import (
@@ -44,14 +52,6 @@ from webhook.names import (
     READ_KEYS,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.foreign import Product
-    from webhook.core.pod.memory_annotation import Faults
-    from webhook.core.pod.views import Container, Pod
 
 MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
     # The resource asks for the same, so its name is a likely guess at the annotation's.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission.gate import is_gate
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
@@ -17,6 +19,7 @@ from webhook.core.pod.findings import (
     annotation_path,
     quoted,
 )
+from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.values import Isolation, Rule
 from webhook.core.words import shortened
 from webhook.names import (
@@ -31,12 +34,6 @@ from webhook.names import (
     MANAGED_LABEL,
     OUR_VOLUMES,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container, Pod
 
 EVERYBODYS_CAPABILITIES: Final = frozenset(
     {

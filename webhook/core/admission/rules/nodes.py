@@ -5,13 +5,16 @@ That is slices of MIG and slots of time-slicing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from webhook.core.admission.mutation import working_nodes
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.suggestions import slice_bounds
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.views import Pod
 from webhook.core.policy.values import Accounting, DriverLimit
 from webhook.names import (
     GPU_CLASS_ANNOTATION,
@@ -19,12 +22,6 @@ from webhook.names import (
     NODE_DRIVER_LIMIT_LABEL,
     OS_LABEL,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Pod
 
 _OTHERS: Final = "if you did not write it, your namespace or another webhook did"
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.sidecar.recognition import repository_of
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.pod.fields import text
 from webhook.core.pod.findings import Finding, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.admission.rules.case import Case
 
 
 def mirrored_sidecar(case: Case) -> Iterator[str]:

@@ -7,11 +7,13 @@ What each program reads is in `core.nvidia.memory_flags`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import chain, islice
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
@@ -29,6 +31,7 @@ from webhook.core.pod.demand import in_both
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.views import Container
 from webhook.core.policy.values import Accounting
 from webhook.core.words import counted, exactly, shortened
 from webhook.names import (
@@ -38,12 +41,6 @@ from webhook.names import (
     GPU_MEMORY_MIB_ENV,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container
 
 _GIB: Final = 2**30
 _COMMON_GPU_BYTES: Final = 80 * _GIB

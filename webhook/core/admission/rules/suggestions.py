@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from webhook.core.admission.accounting import selected_nodes
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
-from webhook.core.policy.cluster import largest
-from webhook.core.policy.values import Accounting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.views import Pod
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy, Rule
+from webhook.core.pod.views import Pod
+from webhook.core.policy.cluster import Cluster, largest
+from webhook.core.policy.values import Accounting, Policy, Rule
 
 
 def suggestions_for(

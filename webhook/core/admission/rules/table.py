@@ -6,9 +6,10 @@ Findings come in the order of the rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.rules import (
     amounts,
@@ -26,9 +27,6 @@ from webhook.core.admission.rules import (
 from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.tiers import ENFORCING, SIDECAR, Tier
 from webhook.core.pod.findings import MOST_FINDINGS, Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 @dataclass(frozen=True, slots=True)

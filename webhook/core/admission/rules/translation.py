@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.other_webhooks import image_setting
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.admission.sidecar.recognition import Change, changes
@@ -21,11 +23,6 @@ from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.admission.rules.case import Case
 
 _SHOWN_DIFFERENCES: Final = 4
 _FIELD: Final = re.compile(r"spec\.\w+\[\d+\][^[]*|.*", re.DOTALL)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV
+from webhook.core.pod.command_lines import CommandLine
 from webhook.core.pod.fields import text
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.views import Container
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting
 from webhook.core.words import shortened
 from webhook.names import NVIDIA_RUNTIME_CLASS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.command_lines import CommandLine
-    from webhook.core.pod.views import Container
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_JUDGED: Final = 64

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from webhook.core.admission import gate
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
 from webhook.core.enforcement import bounds
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
+from webhook.core.pod.demand import Demand
 from webhook.core.pod.fields import Json, mapping
 from webhook.core.pod.quantity import amount_or, parse_quantity
+from webhook.core.pod.views import Pod
 from webhook.core.policy.values import (
     Amounts,
     DriverLimit,
@@ -41,13 +45,6 @@ from webhook.names import (
     TOLERANCE_ENV,
     WHEN_BLIND_ENV,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from fractions import Fraction
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.views import Pod
 
 
 def _variable(name: str, annotation: str) -> Json:

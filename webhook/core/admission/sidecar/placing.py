@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from webhook.core.admission.sidecar.recognition import as_written, changes, holds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Edits
-    from webhook.core.pod.views import Pod
+from webhook.core.pod.demand import Demand
+from webhook.core.pod.fields import Json
+from webhook.core.pod.patch import Edits
+from webhook.core.pod.views import Pod
 
 _FIELD: Final = "initContainers"
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from webhook.core.admission.gate import MOUNT, has_gate
 from webhook.core.admission.sidecar.container import OF_BINDING, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import Json, items, mapping, part, text, texts
 from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
+from webhook.core.pod.views import Container
 from webhook.names import (
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
@@ -20,11 +22,6 @@ from webhook.names import (
     PREFIX,
     VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from webhook.core.pod.views import Container
 
 # Where other people's webhooks mount credentials into every container; it hides nothing of ours.
 _HARMLESS_MOUNTS: Final = ("/var/run/secrets/", "/run/secrets/")

@@ -5,18 +5,15 @@ So that its signals reach the processes that it must stop.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from webhook.core.pod.demand import Demand
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
+from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.values import Isolation, Rule, RunAs
 from webhook.names import APP_ARMOR_ANNOTATION_PREFIX, ENFORCER_CONTAINER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.views import Container, Pod
 
 _Value = TypeVar("_Value")
 

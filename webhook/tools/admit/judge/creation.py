@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from webhook.adapters.yaml_documents import Path
+from webhook.core.admission.decide import Decision
 from webhook.core.admission.stray_keys import is_filled_in
 from webhook.core.admission.templates import decide_both
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
+from webhook.core.pod.review import Request
 from webhook.core.pod.shapes import CONTAINER_FIELDS, objects_in, parts_of
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import Policy
 from webhook.names import PREFIX
 from webhook.tools.manifests.reading import ExactFloat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.adapters.yaml_documents import Path
-    from webhook.core.admission.decide import Decision
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.review import Request
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
 
 _LARGEST_INTEGER: Final = 2**64 - 1
 _AMOUNTS: Final = ("limits", "requests")

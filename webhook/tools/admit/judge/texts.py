@@ -5,44 +5,41 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from webhook.adapters.yaml_documents import Path
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.patch import Operation
 from webhook.core.pod.shapes import CONTAINER_FIELDS, Form, Template, parts_of
 from webhook.core.pod.templates import kind_meant
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import Policy
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.admit.judge.migration.foreign_pod import (
     Migration,
     Note,
+    Origin,
     notes_about_object,
     read_foreign_pod,
     requests_without_pod,
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import Remark, Sort, judge
+from webhook.tools.admit.judge.verdict import JudgedPod, Remark, Sort, judge
 from webhook.tools.manifests.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.manifests.documents import (
     LineIndex,
+    ManifestDocument,
+    ManifestObject,
     Target,
     changed,
     find_objects,
     read_documents,
 )
 from webhook.tools.manifests.reading import ManifestError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from webhook.adapters.yaml_documents import Path
-    from webhook.core.pod.patch import Operation
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Origin
-    from webhook.tools.admit.judge.verdict import JudgedPod
-    from webhook.tools.manifests.documents import ManifestDocument, ManifestObject
 
 _CONTAINER_PATH: Final = len(("spec", "containers", 0))
 _OPENING: Final = "{{"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.decide import Decision, Outcome
 from webhook.core.admission.gpu_counters import uncounted_gpus
@@ -17,14 +18,17 @@ from webhook.core.admission.templates import (
     relocated,
 )
 from webhook.core.nvidia.gpu_sizes import warn_of_size
-from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.demand import Demand, read_demand
+from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path
+from webhook.core.pod.patch import Operation
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.shapes import Form, objects_in, parts_of, shown_path
+from webhook.core.pod.shapes import Form, Template, objects_in, parts_of, shown_path
 from webhook.core.pod.templates import makes_no_pods
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import with_name
+from webhook.core.policy.values import Policy
 from webhook.core.words import named
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -33,18 +37,8 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.admit.judge.creation import as_sent, decide_accepted, sent_pod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.shapes import Template
-    from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Migration
-    from webhook.tools.manifests.documents import LineIndex, ManifestObject, Target
+from webhook.tools.admit.judge.migration.foreign_pod import Migration
+from webhook.tools.manifests.documents import LineIndex, ManifestObject, Target
 
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"

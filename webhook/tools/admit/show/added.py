@@ -5,9 +5,10 @@ Read off the pod before and after, so that it is true whatever a policy adds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
-from webhook.core.pod.fields import as_objects, part
+from webhook.core.pod.fields import Json, as_objects, part
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import (
     CAP_BYTES_ENV,
@@ -16,13 +17,7 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.admit.judge.verdict import Sort, remarks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.pod.fields import Json
-    from webhook.tools.admit.judge.verdict import JudgedPod
+from webhook.tools.admit.judge.verdict import JudgedPod, Sort, remarks
 
 _WIDTH: Final = 11
 _POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")

@@ -6,18 +6,20 @@ import difflib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TextIO
 
 from webhook.adapters.review_json import patch_bytes
 from webhook.core.words import counted
-from webhook.tools.admit.judge.texts import counts
+from webhook.tools.admit.judge.texts import ManifestText, counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
     UNREAD,
     WARNING,
+    JudgedPod,
     remarks,
     title_of,
 )
@@ -25,13 +27,6 @@ from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
 from webhook.tools.manifests.documents import join
 from webhook.tools.render.output import printable, takes_colour
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TextIO
-
-    from webhook.tools.admit.judge.texts import ManifestText
-    from webhook.tools.admit.judge.verdict import JudgedPod
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from webhook import __version__
 from webhook.core.pod.fields import text_of
 from webhook.names import SEEING_API_VERSION
-from webhook.tools.admit.judge.texts import counts
+from webhook.tools.admit.judge.texts import ManifestText, counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
@@ -16,6 +17,7 @@ from webhook.tools.admit.judge.verdict import (
     UNREAD,
     UNREAD_KEY,
     WARNING,
+    JudgedPod,
     Remark,
     Sort,
     name_of,
@@ -23,13 +25,7 @@ from webhook.tools.admit.judge.verdict import (
 )
 from webhook.tools.manifests.ci import JUnitCase, annotation
 from webhook.tools.manifests.ci import junit as write_junit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from webhook.tools.admit.judge.texts import ManifestText
-    from webhook.tools.admit.judge.verdict import JudgedPod
-    from webhook.tools.manifests.documents import ManifestObject
+from webhook.tools.manifests.documents import ManifestObject
 
 UNREADABLE: Final = "Unreadable"
 _COUNTED: Final = {

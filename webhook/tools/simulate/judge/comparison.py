@@ -7,22 +7,16 @@ room, and there on the GPUs that the webhook's own `place` chooses. Other pods k
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from webhook.core.placement.fit import Denial, Need, place
-from webhook.core.pod.gpus import allocate
+from webhook.core.pod.gpus import Gpu, allocate
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.match import matches_any
-from webhook.tools.simulate.judge.gpu_requests import RequestForm
-from webhook.tools.simulate.judge.node_gpus import NodeGpus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from webhook.core.pod.gpus import Gpu
-    from webhook.tools.simulate.judge.gpu_requests import GpuRequest
-    from webhook.tools.simulate.judge.node_gpus import Given
+from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm
+from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,17 +25,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod import foreign
 from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB, QuantityError, parse_count
-from webhook.core.pod.views import effective_amount, read_pod
-
-if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container
+from webhook.core.pod.views import Container, effective_amount, read_pod
 
 _PREFIXES: Final = ("nvidia.com/", "volcano.sh/", "aliyun.com/")
 _BY_MEMORY: Final = (

@@ -19,21 +19,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webhook.core.nvidia.plugin import CARD_MEMORY_LABEL, MIXED, SLICE_PREFIX
-from webhook.core.pod.fields import as_objects
+from webhook.core.pod.fields import Json, as_objects
 from webhook.core.pod.foreign import GPUSHARE_COUNT, GPUSHARE_MEMORY, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, QuantityError, amount_or, parse_vram
 from webhook.core.policy.match import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from webhook.core.pod.fields import Json
-    from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.node import ClusterNode
 
 _HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")

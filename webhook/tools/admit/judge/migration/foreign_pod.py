@@ -7,8 +7,9 @@ the limits itself (pkg/device/quota.go); our resource is counted by Kubernetes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.nvidia.variables import (
@@ -17,23 +18,15 @@ from webhook.core.nvidia.variables import (
     sees_no_gpu,
     shows_chosen,
 )
-from webhook.core.pod.fields import as_object
+from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.foreign import WHOLE_GPU
-from webhook.core.pod.shapes import Form, shown_path, value_at, walk
+from webhook.core.pod.foreign import WHOLE_GPU, Product
+from webhook.core.pod.patch import Operation
+from webhook.core.pod.shapes import Form, Path, Template, shown_path, value_at, walk
 from webhook.core.pod.templates import makes_no_pods
-from webhook.core.pod.views import read_pod
+from webhook.core.pod.views import Container, Pod, read_pod
 from webhook.core.policy.match import matches_any
 from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.foreign import Product
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.shapes import Path, Template
-    from webhook.core.pod.views import Container, Pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,11 @@ promise no more of a GPU).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.bounds import LARGEST_INT32, MOST_GPUS_ASKED
 from webhook.core.pod.findings import annotation_path, quoted
@@ -72,6 +73,7 @@ from webhook.core.pod.foreign import (
     MOST_BYTES,
     SHARED_GPU,
     WHOLE_GPU,
+    Product,
 )
 from webhook.core.pod.quantity import (
     MIB,
@@ -81,21 +83,17 @@ from webhook.core.pod.quantity import (
     parse_quantity,
     parse_vram,
 )
+from webhook.core.pod.views import Container
 from webhook.names import GPU_COUNT_ANNOTATION
 from webhook.tools.admit.judge.migration.foreign_pod import (
     ContainerRequest,
+    ForeignPod,
     NotCarriedError,
     Note,
+    Origin,
     PodRequest,
     amounts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from webhook.core.pod.foreign import Product
-    from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin
 
 _HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
 """Each of them in the limits asks for one GPU where no number of GPUs is said."""

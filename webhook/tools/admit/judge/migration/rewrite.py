@@ -14,38 +14,34 @@ variables that show GPUs or limit memory go, since no share is admitted beside t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from webhook.core.admission.rules.hints import written
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.foreign import MOST_BYTES
+from webhook.core.pod.foreign import MOST_BYTES, Product
 from webhook.core.pod.memory_annotation import memory_line
-from webhook.core.pod.patch import Edits
+from webhook.core.pod.patch import Edits, Operation
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.views import Container, effective_amount
 from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
 )
 from webhook.tools.admit.judge.migration.foreign_pod import (
+    ForeignPod,
     Migration,
     Note,
+    Origin,
+    PodRequest,
     asks_product,
     is_removed,
     notes_about_pod,
 )
 from webhook.tools.admit.judge.migration.requests import read_request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.foreign import Product
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin, PodRequest
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 
