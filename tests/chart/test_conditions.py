@@ -24,10 +24,10 @@ from tests.support.charts import one
 from tests.support.control_planes import ApiError, needs, needs_pod_level_resources
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
+from webhook.adapters.review_json import decode_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.devices import INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
-from webhook.core.pod.review import decode_review
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,

@@ -19,6 +19,7 @@ from tests.support import charts
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.policy.files import load_policy
+from webhook.adapters.review_json import decode_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.complexity import (
     AFFINITY_TERMS,
@@ -29,7 +30,6 @@ from webhook.core.pod.complexity import (
     VARIABLES,
     VOLUMES,
 )
-from webhook.core.pod.review import decode_review
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Rollout
 from webhook.names import WEBHOOK_CONFIGURATION

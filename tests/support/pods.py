@@ -7,7 +7,7 @@ import json
 from dataclasses import fields, replace
 from typing import Any
 
-from webhook.core.pod.review import Request
+from webhook.core.pod.request import Request
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,

@@ -4,7 +4,7 @@
 `policy`       policy files: YAML in, a policy or all its problems out
 `nvml`         the driver, through pynvml
 `surroundings`  what the self-test may believe here: namespaces, permission, kernel
-`review_json`  AdmissionReviews as bytes
+`review_json`  the JSON of AdmissionReviews
 `node_processes`  the processes of a node's pods: whose they are, and how to stop one
 `yaml_documents`  bounded YAML with line numbers, for policies and manifests
 `processes`    processes and their cgroups, through /proc and pidfds

@@ -1,24 +1,98 @@
-"""AdmissionReviews as bytes, through orjson; the patch travels as base64 of its JSON."""
+"""The JSON of AdmissionReviews (v1): requests read from bytes, and answers written to bytes.
+
+Sources: k8s.io/api/admission/v1/types.go; kube-apiserver's treatment of an answer in
+k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
+"""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, Protocol
 
 import orjson
 
 from webhook.adapters.bounds import MOST_REVIEW_VALUES
+from webhook.core.bounds import SHOWN_FINDINGS
+from webhook.core.pod.fields import Json
+from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import Operation
-from webhook.core.pod.review import (
-    Answerable,
-    BadReviewError,
-    Request,
-    decode_review,
-    encode_failure,
-    encode_review,
-    encode_too_dense,
-    encode_too_large,
+from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+_FAILED: Final = 500
+_REASONS: Final = {
+    BAD_REQUEST: "BadRequest",
+    FORBIDDEN: "Forbidden",
+    UNAVAILABLE: "ServiceUnavailable",
+    _FAILED: "InternalError",
+}
+_RETRY_AFTER_S: Final = 1
+
+# The API server cuts warnings to 256 characters each once they pass 4096 in all.
+_WARNING_LENGTH: Final = 256
+_WARNINGS_LENGTH: Final = 4096
+
+# How k8s.io/api encodes a review: the fields in the order of the Go types, and the uid first of the
+# request's. Only so is it certain that a uid in the first bytes is the request's own.
+_PREFIX: Final = re.compile(
+    rb"""\s*\{\s*(?:"kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"admission\.k8s\.io/v1"
+    |"apiVersion"\s*:\s*"admission\.k8s\.io/v1"\s*,\s*"kind"\s*:\s*"AdmissionReview")\s*,
+    \s*"request"\s*:\s*\{\s*"uid"\s*:\s*"(?P<uid>[!\#-\[\]-~]{1,128})\"""",
+    re.VERBOSE,
 )
+
+
+class BadReviewError(ValueError):
+    """A body is not a v1 AdmissionReview; the message is one sentence for the caller."""
+
+
+class Answerable(Protocol):
+    """What a review can be answered with: the decision about a pod, the verdict on a binding."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the API server may go on."""
+
+    @property
+    def outcome(self) -> StrEnum:
+        """What was decided, in one word."""
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why, as words of a closed set."""
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code of a denial."""
+
+    @property
+    def message(self) -> str:
+        """What the user reads where the request is denied."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong, where there is more to say than the message."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the user reads where the request is allowed."""
+
+    @property
+    def patch(self) -> Sequence[Operation]:
+        """How the object changes."""
+
+    @property
+    def audit(self) -> Mapping[str, str]:
+        """What the audit log keeps besides outcome and reasons."""
+
+    @property
+    def logged(self) -> Mapping[str, Any]:
+        """What our own log keeps besides; nothing secret."""
 
 
 def is_dense(body: bytes) -> bool:
@@ -66,3 +140,148 @@ def write_too_dense(uid: str) -> bytes:
 def patch_bytes(patch: Iterable[Operation]) -> bytes:
     """Write a patch as the JSON text that the API server applies."""
     return orjson.dumps(list(patch))
+
+
+def decode_review(document: object) -> Request:
+    """Read an AdmissionReview; raises BadReviewError with one sentence."""
+    review = _object(document, "the body")
+    if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
+        raise BadReviewError(f"the body must be an {KIND} of {API_VERSION}")
+    request = _object(review.get("request"), "request")
+    uid = request.get("uid")
+    if not uid or type(uid) is not str:
+        raise BadReviewError("request.uid must be a string that is not empty")
+    # An API server always sends it; a review written by hand is read as the creation of its object,
+    # which is the strictest reading.
+    operation = _text(request, "operation", "request") or "CREATE"
+    kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
+    group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
+    user = _object(request.get("userInfo") or {}, "request.userInfo")
+    groups = user.get("groups") or []
+    if type(groups) is not list:
+        raise BadReviewError("request.userInfo.groups must be a list")
+    needs_object = operation in {"CREATE", "UPDATE"}
+    obj, old = request.get("object"), request.get("oldObject")
+    return Request(
+        uid=uid,
+        kind=f"{group}/{name}" if group else name,
+        operation=operation,
+        subresource=_text(request, "subResource", "request"),
+        namespace=_text(request, "namespace", "request"),
+        name=_text(request, "name", "request"),
+        dry_run=request.get("dryRun") is True,
+        obj=_object(obj, "request.object") if needs_object else {},
+        old=_object(old, "request.oldObject") if operation == "UPDATE" else {},
+        user=_text(user, "username", "request.userInfo"),
+        groups=tuple(filter(lambda item: type(item) is str, groups)),
+    )
+
+
+def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
+    """Build the answer; `encoded_patch` is the patch's JSON in base64, empty for none."""
+    response: Json = {"uid": uid, "allowed": answer.allowed}
+    if not answer.allowed:
+        response["status"] = _status(answer.code, answer.message, answer.findings)
+    if encoded_patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = encoded_patch
+    if answer.warnings:
+        response["warnings"] = list(_warnings(answer.warnings))
+    response["auditAnnotations"] = {
+        "decision": answer.outcome.value,
+        "reasons": ",".join(answer.reasons),
+        **answer.audit,
+    }
+    return _review(response)
+
+
+def encode_failure(uid: str) -> Json:
+    """Build the answer to a review that failed because of a bug of ours."""
+    message = f"vramwarden failed on this review; its log has the cause under uid {uid}"
+    return _review({"uid": uid, "allowed": False, "status": _status(_FAILED, message)})
+
+
+def uid_in_prefix(first_bytes: bytes) -> str | None:
+    """Return the uid of a review of which only the beginning is at hand; None where none is sure.
+
+    For a body that is too large to be read: its answer must bear the uid of the request, or the API
+    server reports a failed call instead of what is wrong with the pod. A kilobyte is enough.
+    """
+    match = _PREFIX.match(first_bytes)
+    return match["uid"].decode("ascii") if match else None
+
+
+def encode_too_large(uid: str, limit_bytes: int) -> Json:
+    """Build the answer to a review whose body is larger than `limit_bytes` and was not read.
+
+    It is denied: nobody can say which rule applies to the pod, nor that it asks for no GPU.
+    """
+    return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
+
+
+def encode_too_dense(uid: str, limit: int) -> Json:
+    """Build the answer to a review that holds more than `limit` values and was not decoded."""
+    return _too_complex(uid, f"holds more than {limit:,} values")
+
+
+def _too_complex(uid: str, what: str) -> Json:
+    detail = f"make the pod smaller; a review of it {what} and cannot be judged"
+    finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
+    audit = {"decision": "denied", "reasons": Reason.TOO_COMPLEX.value}
+    status = _status(FORBIDDEN, str(finding), [finding])
+    return _review({"uid": uid, "allowed": False, "status": status, "auditAnnotations": audit})
+
+
+def _review(response: Json) -> Json:
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def _status(code: int, message: str, findings: Sequence[Finding] = ()) -> Json:
+    status: Json = {
+        "status": "Failure",
+        "code": code,
+        "reason": _REASONS[code],
+        "message": message,
+    }
+    if findings:
+        causes = [
+            {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
+            for finding in findings[:SHOWN_FINDINGS]
+        ]
+        status["details"] = {"causes": causes}
+    elif code == UNAVAILABLE:
+        # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
+        status["details"] = {"retryAfterSeconds": _RETRY_AFTER_S}
+    return status
+
+
+def _warnings(sentences: Iterable[str]) -> Iterator[str]:
+    left = _WARNINGS_LENGTH
+    for sentence in sentences:
+        text = " ".join(sentence.split())
+        if len(text) > _WARNING_LENGTH:
+            text = text[: _WARNING_LENGTH - 1] + "…"
+        left -= len(text)
+        if left < 0:
+            return
+        yield text
+
+
+def _kind_of(obj: Any) -> Json:
+    kind = obj.get("kind") if type(obj) is dict else None
+    return {"group": "", "kind": kind if type(kind) is str else ""}
+
+
+def _object(value: Any, path: str) -> Json:
+    if type(value) is not dict:
+        raise BadReviewError(f"{path} must be a JSON object")
+    return value
+
+
+def _text(holder: Json, key: str, path: str) -> str:
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if type(value) is not str:
+        raise BadReviewError(f"{path}.{key} must be a string")
+    return value

@@ -26,7 +26,7 @@ from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
 from webhook.core.placement.assignments import PodState
 from webhook.core.pod.gpus import Gpu
-from webhook.core.pod.review import Request
+from webhook.core.pod.request import Request
 from webhook.server.bounds import MOST_HELD, MOST_KNOWN, MOST_OF_NAMESPACE, MOST_SAID
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics

@@ -8,8 +8,11 @@ from time import perf_counter
 from typing import Any, Final
 
 from webhook.adapters.review_json import (
+    Answerable,
+    BadReviewError,
     is_dense,
     read_review,
+    uid_in_prefix,
     write_failure,
     write_review,
     write_too_dense,
@@ -20,7 +23,7 @@ from webhook.core.admission.templates import MoreAdvice, WorkloadAdvice, advise,
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import Operation, condense
-from webhook.core.pod.review import Answerable, BadReviewError, Request, uid_in_prefix
+from webhook.core.pod.request import Request
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Policy

@@ -16,9 +16,8 @@ import pytest
 
 from tests.core.admission.decisions import VRAM, assert_left, container_of, decided
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_review, a_rule
-from webhook.adapters.review_json import read_review, write_review
+from webhook.adapters.review_json import BadReviewError, read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, Policy
 

@@ -24,7 +24,7 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, part
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
+from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN, Request
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import (
     annotations_of,

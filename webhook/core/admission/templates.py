@@ -15,7 +15,7 @@ from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.fields import Json, text_of
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
-from webhook.core.pod.review import Request
+from webhook.core.pod.request import Request
 from webhook.core.pod.shapes import Form, Template
 from webhook.core.pod.templates import find_templates, is_own_kind
 from webhook.core.policy.cluster import Cluster

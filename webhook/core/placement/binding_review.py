@@ -17,7 +17,7 @@ from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.pod.fields import Json, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
+from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
 from webhook.names import PREFIX
 
 

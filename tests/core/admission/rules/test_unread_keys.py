@@ -18,8 +18,8 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_rule
+from webhook.adapters.review_json import encode_review
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.pod.review import encode_review
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"

@@ -13,7 +13,7 @@ from webhook.core.nvidia.devices import device_mounts, injected
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, items, mapping, strings, text
-from webhook.core.pod.review import Request
+from webhook.core.pod.request import Request
 from webhook.core.policy.values import Rule, VisibleDevices
 from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS, OUR_VOLUMES
 

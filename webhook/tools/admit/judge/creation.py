@@ -14,7 +14,7 @@ from webhook.core.admission.templates import decide_both
 from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
-from webhook.core.pod.review import Request
+from webhook.core.pod.request import Request
 from webhook.core.pod.shapes import CONTAINER_FIELDS, objects_in, parts_of
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Policy

@@ -2,7 +2,12 @@ import orjson
 import pytest
 
 from tests.support.pods import a_pod, a_review
-from webhook.core.pod.review import BadReviewError, decode_review, encode_too_large, uid_in_prefix
+from webhook.adapters.review_json import (
+    BadReviewError,
+    decode_review,
+    encode_too_large,
+    uid_in_prefix,
+)
 
 # As kube-apiserver 1.36 begins a review: Go writes fields in the order of their types.
 SENT = (
