@@ -5,7 +5,7 @@
 | --- | --- |
 | policies/policy.schema.json, blocks NAME-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
-| the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
+| the chart's files/admission.json | core/pod/complexity.py, core/nvidia/injection.py of webhook |
 | the chart's files/values.json | what `form` says in the chart's values.schema.json |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
@@ -40,7 +40,7 @@ from deploy import references
 from deploy.references import table
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
-from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
+from webhook.core.nvidia.injection import INJECTORS, LIKE_INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.findings import Reason
 

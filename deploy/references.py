@@ -22,7 +22,7 @@ from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.events import EventReason
 from webhook.core.node.verdict import SharingCode
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.values import EnforceBy, Policy
 from webhook.options import OF_KUBECTL, ExitCode
@@ -280,7 +280,7 @@ def sentry_metrics() -> SentryMetrics:
     node = NodeFigures(
         name="n1", observed_s=0.0, driver_version="580.95.05", enforcement="sidecar", gpus=(gpu,)
     )
-    seen = SeenGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
+    seen = ScannedGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
     metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
     metrics.scanned(0.01)
     metrics.stopped("pod", EnforceBy.SENTRY)

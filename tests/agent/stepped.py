@@ -14,12 +14,14 @@ from webhook.agent.loop import Agent
 from webhook.agent.settings import AgentSettings
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.core.nvidia.drivers import Fault, ScannedGpu
 from webhook.core.placement.assignments import Assignment, Whole
 from webhook.names import NODE_ASKS_LABEL
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 
-GPU = SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, used_bytes=0)
+GPU = ScannedGpu(
+    uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, used_bytes=0
+)
 FINE = Scan(gpus=(GPU,), driver_version="570.86.15")
 BUSY = Scan(gpus=(replace(GPU, used_bytes=2**30),), driver_version="570.86.15")
 UNSURE = Scan(gpus=(), driver_version="570.86.15", unsure=frozenset({""}))

@@ -7,17 +7,19 @@ import pytest
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, UNSURE, ZEROED, Bench
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.core.nvidia.drivers import Fault, ScannedGpu
 from webhook.nodekit.program import NewContainerNeededError
 
 MIG = Scan(
     gpus=(
-        SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, mig=True),
+        ScannedGpu(
+            uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, mig=True
+        ),
     ),
     driver_version="570.86.15",
 )
 SMALLER = Scan(
-    gpus=(SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=999 * 2**20),),
+    gpus=(ScannedGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=999 * 2**20),),
     driver_version="570.86.15",
 )
 CANNOT = Scan(gpus=(GPU,), driver_version="570.86.15", cannot_measure="no figures")

@@ -11,7 +11,7 @@ from tests.chart.test_rendering import options
 from tests.support.charts import CHART, LOADER, NAMESPACE, one
 from webhook.cli.agent import agent_command
 from webhook.core.node.access import GpuAccess
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 
 MOUNTED = "/var/run/nvidia-container-devices"
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}

@@ -26,7 +26,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.review_json import decode_review
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.nvidia.devices import INJECTORS
+from webhook.core.nvidia.injection import INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import (

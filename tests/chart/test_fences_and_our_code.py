@@ -27,7 +27,7 @@ from webhook.adapters.kube.placement import PlacementApi
 from webhook.adapters.kube.registration import RegistrationApi
 from webhook.core.node.events import EventReason
 from webhook.core.node.patching import without_taint
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import Gpu

@@ -22,10 +22,9 @@ from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.documentation import Page
 from webhook.core.node.events import EventReason
-from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.memory_flags import PROGRAMS
-from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.programs import FRACTION_REFERENCE, PROGRAM_VARIABLES, Program
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
 from webhook.core.policy.cluster import UNKNOWN
@@ -374,7 +373,7 @@ def test_every_variable_that_programs_are_told_is_documented(name):
 @pytest.mark.parametrize("program", Program)
 def test_every_program_of_a_policy_is_documented_with_its_variables(program):
     (row,) = re.findall(rf"^\|.* \| `{program}` \|$", FRAMEWORKS, re.MULTILINE)
-    for setting in SETTINGS[program]:
+    for setting in PROGRAM_VARIABLES[program]:
         assert f"`{setting.name}" in row
 
 

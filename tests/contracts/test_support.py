@@ -12,9 +12,9 @@ from tests.support.charts import CHART
 from tests.support.paths import DEPLOY, ROOT
 from webhook.core.nvidia.drivers import (
     DriverClass,
-    driver_class,
+    can_limit_cgroups,
+    classify_driver,
     has_wide_entries,
-    limits_cgroups,
     supports_sidecar,
 )
 
@@ -77,14 +77,14 @@ def test_the_drivers_follow_one_another():
 def test_a_driver_can_what_the_code_says(first, last, cells):
     for version in (f"{first}.0", f"{last}.999.99"):
         assert supports_sidecar(version) == (cells["by `Sidecar`"] != "not")
-        assert limits_cgroups(version) == (cells["limiter"] != "not")
+        assert can_limit_cgroups(version) == (cells["limiter"] != "not")
 
 
 def test_the_versions_between_are_those_of_the_code():
     note = DRIVERS["535 to 569"]["note"]
     (memory,) = re.findall(r"before (\d+\.\d+\.\d+)", note)
-    assert driver_class(memory) is DriverClass.WORKS
-    assert driver_class(memory.rpartition(".")[0]) is DriverClass.BLIND
+    assert classify_driver(memory) is DriverClass.WORKS
+    assert classify_driver(memory.rpartition(".")[0]) is DriverClass.BLIND
     ((first, last),) = re.findall(r"(535\.\d+) to (535\.\d+) use another form", note)
     wide = [minor for minor in range(1000) if has_wide_entries(f"535.{minor}")]
     assert (first, last) == (f"535.{wide[0]}", f"535.{wide[-1]}")

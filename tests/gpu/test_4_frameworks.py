@@ -9,7 +9,7 @@ import pytest
 from tests.gpu.machine import MIB, mib
 from tests.support.answers import answer
 from webhook.core.enforcement.bounds import parse_tolerance
-from webhook.core.nvidia.programs import SETTINGS, Program
+from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
 from webhook.core.placement.pods import memory_fraction
 
 CAP_BYTES = 8192 * MIB
@@ -68,7 +68,7 @@ def test_a_program_with_its_variables_is_not_stopped(program, module, script, nv
     pytest.importorskip(module)
     device = nvml.devices()[0]
     fraction = memory_fraction(CAP_BYTES, [device.total_bytes])
-    settings = [setting.entry(CAP_BYTES) for setting in SETTINGS[program]]
+    settings = [setting.entry(CAP_BYTES) for setting in PROGRAM_VARIABLES[program]]
     values = {
         one["name"]: one["value"].replace("$(VRAMWARDEN_GPU_MEMORY_FRACTION)", fraction)
         for one in settings

@@ -21,7 +21,7 @@ from webhook.adapters import plain_port
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.policy.values import EnforceBy
 from webhook.nodekit import program as shell
 from webhook.sentry import metrics as module
@@ -228,7 +228,7 @@ def seen(metrics):
 
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     assert seen(metrics) == {}
-    gpu = SeenGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
+    gpu = ScannedGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
     metrics.show(*shown(), {gpu: {OTHER: 300, "": 200}}, 5.0)
     found = samples(metrics)
     assert {name: one for name, one in found.items() if "unmanaged" in name} == {
@@ -295,7 +295,7 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
 
 def test_a_full_node_stays_below_what_prometheus_takes(metrics):
     gpus = tuple(f"GPU-{n}" for n in range(64))
-    gpu = SeenGpu(uuid="GPU-0", product="H200", index=1, usable_bytes=None)
+    gpu = ScannedGpu(uuid="GPU-0", product="H200", index=1, usable_bytes=None)
     unmanaged = {gpu: {f"u{n}": n + 1 for n in range(2000)}}
     pods = shares(300, idle_since_s=1.0)
     metrics.show(*shown(*pods, gpus=gpus), unmanaged, 5.0)
@@ -321,7 +321,7 @@ def test_without_series_of_pods_no_pod_is_named():
 
 
 def test_names_are_as_prometheus_wants_them(metrics, promtool):
-    gpu = SeenGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
+    gpu = ScannedGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
     metrics.show(*shown(*shares(1)), {gpu: {"": 200}}, 5.0)
     assert promtool("check", "metrics", given=metrics.exposition().decode()) == (0, "")
 

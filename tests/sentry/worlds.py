@@ -10,7 +10,7 @@ from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.pods import Hold
 from webhook.core.policy.values import EnforceBy
@@ -62,7 +62,7 @@ def a_scan(*on_a, failed="", **lists):
 
 def a_gpu(gpu, index=0, used_bytes=0):
     """Return a GPU of which the driver keeps 1 MiB."""
-    return SeenGpu(
+    return ScannedGpu(
         uuid=gpu, product="H200", index=index, usable_bytes=(TOTAL_MIB - 1) * MIB,
         total_bytes=TOTAL_MIB * MIB, used_bytes=used_bytes,
     )  # fmt: skip

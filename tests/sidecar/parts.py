@@ -15,7 +15,7 @@ from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
 from tests.support.process_tools import wait_until
 from webhook.adapters.nvml import NvmlError
-from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.core.nvidia.drivers import Fault, ScannedGpu
 
 __all__ = [
     "BY_HAND", "CAP", "ENDS_SOON", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "Ended", "Ground",
@@ -75,7 +75,7 @@ class ScriptedNvml:
         if missed and not self._known:
             raise self.unreachable[0]
         return tuple(
-            SeenGpu(uuid=gpu, product="H200", index=0, usable_bytes=100, mig=self.mig)
+            ScannedGpu(uuid=gpu, product="H200", index=0, usable_bytes=100, mig=self.mig)
             for gpu in sorted(self._known)
         )
 

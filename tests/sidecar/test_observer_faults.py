@@ -5,13 +5,13 @@ from itertools import pairwise
 import pytest
 
 from tests.sidecar.parts import ScriptedNvml, put
-from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, classify_error, explain_fault
 from webhook.sidecar.observer import SEARCH_EVERY_S, DriverChangedError, Observer
 
 CODES = [1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999, 4242]
 OF_THE_DRIVER = {Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
-OF_ONE_GPU = [code for code in CODES if fault_of(code) not in OF_THE_DRIVER]
-LOST = [code for code in CODES if fault_of(code) is Fault.GPU_LOST]
+OF_ONE_GPU = [code for code in CODES if classify_error(code) not in OF_THE_DRIVER]
+LOST = [code for code in CODES if classify_error(code) is Fault.GPU_LOST]
 WORDS = {
     1: "the NVIDIA driver is not loaded, or is being replaced",
     3: "this GPU does not offer it",
@@ -170,7 +170,7 @@ def test_any_other_failure_of_one_gpu_makes_that_one_unknown_and_no_other(
     assert held(seen) == A
     assert dict(seen.listed_at_s) == {"GPU-a": 1}
     assert "GPU-b" in seen.fault
-    assert explain_fault(fault_of(code)) in seen.fault
+    assert explain_fault(classify_error(code)) in seen.fault
     assert f" returned {code}" in seen.fault
     assert WORDS.get(code, "") in seen.fault
     assert nvml.times("close") == []
@@ -217,7 +217,7 @@ def test_a_failing_search_leaves_nothing_known_until_one_succeeds(code, observe,
     nvml.codes = {"devices": code}
     seen = observe(0)
     assert (seen.usages, dict(seen.listed_at_s)) == ((), {})
-    assert explain_fault(fault_of(code)) in seen.fault
+    assert explain_fault(classify_error(code)) in seen.fault
     nvml.codes = {}
     assert observe(29).fault == seen.fault
     assert (held(observe(30)), observe(31).fault) == (A | B, "")

@@ -292,7 +292,7 @@ def alone(pod, *, counts=True, gpus=("a",)):
     """Let the pod see these GPUs, by a driver whose strangers count or do not."""
     pod.nvml.listed = {f"GPU-{name}": {} for name in gpus}
     pod.nvml.listed["GPU-a"] = {7: 70, 99: 50}
-    pod.observer = Observer(pod.nvml, CAP_BYTES, counts_strangers=counts, proc=str(pod.folder))
+    pod.observer = Observer(pod.nvml, CAP_BYTES, counts_unidentified=counts, proc=str(pod.folder))
 
 
 def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(pod):

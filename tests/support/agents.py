@@ -12,7 +12,7 @@ from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 
 VRAM = "vramwarden.io/vram"
 MEASURED = "none" if trustworthy_kernel().holds is False else "sidecar"
@@ -94,7 +94,7 @@ class ScriptedNvml:
 def a_device(name="a", mib=1000, index=0, *, mig=False):
     usable_bytes = None if mib is None else mib * 2**20
     total_bytes = None if mib is None else (mib + 100) * 2**20
-    return SeenGpu(
+    return ScannedGpu(
         uuid=f"GPU-{name}",
         product="NVIDIA H200",
         index=index,

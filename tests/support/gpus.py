@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.merge_patches import merged
 from webhook.core.node.inventory import Inventory, Scan, TrackedGpu, observe
 from webhook.core.node.state import desired, patches
-from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.core.nvidia.drivers import Fault, ScannedGpu
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
@@ -24,7 +24,7 @@ def a_gpu(name="a", mib=1000, index=0):
 
 def seen(name="a", mib=1000, index=0, *, mig=False):
     usable_bytes = None if mib is None else mib * MIB
-    return SeenGpu(
+    return ScannedGpu(
         uuid=f"GPU-{name}", product="NVIDIA H200", index=index, usable_bytes=usable_bytes, mig=mig
     )
 
@@ -44,7 +44,7 @@ def after(*scans, start=None, grace_s=GRACE_S):
 NAMES = st.sampled_from("abcde")
 GPUS = st.lists(
     st.builds(
-        SeenGpu,
+        ScannedGpu,
         uuid=NAMES.map("GPU-{}".format),
         product=st.sampled_from(["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "é"]),
         index=st.integers(0, 7),

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from webhook.core.enforcement.limits import Limit
 from webhook.core.nvidia.drivers import (
     Fault,
-    SeenGpu,
+    ScannedGpu,
+    classify_error,
     explain_fault,
-    fault_of,
     has_wide_entries,
 )
 
@@ -79,7 +79,7 @@ class NvmlError(Exception):
         """NVML's own, nvmlReturn_t."""
         self.gpu = gpu
         """The GPU's UUID, or empty where no GPU is meant or its UUID could not be read."""
-        self.fault = fault_of(code)
+        self.fault = classify_error(code)
         about = f"{gpu}: " if gpu else ""
         more = f": {detail}" if detail else ""
         super().__init__(f"{about}{explain_fault(self.fault)} ({function} returned {code}{more})")
@@ -107,7 +107,7 @@ class Nvml:
     | r570 | the recovery action | `recovery` returns None |
     | r615 | limits of cgroups | `limit` returns None, `set_limit` False |
 
-    Whether lists have the right processes and figures: `webhook.core.nvidia.drivers.driver_class`.
+    `webhook.core.nvidia.drivers.classify_driver` returns whether process lists can be trusted.
     """
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
@@ -154,10 +154,10 @@ class Nvml:
         self.close()
 
     def driver_version(self) -> str:
-        """Return the version of the driver, for `webhook.core.nvidia.drivers.driver_class`."""
+        """Return the version of the driver, for `webhook.core.nvidia.drivers.classify_driver`."""
         return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
-    def devices(self) -> tuple[SeenGpu, ...]:
+    def devices(self) -> tuple[ScannedGpu, ...]:
         """Find all GPUs again, and return those that answer, in NVML's order.
 
         One that does not answer is in `unreachable`, so that a lost GPU does not hide the others.
@@ -169,7 +169,7 @@ class Nvml:
         if has_wide_entries(self.driver_version()):
             self._entry = _WideEntry
             self._buffer = (_WideEntry * _FIRST_SIZE)()
-        found: list[SeenGpu] = []
+        found: list[ScannedGpu] = []
         missed: list[NvmlError] = []
         for index in range(_ask("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)):
             try:
@@ -270,7 +270,7 @@ class Nvml:
         rows = self._about(uuid, self._remaps)
         return (bool(rows[2]), bool(rows[3])) if rows else (False, False)
 
-    def _open_gpu(self, index: int) -> SeenGpu | None:
+    def _open_gpu(self, index: int) -> ScannedGpu | None:
         """Keep the handle of the GPU at this place; None for one that is not ours to see."""
         handle = _ask("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, handle)
@@ -280,7 +280,7 @@ class Nvml:
         self._handles[uuid] = handle
         return device
 
-    def _describe(self, uuid: str, handle: Any, index: int) -> SeenGpu:
+    def _describe(self, uuid: str, handle: Any, index: int) -> ScannedGpu:
         name = _ask("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, handle, gpu=uuid)
         total_bytes, reserved_bytes, _ = self._memory(uuid, handle) or (None, None, None)
         modes = _ask_if_supported(
@@ -288,7 +288,7 @@ class Nvml:
         )
         whole = total_bytes or None  # a total of 0 is none
         usable_bytes = None if whole is None else whole - (reserved_bytes or 0)
-        return SeenGpu(
+        return ScannedGpu(
             uuid=uuid,
             product=name,
             index=index,

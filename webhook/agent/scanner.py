@@ -13,7 +13,7 @@ from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import (
     Fault,
-    SeenGpu,
+    ScannedGpu,
     explain_support,
     supports_sidecar,
 )
@@ -49,7 +49,7 @@ def _scan(nvml: Nvml, version: str, proc: str) -> Scan:
     return _probed(Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc)
 
 
-def _described(gpu: SeenGpu, nvml: Nvml) -> SeenGpu:
+def _described(gpu: ScannedGpu, nvml: Nvml) -> ScannedGpu:
     # It was just there: where it fails now, the next scan says what became of it.
     with suppress(NvmlError):
         gpu = replace(gpu, used_bytes=nvml.device_used_bytes(gpu.uuid))
@@ -80,7 +80,7 @@ def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:
     return replace(scan, cannot_measure=_why_not_measured(scan.gpus, nvml))
 
 
-def _why_not_measured(gpus: Iterable[SeenGpu], nvml: Nvml) -> str:
+def _why_not_measured(gpus: Iterable[ScannedGpu], nvml: Nvml) -> str:
     try:
         for gpu in gpus:
             if not gpu.mig:

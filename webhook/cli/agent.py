@@ -31,8 +31,7 @@ from webhook.core.node.autoscaling import (
 )
 from webhook.core.node.inventory import GRACE_S
 from webhook.core.node.state import NodeState
-from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.options import Failure
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT, Limit
-from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, SeenGpu, limits_cgroups
+from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, ScannedGpu, can_limit_cgroups
 from webhook.limiter.cgroups import NodeCgroups
 
 MISC: Final = "misc"
@@ -28,7 +28,7 @@ _VGPU: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 
 
 def prove(
-    nvml: Nvml, version: str, gpus: Iterable[SeenGpu], cgroups: NodeCgroups, *, dmem: bool
+    nvml: Nvml, version: str, gpus: Iterable[ScannedGpu], cgroups: NodeCgroups, *, dmem: bool
 ) -> Proof:
     """Try it on each GPU; raises NvmlError where the driver as a whole fails.
 
@@ -45,7 +45,7 @@ def prove(
     Exclusive_Process: the driver would charge MPS's server for all that its clients hold, and
     without MPS nobody shares such a GPU.
     """
-    if not limits_cgroups(version):
+    if not can_limit_cgroups(version):
         return _not(f"not tried: driver {version} has no limits, r{LIMITS_FROM} or newer has")
     if why := cgroups.find_own():
         return _not(f"not tried: {why}")

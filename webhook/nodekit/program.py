@@ -16,7 +16,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube, KubeError, connect
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 
 M = TypeVar("M")
 S = TypeVar("S", bound=Scan)
@@ -118,7 +118,7 @@ def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str
         return kind(failed=str(error), fault=error.fault, driver_loaded=loaded)
 
 
-def answering(nvml: Nvml) -> tuple[SeenGpu, ...]:
+def answering(nvml: Nvml) -> tuple[ScannedGpu, ...]:
     """Return the GPUs that answer; where none does, but the driver does, none."""
     try:
         return nvml.devices()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.words import amount
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
-Unmanaged = Mapping[SeenGpu, Mapping[str, int]]
+Unmanaged = Mapping[ScannedGpu, Mapping[str, int]]
 """What is held without a promise, by the pod's UID; empty for processes of no pod."""
 
 NEW_S: Final = 60.0
@@ -38,7 +38,7 @@ class Holdings:
     """Remembers the last list of each GPU, and since when pods were seen on them."""
 
     def __init__(self) -> None:
-        self._gpus: Mapping[str, SeenGpu] = {}
+        self._gpus: Mapping[str, ScannedGpu] = {}
         """As the last scan saw them."""
         self.lists: dict[str, tuple[GpuProcess, ...]] = {}
         """By UUID; GPUs that cannot be seen have none, for nobody knows what became of theirs."""
@@ -70,7 +70,7 @@ class Holdings:
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
 
     def _remember(
-        self, gpu: SeenGpu, processes: tuple[GpuProcess, ...], promised: Iterable[str]
+        self, gpu: ScannedGpu, processes: tuple[GpuProcess, ...], promised: Iterable[str]
     ) -> None:
         left = gpu.used_bytes
         held: dict[str, tuple[int | None, int]] = dict.fromkeys(promised, (0, 0))
@@ -105,7 +105,7 @@ class Holdings:
                 return not gives(promises[pod], gpu)
             return not pod or now_s - max(self._seen_s.get(pod, now_s), fresh_s) >= NEW_S
 
-        found: dict[SeenGpu, Mapping[str, int]] = {}
+        found: dict[ScannedGpu, Mapping[str, int]] = {}
         for uuid, processes in self.lists.items():
             sums: dict[str, int] = {}
             for one in processes:
@@ -117,7 +117,7 @@ class Holdings:
         return found
 
 
-def describe_unmanaged(gpu: SeenGpu, pod: str, held_bytes: int, *, listed: bool) -> str:
+def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bool) -> str:
     """Say what is held without a promise, as an Event has it.
 
     `listed` is whether the pod was given other GPUs of this node.

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.holdings import Unmanaged
 
@@ -183,7 +183,7 @@ class _Snapshot(Collector):
             stops.add_metric([self._node, _OTHER, _OTHER], sum(known))
         return stops
 
-    def _gpu(self, gpu: GpuFigures | SeenGpu) -> list[str]:
+    def _gpu(self, gpu: GpuFigures | ScannedGpu) -> list[str]:
         return [self._node, str(gpu.index), gpu.uuid.lower()]
 
 

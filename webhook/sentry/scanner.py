@@ -14,7 +14,7 @@ from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import DriverClass, SeenGpu, driver_class, explain_driver
+from webhook.core.nvidia.drivers import DriverClass, ScannedGpu, classify_driver, explain_driver
 from webhook.nodekit.program import answering, scan_with
 
 Samples = Mapping[int, tuple[int, bool]]
@@ -149,7 +149,7 @@ class ProcessScanner:
     ) -> ProcessScan:
         if not self._is_trusted(version):
             return ProcessScan(failed=explain_driver(version), driver_version=version)
-        gpus: list[SeenGpu] = []
+        gpus: list[ScannedGpu] = []
         lists: dict[str, tuple[GpuProcess, ...]] = {}
         ran: dict[str, Samples | None] = {}
         failed: dict[str, str] = {}
@@ -195,7 +195,7 @@ class ProcessScanner:
         | works in containers | yes | yes |
         | lists host PIDs, or is blind in containers | yes | no: others' numbers, or figures |
         """
-        return self._outermost or driver_class(version) is DriverClass.WORKS
+        return self._outermost or classify_driver(version) is DriverClass.WORKS
 
     def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 from webhook.adapters.kube.client import Json, Kube
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.namespaces import PATH, labelled
-from webhook.core.nvidia.plugin import MIXED, read_profiles
+from webhook.core.nvidia.device_plugin import MIXED_STRATEGY_LABEL, read_mig_profiles
 from webhook.core.policy.cluster import Cluster, Namespaces, SlicedNode
 from webhook.core.policy.values import Accounting, Policy, Rollout
 from webhook.names import NVIDIA_RUNTIME_CLASS
@@ -74,7 +74,7 @@ class ClusterCache:
         # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
         path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
         classes = Collection(kube=kube, path=path, keep=_name_of, name=name)
-        mixed = ",".join(f"{key}={value}" for key, value in MIXED.items())
+        mixed = ",".join(f"{key}={value}" for key, value in MIXED_STRATEGY_LABEL.items())
         nodes = Collection(kube=kube, path="/api/v1/nodes", keep=_slices_of, labels=mixed)
         self.classes = self._mirror("RuntimeClasses", classes, self._use_classes)
         self.nodes = self._mirror("nodes with slices", nodes, self._use_nodes)
@@ -209,4 +209,4 @@ def _name_of(found: Json) -> tuple[str, None]:
 def _slices_of(node: Json) -> tuple[str, SlicedNode]:
     metadata = node["metadata"]
     labels = metadata.get("labels") or {}
-    return str(metadata["name"]), SlicedNode(read_profiles(labels), labels)
+    return str(metadata["name"]), SlicedNode(read_mig_profiles(labels), labels)

@@ -20,7 +20,7 @@ from webhook.adapters.review_json import (
 )
 from webhook.core.admission.decide import Decision, Phase, decide
 from webhook.core.admission.templates import MoreAdvice, WorkloadAdvice, advise, prove, size_alone
-from webhook.core.nvidia.gpu_sizes import warn_of_size
+from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import Operation, condense
 from webhook.core.pod.request import Request

@@ -77,7 +77,7 @@ class Guard:
         journal: EnforcerJournal,
         run_folder: str,
         *,
-        counts_strangers: bool = False,
+        counts_unidentified: bool = False,
         proc: str = "/proc",
     ) -> None:
         me = os.getpid()
@@ -104,7 +104,7 @@ class Guard:
             nvml,
             settings.cap_bytes,
             ceiling_bytes=self._cap.ceiling_bytes,
-            counts_strangers=counts_strangers,
+            counts_unidentified=counts_unidentified,
             limit=self._limit,
             proc=proc,
         )

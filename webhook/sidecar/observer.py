@@ -60,7 +60,7 @@ class Observer:
         cap_bytes: int,
         *,
         ceiling_bytes: int | None = None,
-        counts_strangers: bool = False,
+        counts_unidentified: bool = False,
         limit: PodLimit | None = None,
         proc: str = "/proc",
     ) -> None:
@@ -68,7 +68,7 @@ class Observer:
         self._nvml = nvml
         self._cap_bytes = cap_bytes
         self._ceiling_bytes = cap_bytes if ceiling_bytes is None else ceiling_bytes
-        self._counts_strangers = counts_strangers
+        self._counts_strangers = counts_unidentified
         self._limit = limit
         self._proc = proc
         self.gpus: tuple[str, ...] = ()

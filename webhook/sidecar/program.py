@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.enforcement.log_messages import LogMessage
-from webhook.core.nvidia.drivers import counts_strangers
+from webhook.core.nvidia.drivers import counts_unidentified
 from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
@@ -90,7 +90,7 @@ def _enforce(
         return STOPPED
     forget_failure(run_folder)
     try:
-        ours = counts_strangers(nvml.driver_version())
+        ours = counts_unidentified(nvml.driver_version())
     except NvmlError:
         ours = False
-    return Guard(settings, nvml, journal, run_folder, counts_strangers=ours).run()
+    return Guard(settings, nvml, journal, run_folder, counts_unidentified=ours).run()

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 
 TWO = (
     "gpu GPU-a total=1000 reserved=100 used=10 mig=0 name=NVIDIA_H200\n"
@@ -19,7 +19,7 @@ def test_a_gpu_reports_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
 
     assert stub.run(scenario, TWO) == [
         asdict(
-            SeenGpu(
+            ScannedGpu(
                 uuid="GPU-a",
                 product="NVIDIA H200",
                 index=0,
@@ -29,7 +29,7 @@ def test_a_gpu_reports_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
             )
         ),
         asdict(
-            SeenGpu(
+            ScannedGpu(
                 uuid="GPU-b",
                 product="NVIDIA A100",
                 index=1,

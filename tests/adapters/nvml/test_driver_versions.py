@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from webhook.core.nvidia.drivers import (
     DriverClass,
-    counts_strangers,
-    driver_class,
+    can_limit_cgroups,
+    classify_driver,
+    counts_unidentified,
     explain_driver,
     explain_support,
     has_wide_entries,
-    limits_cgroups,
     supports_sidecar,
 )
 
-ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.__doc__ or "")
+ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", classify_driver.__doc__ or "")
 
 
 def test_the_table_has_a_row_per_stretch_of_versions():
@@ -27,8 +27,8 @@ def test_the_table_has_a_row_per_stretch_of_versions():
 
 @pytest.mark.parametrize(("first", "last", "name"), ROWS)
 def test_a_driver_is_judged_as_the_table_says(first, last, name):
-    assert driver_class(first) is DriverClass[name]
-    assert driver_class(last) is DriverClass[name]
+    assert classify_driver(first) is DriverClass[name]
+    assert classify_driver(last) is DriverClass[name]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_driver_is_judged_as_the_table_says(first, last, name):
     ],
 )
 def test_released_drivers_are_judged_by_number_not_by_text(version, expected):
-    assert driver_class(version) is expected
+    assert classify_driver(version) is expected
     if expected is not DriverClass.WORKS:
         assert version.strip() in explain_driver(version)
 
@@ -75,7 +75,7 @@ def test_released_drivers_are_judged_by_number_not_by_text(version, expected):
     ],
 )
 def test_a_version_that_cannot_be_read_counts_as_blind_and_says_so(version):
-    assert driver_class(version) is DriverClass.BLIND
+    assert classify_driver(version) is DriverClass.BLIND
     assert not supports_sidecar(version)
     assert "cannot be read" in explain_driver(version)
     assert "cannot be read" in explain_support(version)
@@ -95,7 +95,7 @@ def test_entries_of_lists_are_wide_on_the_first_releases_of_535(version, wide):
 
 @given(st.text())
 def test_no_text_at_all_makes_the_judgement_fail(version):
-    assert (driver_class(version) is DriverClass.WORKS) or explain_driver(version)
+    assert (classify_driver(version) is DriverClass.WORKS) or explain_driver(version)
     assert explain_support(version)
 
 
@@ -113,7 +113,7 @@ def test_a_sidecar_needs_branch_570_or_newer(version, supported):
 
 @given(st.integers(0, 2000), st.integers(0, 99))
 def test_it_was_seen_on_one_branch(major, minor):
-    assert counts_strangers(f"{major}.{minor}.1") is (major == 580)
+    assert counts_unidentified(f"{major}.{minor}.1") is (major == 580)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_it_was_seen_on_one_branch(major, minor):
     [("615.71.09", True), ("1000.1", True), ("610.99", False), ("580.65.06", False), ("", False)],
 )
 def test_limits_are_of_r615_and_newer(version, limits):
-    assert limits_cgroups(version) is limits
+    assert can_limit_cgroups(version) is limits

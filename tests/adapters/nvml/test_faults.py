@@ -7,7 +7,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from webhook.core.nvidia.drivers import Fault, SeenGpu, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, ScannedGpu, classify_error, explain_fault
 
 FAULTS = {
     1: "driver-down", 2: "gpu-lost", 3: "not-supported", 4: "no-permission", 6: "gpu-lost",
@@ -32,7 +32,7 @@ OPERATIONS = {
 
 NO_MIG = [
     asdict(
-        SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=900, total_bytes=1000)
+        ScannedGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=900, total_bytes=1000)
     )
 ]
 BOTH = {"7": 70, "8": 80}
@@ -84,7 +84,7 @@ def test_every_error_that_the_vendor_names_asks_for_something():
     named = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
     assert {code for code in FAULTS if FAULTS[code] != "unknown"} <= set(named.values())
     for code in named.values():
-        assert fault_of(code).value == FAULTS.get(code, "unknown")
+        assert classify_error(code).value == FAULTS.get(code, "unknown")
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -9,7 +9,7 @@ from tests.support.documents import table_of
 from tests.support.gpus import DOWN, a_gpu, a_scan, seen
 from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 
 OTHERS = ("", "none", "0", "GPU-a", "ALL", "all,void", "runtime.nvidia.com/gpu=all", "x" * 9999)
 INSIDE = ("void", "all", *OTHERS)

@@ -20,7 +20,7 @@ from tests.support.gpus import (
 )
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.node.inventory import Inventory, TrackedGpu, observe, skipped
-from webhook.core.nvidia.drivers import RECOVERIES, SeenGpu
+from webhook.core.nvidia.drivers import RECOVERIES, ScannedGpu
 from webhook.core.pod.quantity import MIB
 
 FINE = a_scan(seen("a"), seen("b", 2000, 1))
@@ -40,7 +40,7 @@ def test_a_first_scan_advertises_every_gpu_at_once():
 
 def test_usable_memory_is_rounded_down_to_a_whole_mebibyte():
     (gpu,) = after(
-        (0.0, a_scan(SeenGpu(uuid="GPU-a", product="x", index=0, usable_bytes=5 * MIB - 1)))
+        (0.0, a_scan(ScannedGpu(uuid="GPU-a", product="x", index=0, usable_bytes=5 * MIB - 1)))
     ).gpus
     assert gpu.memory_bytes == 4 * MIB
 

@@ -25,7 +25,7 @@ from webhook.core.node.sharing import (
 )
 from webhook.core.node.state import NodeState, patches, withdrawn
 from webhook.core.node.verdict import SharingCode, SharingVerdict, read_sharing, why_closed
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 
@@ -367,7 +367,7 @@ def test_a_node_is_advertised_by_its_list_or_capacity(annotations, capacity, adv
 
 
 def a_gpu(uuid, used_bytes, *, mig=False, usable_bytes=1000 * MIB):
-    return SeenGpu(
+    return ScannedGpu(
         uuid=uuid,
         product="NVIDIA H200",
         index=0,

@@ -37,7 +37,7 @@ from webhook.core.node.state import (
     read_gpus,
     read_inventory,
 )
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.gpus import UUID
 from webhook.core.pod.quantity import MIB
 

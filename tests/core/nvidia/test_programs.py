@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from webhook.core.nvidia.programs import (
     DEFAULT_PROGRAMS,
-    SETTINGS,
+    PROGRAM_VARIABLES,
     Program,
     configure_programs,
-    show_cap,
+    set_cap_variables,
     usable_bytes,
 )
 
@@ -39,7 +39,7 @@ EVERY = tuple(Program)
 
 
 def shown(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
-    return show_cap(env, cap_bytes, fraction=fraction)
+    return set_cap_variables(env, cap_bytes, fraction=fraction)
 
 
 def written(*programs, env=(FRACTION,), cap_bytes=8 * GI):
@@ -143,7 +143,7 @@ def test_what_followed_from_another_amount_is_taken_off(before, cap_bytes):
 
 
 def test_what_followed_from_the_first_of_several_amounts_is_taken_off():
-    stale = SETTINGS[Program.CUPY][0].entry(4096 * MI)
+    stale = PROGRAM_VARIABLES[Program.CUPY][0].entry(4096 * MI)
     env = [OTHER, mib("4096"), stale, mib("5"), OTHER]
     assert shown(env) == [MIB, FRACTION, OTHER, OTHER]
 
@@ -207,9 +207,9 @@ def test_a_program_is_limited_by_its_own_variables(program, variables):
 
 
 def test_every_program_is_in_the_table():
-    assert list(SETTINGS) == list(Program)
+    assert list(PROGRAM_VARIABLES) == list(Program)
     assert DEFAULT_PROGRAMS == ("jax", "tensorflow")
-    names = [setting.name for settings in SETTINGS.values() for setting in settings]
+    names = [setting.name for settings in PROGRAM_VARIABLES.values() for setting in settings]
     assert len(names) == len(set(names))
 
 
@@ -223,7 +223,7 @@ def test_ollama_gets_the_context_that_it_chooses_for_a_gpu_of_that_size(cap, len
 
 @pytest.mark.parametrize("program", Program)
 def test_nothing_that_is_set_is_set_over(program):
-    for setting in SETTINGS[program]:
+    for setting in PROGRAM_VARIABLES[program]:
         for name in (setting.name, *setting.instead):
             for users in ({"name": name, "value": "x"}, {"name": name}):
                 assert setting.name not in written(program, env=[FRACTION, users])
@@ -253,7 +253,9 @@ ENTRIES = st.one_of(
     ),
     st.builds(
         lambda setting, cap: setting.entry(cap * MI),
-        st.sampled_from([setting for settings in SETTINGS.values() for setting in settings]),
+        st.sampled_from(
+            [setting for settings in PROGRAM_VARIABLES.values() for setting in settings]
+        ),
         st.sampled_from([1024, 4096, 8192]),
     ),
 )
@@ -267,24 +269,28 @@ ENTRIES = st.one_of(
 )
 def test_twice_equals_once(env, programs, cap_bytes, fraction):
     def both(env):
-        return configure_programs(show_cap(env, cap_bytes, fraction=fraction), programs, cap_bytes)
+        return configure_programs(
+            set_cap_variables(env, cap_bytes, fraction=fraction), programs, cap_bytes
+        )
 
     once = both(env)
     assert both(once) == once
-    forgotten = show_cap(env, None, fraction=False)
-    assert show_cap(forgotten, None, fraction=False) == forgotten
+    forgotten = set_cap_variables(env, None, fraction=False)
+    assert set_cap_variables(forgotten, None, fraction=False) == forgotten
 
 
 @given(st.lists(ENTRIES, max_size=8), st.booleans())
 def test_what_a_user_wrote_keeps_its_place(env, fraction):
-    after = show_cap(env, 8 * GI, fraction=fraction)
+    after = set_cap_variables(env, 8 * GI, fraction=fraction)
     kept, users = ([one for one in each if not is_ours(one)] for each in (after, env))
     assert kept == users
 
 
 def is_ours(entry):
     """Return True for our variables, and for those of programs, which may follow from them."""
-    is_of_program = entry["name"] in {one.name for found in SETTINGS.values() for one in found}
+    is_of_program = entry["name"] in {
+        one.name for found in PROGRAM_VARIABLES.values() for one in found
+    }
     return is_of_program or entry in (MIB, mib("4096"), FRACTION, BARE)
 
 

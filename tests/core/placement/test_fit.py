@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.bench.orders import ORDERS
 from tests.support.gpus import a_gpu
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.fit import Denial, Need, best_fit, place, unknown_gpus, unnamed_gpus
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MIB

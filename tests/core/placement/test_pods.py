@@ -16,8 +16,8 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.policies import load_spec
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import CONTEXT_BYTES
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement import pods
 from webhook.core.placement.assignments import Assignment, read_pod_state, write_assignments
 from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction, terms_by_rule

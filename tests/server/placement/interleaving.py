@@ -24,8 +24,7 @@ from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
-from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV, DeviceNames
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,

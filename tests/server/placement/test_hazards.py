@@ -20,7 +20,7 @@ from tests.server.placement.interleaving import (
 )
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.placement import GpuNode, StoredList
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignments import (
     RENEW_S,
     UNBOUND_S,

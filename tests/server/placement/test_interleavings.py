@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server.placement.interleaving import Replica, World, policy_with
-from webhook.core.nvidia.device_names import DeviceNames, spell
+from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
 from webhook.core.placement.assignments import UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.pod.gpus import EVERY_GPU
@@ -207,7 +207,7 @@ class Story:
         if self.world.pods[uid].uuids:
             names = self.world.nodes[node].device_names
             visible = self.world.given(uid)[VISIBLE_DEVICES_ANNOTATION]
-            assert visible == spell(self.world.pods[uid].uuids, names)
+            assert visible == format_visible_devices(self.world.pods[uid].uuids, names)
         return verdict.outcome is BindingOutcome.PLACED
 
 
@@ -242,7 +242,7 @@ def check_given(world, uid):
         expected |= {GPU_MEMORY_FRACTION_ANNOTATION: "0.5000", DRIVER_LIMIT_ANNOTATION: limit}
     assert given == expected
     assert len(entry.uuids) == pod.need.gpu_count
-    spelled = [spell(entry.uuids, names) for names in world.names[pod.node]]
+    spelled = [format_visible_devices(entry.uuids, names) for names in world.names[pod.node]]
     assert given[VISIBLE_DEVICES_ANNOTATION] in spelled
 
 

@@ -14,7 +14,7 @@ from tests.server.placement.interleaving import (
     World,
     list_path,
 )
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES, unguarded_node, unlimited_node, unnamed_gpus
 from webhook.core.pod.quantity import MIB

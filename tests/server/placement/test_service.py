@@ -9,7 +9,7 @@ from tests.support.api_server import ApiServer
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod, a_policy, a_rule
 from webhook.adapters.kube.placement import GpuNode
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EnforceBy, Gpu

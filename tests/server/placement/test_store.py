@@ -11,7 +11,7 @@ from tests.support.api_server import ApiServer
 from webhook.adapters.kube import placement
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, StoredList
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignments import (
     Assignment,
     Whole,

@@ -36,7 +36,7 @@ from tests.tools.situations.scenes import (
 )
 from webhook.core.kinds.histories import History, Run, write_history
 from webhook.core.node.inventory import Inventory, Scan, observe
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import ScannedGpu
 
 UNMATCHED = "didn't match Pod's node affinity/selector"
 LAPTOP = rules(placement="None", enforcement="{by: None}")
@@ -169,7 +169,7 @@ FORGED = {"annotations": {"vramwarden.io/gpu-memory": "8GB"}}
 TWO = a_gpu(79), a_gpu(79)
 WHOLE = [a_container(resources={"limits": {"nvidia.com/gpu": "1"}})]
 TRAINER = runs("trainer", None, "n1", "", namespace="team-b", containers=WHOLE)
-SPARK_GPU = SeenGpu(uuid="GPU-spark-0", product="NVIDIA GB10", index=0, usable_bytes=None)
+SPARK_GPU = ScannedGpu(uuid="GPU-spark-0", product="NVIDIA GB10", index=0, usable_bytes=None)
 SPARK = observe(Inventory(), Scan(gpus=(SPARK_GPU,)), NOW_S)
 
 ROWS: dict[str, Row] = {

@@ -12,7 +12,7 @@ from webhook.adapters.kube.client import Json, Kube, KubeError, joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import labels_of, read_gpus
 from webhook.core.node.verdict import why_closed
-from webhook.core.nvidia.device_names import DeviceNames, read_device_names
+from webhook.core.nvidia.variables import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,

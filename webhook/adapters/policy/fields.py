@@ -27,7 +27,7 @@ from webhook.adapters.bounds import (
 from webhook.adapters.yaml_documents import show
 from webhook.core.bounds import LONGEST_REFERENCE, MOST_GPUS_ASKED
 from webhook.core.enforcement.bounds import Span, parse_permille
-from webhook.core.nvidia.plugin import PROFILE
+from webhook.core.nvidia.device_plugin import MIG_PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
@@ -255,7 +255,7 @@ Name = Annotated[
 PodName = Annotated[str, *_subdomain("a pod's name; write e.g. train")]
 RuntimeClassName = Annotated[str, *_subdomain("a RuntimeClass's name; write e.g. nvidia")]
 MigProfile = Annotated[
-    str, *_text(PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
+    str, *_text(MIG_PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 _CHOSEN = f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia"
 ChosenRuntimeClass = Annotated[

@@ -18,12 +18,12 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from webhook.core.nvidia.plugin import (
+from webhook.core.nvidia.device_plugin import (
     CARD_MEMORY_LABEL,
-    TIME_SLICED,
-    is_slice,
-    memory_label,
-    slice_resource,
+    TIME_SLICING_NODES,
+    is_mig_slice,
+    mig_memory_label,
+    mig_resource,
 )
 from webhook.core.pod.demand import Demand
 from webhook.core.pod.fields import Json
@@ -43,7 +43,7 @@ from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
 from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
 _KINDS: Final = ("requests", "limits")
-_NO_SLICE: Final = slice_resource("unknown")
+_NO_SLICE: Final = mig_resource("unknown")
 """Asked for by nobody: it stands for what a stored pod lacks."""
 
 
@@ -83,7 +83,7 @@ def counted_for(
         return _slices(pod, demand, rule, policy, cluster, stored=stored)
     if rule.accounting is Accounting.CAP_ONLY:
         slot = (rule.time_sliced_resource, 1)
-        on_nodes = (TIME_SLICED, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
+        on_nodes = (TIME_SLICING_NODES, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
         return CountedAmounts(dict.fromkeys(demand.amounts, slot), on_nodes, _is_vram)
     amounts = {
         name: (VRAM_RESOURCE, amount * demand.gpu_count) for name, amount in demand.amounts.items()
@@ -100,7 +100,7 @@ def _slices(
         for container in pod.containers
         if container.name in demand.amounts
         for resource in container.resources("limits")
-        if is_slice(resource)
+        if is_mig_slice(resource)
     }
     if stored:
         chosen = {name: had.get(name, _NO_SLICE) for name in demand.amounts}
@@ -109,7 +109,7 @@ def _slices(
         nodes = selected_nodes(pod, rule, gpu_class, cluster)
         profiles = smallest(nodes, [*demand.amounts.values()]) or {}
         chosen = {
-            name: slice_resource(profiles[amount]) if amount in profiles else _NO_SLICE
+            name: mig_resource(profiles[amount]) if amount in profiles else _NO_SLICE
             for name, amount in demand.amounts.items()
         }
     needs: dict[str, int] = {}
@@ -117,9 +117,9 @@ def _slices(
         needs[resource] = max(needs.get(resource, 0), demand.amounts[name])
     return CountedAmounts(
         {name: (resource, demand.gpu_count) for name, resource in chosen.items()},
-        tuple(_more_than(memory_label(resource), need) for resource, need in needs.items()),
-        lambda resource: _is_vram(resource) or is_slice(resource),
-        frozenset(map(memory_label, {*had.values()} - {*chosen.values()})),
+        tuple(_more_than(mig_memory_label(resource), need) for resource, need in needs.items()),
+        lambda resource: _is_vram(resource) or is_mig_slice(resource),
+        frozenset(map(mig_memory_label, {*had.values()} - {*chosen.values()})),
     )
 
 
@@ -141,7 +141,7 @@ def is_translations(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
     | CapOnly | one slot, also written by hand: that is what translation writes |
     """
     if rule.accounting is Accounting.MIG:
-        return is_slice(resource) and ADMITTED_ANNOTATION in pod.annotations
+        return is_mig_slice(resource) and ADMITTED_ANNOTATION in pod.annotations
     is_slot = rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource
     return is_slot and amount_or(amount, None) == 1
 

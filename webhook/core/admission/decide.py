@@ -18,7 +18,7 @@ from webhook.core.admission.rules.other_webhooks import found_late
 from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.nvidia.variables import hide_unless_set, hide_visible
+from webhook.core.nvidia.variables import hide_devices_unless_set, hide_visible_devices
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, part
@@ -385,7 +385,7 @@ def _without_demand(case: Case) -> Decision:
     if _voids(case) and not findings:
         for container in case.pod.containers:
             container.env()  # raises MalformedObjectError
-        return _mutated(case, edit_variables(case.pod.containers, hide_visible))
+        return _mutated(case, edit_variables(case.pod.containers, hide_visible_devices))
     return _judged(case, findings)
 
 
@@ -405,12 +405,12 @@ def _debugged(case: Case) -> Decision:
         findings = findings_of(case, CaseKind.DEBUGGED_WITHOUT_DEMAND)
         if findings or not _voids(case):
             return _judged(case, findings)
-        return _mutated(case, edit_variables(debuggers, hide_visible))
+        return _mutated(case, edit_variables(debuggers, hide_visible_devices))
     findings = findings_of(case, CaseKind.DEBUGGED)
     audited = case.rule.action is Action.AUDIT
     if findings or audited or not case.mutating or _is_observed(case.cluster, case.old.raw):
         return _judged(case, findings)
-    return _mutated(case, edit_variables(debuggers, hide_unless_set))
+    return _mutated(case, edit_variables(debuggers, hide_devices_unless_set))
 
 
 def _voids(case: Case) -> bool:

@@ -16,12 +16,12 @@ from webhook.core.admission.sidecar.container import ENFORCER_VOLUMES
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcers
 from webhook.core.admission.sidecar.user import NOTE, keeps_annotation
 from webhook.core.admission.tiers import node_terms
-from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.programs import configure_programs, show_cap
+from webhook.core.nvidia.programs import configure_programs, set_cap_variables
 from webhook.core.nvidia.variables import (
+    DeviceNames,
     hide_devices,
-    hide_unless_set,
-    leave_devices,
+    hide_devices_unless_set,
+    leave_to_device_plugin,
     show_devices,
     unset_widening,
 )
@@ -231,8 +231,12 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
     if amount is None:
         env = _with_gate(env, gated=False)
         # Without VRAM it sees no GPU, and has no cap.
-        hide = hide_unless_set if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
-        return hide(show_cap(env, None, fraction=False))
+        hide = (
+            hide_devices_unless_set
+            if rule.visible_devices is VisibleDevices.IGNORE
+            else hide_devices
+        )
+        return hide(set_cap_variables(env, None, fraction=False))
     # The annotation is of the whole pod: of two containers neither may take all of it.
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
     if not container.get("envFrom"):
@@ -258,9 +262,11 @@ def _env_for_vram(
             return env  # the pod was translated before
     env = _with_gate(env, gated=gated)
     if rule.leaves_to_plugin:
-        env = show_cap(leave_devices(env, defaults=rule.env), amount, fraction=fraction)
+        env = set_cap_variables(
+            leave_to_device_plugin(env, defaults=rule.env), amount, fraction=fraction
+        )
     else:
-        env = show_cap(env, amount, fraction=fraction)
+        env = set_cap_variables(env, amount, fraction=fraction)
         env = show_devices(env, chosen=chosen, defaults=rule.env)
     return configure_programs(env, programs, amount)
 
@@ -270,7 +276,7 @@ def _env_for_vram(
 def _env_of_ours(
     amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool, gated: bool
 ) -> list[Json]:
-    env = show_cap(_with_gate([], gated=gated), amount, fraction=fraction)
+    env = set_cap_variables(_with_gate([], gated=gated), amount, fraction=fraction)
     env = show_devices(env, chosen=chosen, defaults=())
     return configure_programs(env, programs, amount)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
-from webhook.core.nvidia.gpu_sizes import warn_of_size
+from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, text_of
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.request import Request

@@ -17,7 +17,7 @@ from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficie
 from webhook.core.enforcement.termination_message import MOST_SECONDS
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.nvidia.gpu_sizes import warn_of_size
+from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.quantity import MIB
 from webhook.core.words import MOST_GPU_BYTES, counted, exactly, shortened

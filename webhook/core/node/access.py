@@ -9,8 +9,7 @@ from typing import Final
 from webhook.core.bounds import LONGEST_WORD
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Inventory, Scan
-from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 
 _INJECTED: Final = {"void": DeviceNames.RUNTIME, "all": DeviceNames.UUID}
 """By what a runtime that read `all` leaves in the container; see `find_device_names`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from webhook.core.bounds import LONGEST_STORED
-from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, SeenGpu
+from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
 from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.core.words import fitting
@@ -37,7 +37,7 @@ UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 class Scan:
     """What NVML reported at one moment."""
 
-    gpus: tuple[SeenGpu, ...] = ()
+    gpus: tuple[ScannedGpu, ...] = ()
     driver_version: str = ""
     """Empty where no driver answered."""
     unsure: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ def skipped(scan: Scan) -> dict[str, str]:
 
 
 def _judge(
-    known: TrackedGpu, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
+    known: TrackedGpu, seen: ScannedGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> TrackedGpu | None:
     """Return what becomes of a GPU that is advertised; see `observe`."""
     now = as_advertised(seen) if seen else None
@@ -176,7 +176,7 @@ def _judge(
     return TrackedGpu(now) if now else None
 
 
-def _judge_health(gpu: Gpu, seen: SeenGpu, before: str = "") -> Gpu:
+def _judge_health(gpu: Gpu, seen: ScannedGpu, before: str = "") -> Gpu:
     """Return the GPU as healthy as its driver's state says; `before` is its last fault.
 
     A GPU is not healthy while the driver asks for a recovery, after the remapping of a bad row
@@ -189,7 +189,7 @@ def _judge_health(gpu: Gpu, seen: SeenGpu, before: str = "") -> Gpu:
     return _ill(gpu, fault) if fault else gpu
 
 
-def _mode_fault(seen: SeenGpu, before: str) -> str:
+def _mode_fault(seen: ScannedGpu, before: str) -> str:
     """Return the fault of a compute mode other than Default; as before if it cannot be read."""
     if seen.compute_mode is None:
         return before if before.startswith(MODE_FAULT) else ""
@@ -213,7 +213,7 @@ def _judge_enforcement(
     return (ENFORCED_BY_SIDECAR, since_s) if now_s - since_s < grace_s else (NOT_ENFORCED, None)
 
 
-def as_advertised(gpu: SeenGpu) -> Gpu | None:
+def as_advertised(gpu: ScannedGpu) -> Gpu | None:
     """Return the GPU as it is to be shown; None for one that is skipped."""
     usable_bytes = advertised_bytes(gpu)
     if not usable_bytes:
@@ -227,6 +227,6 @@ def as_advertised(gpu: SeenGpu) -> Gpu | None:
     )
 
 
-def advertised_bytes(gpu: SeenGpu) -> int:
+def advertised_bytes(gpu: ScannedGpu) -> int:
     """Return what is advertised of a GPU, whole MiB; 0 for one that is skipped."""
     return 0 if gpu.mig else max(0, gpu.usable_bytes or 0) // MIB * MIB

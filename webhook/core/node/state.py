@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.verdict import SharingCode, read_sharing
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import (
     LONGEST_FAULT,

@@ -25,7 +25,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGpu:
+class ScannedGpu:
     """A GPU that answered."""
 
     uuid: str
@@ -82,7 +82,7 @@ _REASONS: Final = {
 }
 
 
-def driver_class(version: str) -> DriverClass:
+def classify_driver(version: str) -> DriverClass:
     """Return what a driver's process lists are worth, by its version; never raise.
 
     What cannot be read as a version counts as blind: its figures stop no process. The version is a
@@ -130,7 +130,7 @@ def explain_support(version: str) -> str:
     return f"driver {version.strip()} is too old for a sidecar; {SIDECAR_FROM} or newer is needed"
 
 
-def counts_strangers(version: str) -> bool:
+def counts_unidentified(version: str) -> bool:
     """Return True if the memory of a listed but unidentified process is surely the pod's own.
 
     Drivers that translate PIDs should list our own namespace alone, but what they do with a client
@@ -140,7 +140,7 @@ def counts_strangers(version: str) -> bool:
     return parts is not None and parts[0] in _LISTS_OUR_PROCESSES_ALONE
 
 
-def limits_cgroups(version: str) -> bool:
+def can_limit_cgroups(version: str) -> bool:
     """Say whether a driver is one that can hold a cgroup to an amount: r615 or newer.
 
     What it says then depends on the kernel, on its modes and on the GPU.
@@ -153,7 +153,7 @@ def explain_driver(version: str) -> str:
     """Return why the lists of a driver of another class than WORKS are not trusted."""
     if _parts(version) is None:
         return _NO_VERSION.format(version)
-    return _REASONS[driver_class(version)].format(version.strip())
+    return _REASONS[classify_driver(version)].format(version.strip())
 
 
 def _parts(version: str) -> tuple[int, int, int] | None:
@@ -225,7 +225,7 @@ _SENTENCES: Final = {
 }
 
 
-def fault_of(code: int) -> Fault:
+def classify_error(code: int) -> Fault:
     """Return what an NVML error code (nvmlReturn_t of nvml.h) requires."""
     return _FAULTS.get(code, Fault.UNKNOWN)
 

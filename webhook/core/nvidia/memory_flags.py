@@ -20,7 +20,7 @@ from webhook.core.bounds import LONGEST_REFERENCE
 from webhook.core.pod.command_lines import GAP, CommandLine
 from webhook.core.pod.views import Container
 
-Of = Literal["all", "free", "spare", "jax"]
+BoundKind = Literal["all", "free", "spare", "jax"]
 """Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights
 leave free, GiB to spare for others, or whether JAX takes its part at its start."""
 
@@ -43,7 +43,7 @@ class SizedProgram(NamedTuple):
     """Pattern of an image whose entry point starts it."""
     runs_in_image: str = _NEVER
     """Pattern of a command that starts it in such an image alone."""
-    of: Of = "all"
+    of: BoundKind = "all"
     in_file: str = ""
     """File of the model's repository that has the bound, if no flag and no variable reaches it."""
     variables: str = ""
@@ -259,7 +259,7 @@ _MODEL: Final = (
 """Rest of a word that starts a program, and the next word if it is no flag."""
 
 
-def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
+def find_program(container: Container, line: CommandLine) -> SizedProgram | None:
     """Return the program of the table that a container runs, or None.
 
     A script of an image that starts it may read variables that are named like the bound.
@@ -271,7 +271,7 @@ def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
         program = None
     if program is None and (found := _RUNS.search(_commands(plain))):
         program = PROGRAMS[(found.lastindex or 0) - 1]
-    if program is None or start_of(program, line) or _IS_SERVER.search(image):
+    if program is None or find_start(program, line) or _IS_SERVER.search(image):
         return program
     name = program.bound.strip("-").replace("-", "_")
     variables = rf"{program.variables or _NEVER}|\w*{name}"
@@ -284,7 +284,7 @@ def uses_gpu(container: Container, line: CommandLine) -> bool:
     return _OTHERS.search(f"{_image_of(container)}\n{commands}") is not None
 
 
-def start_of(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
+def find_start(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
     """Return the words that start a program, with its model; None if an entry point does."""
     starts = rf"(?<![\w.])(?!__)(?:{program.runs}|{program.runs_in_image})(?![\w.])"
     return re.search(starts + _MODEL, _commands(line.words.plain[: line.end]))
@@ -296,7 +296,7 @@ def _commands(plain: str) -> str:
     return _ONLY_NAMES_IT.sub(lambda found: " " * len(found[0]), plain)
 
 
-def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
+def find_gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
     """Return the flags of a pod's processes, or of a model, whose product is a number of GPUs.
 
     `known` is true for a program of the table.

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from webhook.core.bounds import MOST_DIGITS
 from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB
+from webhook.core.words import amount, exactly
 from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     GPU_MEMORY_FRACTION_ENV,
@@ -62,7 +63,7 @@ DEFAULT_PROGRAMS: Final = (Program.JAX, Program.TENSORFLOW)
 """Those whose variables nobody else reads, and that work whatever the image has built in."""
 
 
-class Setting(NamedTuple):
+class ProgramVariable(NamedTuple):
     """One variable that a program reads."""
 
     name: str
@@ -88,36 +89,38 @@ class Setting(NamedTuple):
         return {"name": self.name, "value": value.replace("{context}", _ollama_context(usable))}
 
 
-SETTINGS: Final[dict[str, tuple[Setting, ...]]] = {
+PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
     # Grow on demand, instead of taking three quarters of the card: jaxlib/xla_client.py.
-    Program.JAX: (Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
+    Program.JAX: (ProgramVariable("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
     # Grow on demand, instead of taking all: TensorFlow, "Limiting GPU memory growth".
-    Program.TENSORFLOW: (Setting("TF_FORCE_GPU_ALLOW_GROWTH", "true"),),
-    # Of the total. jaxlib 0.4.36 knows this name, 0.4.30 does not; where the old one is set too,
-    # also by the image, it raises.
+    Program.TENSORFLOW: (ProgramVariable("TF_FORCE_GPU_ALLOW_GROWTH", "true"),),
+    # A fraction of the total. jaxlib 0.4.36 reads this name, 0.4.30 does not. It raises if the old
+    # name is set as well, even by the image.
     Program.JAX_FRACTION: (
-        Setting("XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)),
+        ProgramVariable(
+            "XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)
+        ),
     ),
     # From 2.10 on, where the older name goes first: c10/cuda/CUDAAllocatorConfig.h of the wheels
     # 2.9.1 and 2.10.0. Before, CUDA's allocator knows the older name alone, and raises for an
     # option that it does not know; so this is the name that breaks no older PyTorch.
     Program.PYTORCH: (
-        Setting(
+        ProgramVariable(
             "PYTORCH_ALLOC_CONF",
             f"per_process_memory_fraction:{FRACTION_REFERENCE}",
             ("PYTORCH_CUDA_ALLOC_CONF",),
         ),
     ),
     # Bytes without a unit, else it raises: cupy/cuda/memory.pyx, _parse_limit_string.
-    Program.CUPY: (Setting("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
+    Program.CUPY: (ProgramVariable("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
     # Bytes, from 3.13 on: CUDA.jl, parse_limit.
-    Program.JULIA: (Setting("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
+    Program.JULIA: (ProgramVariable("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
     # Ollama has no limit, only an amount to leave free (OLLAMA_GPU_OVERHEAD), which needs the GPU's
     # total. What grows with the card can be bound: models at a time, requests, length of context.
     Program.OLLAMA: (
-        Setting("OLLAMA_MAX_LOADED_MODELS", "1"),
-        Setting("OLLAMA_NUM_PARALLEL", "1"),
-        Setting("OLLAMA_CONTEXT_LENGTH", "{context}"),
+        ProgramVariable("OLLAMA_MAX_LOADED_MODELS", "1"),
+        ProgramVariable("OLLAMA_NUM_PARALLEL", "1"),
+        ProgramVariable("OLLAMA_CONTEXT_LENGTH", "{context}"),
     ),
 }
 
@@ -136,7 +139,7 @@ def _ollama_context(usable: int) -> str:
     return "32768" if usable >= 23 * _GIB else "4096"
 
 
-def show_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
+def set_cap_variables(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     """Show a container its cap in bytes per GPU, first of all; None where it has no VRAM.
 
     `fraction` says whether the pod has a fraction that is this container's. What an earlier
@@ -167,7 +170,7 @@ def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: in
     """
     names = {entry["name"] for entry in env}
     added = []
-    for setting in chain.from_iterable(SETTINGS[program] for program in programs):
+    for setting in chain.from_iterable(PROGRAM_VARIABLES[program] for program in programs):
         if setting.name in names or not names.isdisjoint(setting.instead):
             continue
         if setting.needs_fraction and GPU_MEMORY_FRACTION_ENV not in names:
@@ -216,6 +219,29 @@ def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterat
     lost_fraction = not fraction and any(entry in _FRACTIONS for entry in ours)
     if not changed and not lost_fraction:
         return
-    for setting in chain.from_iterable(SETTINGS.values()):
+    for setting in chain.from_iterable(PROGRAM_VARIABLES.values()):
         if (setting.names_amount and changed) or (setting.needs_fraction and lost_fraction):
             yield setting.entry(shown_bytes or 0)
+
+
+LARGEST_GPU_BYTES: Final = 288 * 2**30
+"""Memory of the largest single GPU sold in 2026 (B300, MI355X)."""
+
+SMALLEST_USEFUL_BYTES: Final = 600 * 2**20
+"""Amount below which too little is left beside a CUDA context, which takes 518 MiB on an H100.
+
+It is what `core.enforcement.limits` takes for the largest context.
+"""
+
+
+def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:
+    """Return the sentence for a pod that asks for more than any GPU has; empty if one has it.
+
+    If the cluster's largest GPU is unknown (None), the largest that is sold counts.
+    """
+    has_bytes = LARGEST_GPU_BYTES if largest_bytes is None else largest_bytes
+    if asked <= has_bytes:
+        return ""
+    which = "any GPU sold has" if largest_bytes is None else "the largest GPU here has"
+    why = f"{exactly(asked)} is more than {which}: this pod will never start"
+    return f"ask for {amount(has_bytes, down=True)} or less; {why}"

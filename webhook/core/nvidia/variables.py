@@ -7,6 +7,7 @@ Source: NVIDIA Container Toolkit, "Environment variables (OCI spec)".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Final
 
 from webhook.core.pod.fields import Json, set_once
@@ -15,9 +16,9 @@ from webhook.names import VISIBLE_DEVICES_ANNOTATION
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 
-COMPUTING: Final = "compute,utility"
+COMPUTE_LIBRARIES: Final = "compute,utility"
 """The driver's libraries that a container with VRAM gets, where it asks for no others."""
-MEASURING: Final = "utility"
+NVML_LIBRARIES: Final = "utility"
 """Those that NVML needs."""
 
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
@@ -27,7 +28,7 @@ _OF_MPS: Final = "CUDA_MPS_"
 # Prefixes of the variables that the driver and MPS read a memory limit from.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", _OF_MPS)
 GPU_PREFIXES: Final = ("NVIDIA_", _OF_MPS)
-"""Prefixes of all variables that `widens`, `limits_memory` or `chooses_devices` finds."""
+"""Prefixes of all variables that `widens_access`, `limits_memory` or `chooses_devices` finds."""
 
 # Those by which a container gets hold of more than the GPUs that it sees. Not NVIDIA_GDRCOPY,
 # NVIDIA_GDS and NVIDIA_MOFED, which show none.
@@ -37,7 +38,7 @@ _WIDENING: Final = (
 )
 
 
-def widens(entry: Json) -> bool:
+def widens_access(entry: Json) -> bool:
     """Say whether a variable gives a container more than the GPUs that it sees."""
     return entry["name"] in _WIDENING and not _says_none(entry)
 
@@ -48,7 +49,7 @@ def limits_memory(entry: Json) -> bool:
     return name.startswith(_LIMITING)
 
 
-def is_of_mps(entry: Json) -> bool:
+def is_read_by_mps(entry: Json) -> bool:
     """Return True if MPS reads a variable."""
     name: str = entry["name"]
     return name.startswith(_OF_MPS)
@@ -59,7 +60,7 @@ def chooses_devices(entry: Json) -> bool:
     return bool(entry["name"] == VISIBLE_DEVICES_ENV)
 
 
-def shows_chosen(entry: Json) -> bool:
+def shows_bound_gpus(entry: Json) -> bool:
     """Return True if a variable shows the GPUs chosen at binding, as translation writes it."""
     return entry == _CHOSEN
 
@@ -86,7 +87,7 @@ _CHOSEN: Final[Json] = {
 }
 _ALL: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "all"}
 _VOID: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
-_COMPUTES: Final = driver_capabilities(COMPUTING)
+_COMPUTES: Final = driver_capabilities(COMPUTE_LIBRARIES)
 
 
 def hide_devices(env: list[Json]) -> list[Json]:
@@ -94,11 +95,11 @@ def hide_devices(env: list[Json]) -> list[Json]:
     return set_once(env, VISIBLE_DEVICES_ENV, _VOID)
 
 
-def hide_visible(env: list[Json]) -> list[Json]:
+def hide_visible_devices(env: list[Json]) -> list[Json]:
     """Hide the GPUs that a variable makes visible."""
-    if all(map(sees_no_gpu, env)):
+    if all(map(hides_gpus, env)):
         return env
-    return [entry if sees_no_gpu(entry) else _VOID for entry in env]
+    return [entry if hides_gpus(entry) else _VOID for entry in env]
 
 
 def unset_widening(env: list[Json]) -> list[Json]:
@@ -119,7 +120,7 @@ def unset_widening(env: list[Json]) -> list[Json]:
     return [*env, *added] if added else env
 
 
-def hide_unless_set(env: list[Json]) -> list[Json]:
+def hide_devices_unless_set(env: list[Json]) -> list[Json]:
     """Hide all GPUs, unless the variable is already set."""
     return env if any(map(chooses_devices, env)) else [*env, _VOID]
 
@@ -131,7 +132,7 @@ def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> 
     return _with_defaults(shown, defaults)
 
 
-def leave_devices(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
+def leave_to_device_plugin(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
     """Leave it to a device plugin which GPUs a container sees: what a pod says beats the plugin.
 
     Source: the kubelet puts the variables of devices before those of the container
@@ -150,10 +151,46 @@ def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:
     return [*env, *added] if added else env
 
 
-def sees_no_gpu(entry: Json) -> bool:
+def hides_gpus(entry: Json) -> bool:
     """Say whether a variable leaves the GPUs hidden: another name, or void, none or empty."""
     return not chooses_devices(entry) or _says_none(entry)
 
 
 def _says_none(entry: Json) -> bool:
     return not entry.get("valueFrom") and entry.get("value") in {None, "", "void", "none"}
+
+
+class DeviceNames(StrEnum):
+    """Which names a node's runtime resolves: values of the node label `device-names`."""
+
+    UUID = "uuid"
+    RUNTIME = "runtime.nvidia.com"
+    """The runtime makes the specification of each GPU itself."""
+    DEVICE_PLUGIN = "k8s.device-plugin.nvidia.com"
+    """NVIDIA's device plugin wrote one."""
+    SPECIFICATION = "nvidia.com"
+    """`nvidia-ctk cdi generate`, or somebody by hand, wrote one."""
+    NONE = "none"
+    """None is known to work, so no pod may be given a GPU there."""
+
+
+def format_visible_devices(uuids: Iterable[str], names: DeviceNames) -> str:
+    """Return the value of `NVIDIA_VISIBLE_DEVICES` that shows these GPUs.
+
+    Raises ValueError for `NONE`. All have one kind: names of `runtime.nvidia.com` may not be mixed
+    with those of another.
+    """
+    if names is DeviceNames.NONE:
+        raise ValueError("the node resolves no name of a GPU")
+    kind = "" if names is DeviceNames.UUID else f"{names.value}/gpu="
+    return ",".join(f"{kind}{uuid}" for uuid in uuids)
+
+
+def read_device_names(label: str | None) -> DeviceNames | None:
+    """Read the label of a node: bare UUIDs without it, None for an unknown value."""
+    if label is None:
+        return DeviceNames.UUID
+    try:
+        return DeviceNames(label)
+    except ValueError:
+        return None

@@ -27,8 +27,8 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
-from webhook.core.nvidia.device_names import DeviceNames, spell
 from webhook.core.nvidia.programs import usable_bytes
+from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
@@ -350,7 +350,7 @@ def gpu_annotations(
     seen = [totals.get(uuid) for uuid in uuids] if limit is DriverLimit.OFF else [cap_bytes]
     given = {
         GPU_ANNOTATION: ",".join(uuids),
-        VISIBLE_DEVICES_ANNOTATION: spell(uuids, names),
+        VISIBLE_DEVICES_ANNOTATION: format_visible_devices(uuids, names),
         GPU_MEMORY_FRACTION_ANNOTATION: memory_fraction(cap_bytes, seen),
     }
     if limit is not DriverLimit.OFF:

@@ -15,7 +15,7 @@ from typing import Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, StoredList
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignments import (
     AS_READ,
     Assignment,

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from webhook.core.nvidia.plugin import PROFILE
+from webhook.core.nvidia.device_plugin import MIG_PROFILE
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
@@ -113,7 +113,7 @@ def read_mig_profiles(
             raise click.BadParameter(
                 f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
             ) from error
-        if not re.fullmatch(PROFILE, name):
+        if not re.fullmatch(MIG_PROFILE, name):
             raise click.BadParameter(
                 f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
             )

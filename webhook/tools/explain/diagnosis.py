@@ -26,7 +26,7 @@ from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.kinds.histories import filled_cap, held_bytes
 from webhook.core.kinds.nodes import NodeFigures, read_time
-from webhook.core.nvidia.plugin import SLICE_PREFIX
+from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.placement.fit import Need
 from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.templates import find_templates
@@ -379,7 +379,7 @@ def _history(
 def _about_accounting(snapshot: ClusterSnapshot, pod: ClusterPod) -> Iterator[tuple[str, str]]:
     """Yield how a pod is counted that gets no GPU of vramwarden's choice."""
     if pod.plugin:
-        yield "accounting", _SLICE if SLICE_PREFIX in pod.plugin else _SLOT
+        yield "accounting", _SLICE if MIG_PREFIX in pod.plugin else _SLOT
     elif not pod.state.at_binding:
         yield (
             "accounting",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from webhook.core.kinds.nodes import NodeFigures, sentry_fault
-from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.fields import Json, as_object, as_objects, text_of
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,

@@ -10,8 +10,8 @@ from typing import Final
 from webhook.core.documentation import Page
 from webhook.core.node.inventory import MODE_FAULT
 from webhook.core.node.verdict import SharingCode
-from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
+from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import EnforceBy
 from webhook.core.words import counted, named

@@ -121,13 +121,13 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def plugin(self) -> str:
         """Slices of MIG or slots of time-slicing that NVIDIA's device plugin gives it, in words."""
-        from webhook.core.nvidia.plugin import is_slice  # noqa: PLC0415 - as above
+        from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - as above
 
         asked = [
             f"{amount} {resource}"
             for container in self._containers()
             for resource, amount in part(container, "resources", "limits").items()
-            if is_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
+            if is_mig_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
         ]
         return named(asked, 4) if self.managed and asked else ""
 

@@ -10,7 +10,7 @@ from webhook.core.policy.values import DriverLimit, OnExcess, Placement, WhenBli
 
 SEEN = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"]
 OF_BINDING = ["VRAM_GPUS", "VRAMWARDEN_GPU_ASSIGNMENT"]
-SETTINGS = {
+PROGRAM_VARIABLES = {
     "poll_interval": ("VRAM_POLL_INTERVAL", "2s"),
     "grace": ("VRAM_GRACE", "0s"),
     "tolerance": ("VRAM_TOLERANCE", "5%"),
@@ -38,9 +38,9 @@ def test_no_default_is_written(rule, names):
     assert found == ["VRAM_CAP_BYTES", *names, *SEEN]
 
 
-@pytest.mark.parametrize("field", SETTINGS)
+@pytest.mark.parametrize("field", PROGRAM_VARIABLES)
 def test_a_setting_that_differs_from_its_default_is_written(field):
-    name, value = SETTINGS[field]
+    name, value = PROGRAM_VARIABLES[field]
     rule = {"placement": Placement.NONE}
     more = environment(**rule, enforcement={field: value})
     assert [one for one in more if one not in environment(**rule)] == [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_translations
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
-from webhook.core.nvidia.memory_flags import program_of, uses_gpu
-from webhook.core.nvidia.plugin import is_slice
+from webhook.core.nvidia.device_plugin import is_mig_slice
+from webhook.core.nvidia.memory_flags import find_program, uses_gpu
 from webhook.core.pod.command_lines import OURS
 from webhook.core.pod.demand import in_both, unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
@@ -68,7 +68,7 @@ def meant_container(case: Case) -> str:
     for container, line in case.command_lines:
         if OURS in line.words.text:
             naming.append(container.name)
-        elif program_of(container, line):
+        elif find_program(container, line):
             running.append(container.name)
         elif uses_gpu(container, line):
             others.append(container.name)
@@ -279,7 +279,7 @@ def _one_of(resource: str, both: str, case: Case) -> str:
     """Say which of the two to remove; another product's amount is nothing to keep."""
     if resource in FOREIGN_RESOURCES:
         return f"remove {resource}{both}, which {FOREIGN_RESOURCES[resource][0].name} reads"
-    keep = "have the slice" if is_slice(resource) else "keep it"
+    keep = "have the slice" if is_mig_slice(resource) else "keep it"
     if resource == WHOLE_GPU:
         keep = "have a whole one"
     return f"remove {resource}{both} to share one, or {case.asked_by} to {keep}"

@@ -23,9 +23,9 @@ from webhook.core.admission.rules.nodes import one_slot, slices
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
     chooses_devices,
+    hides_gpus,
     limits_memory,
-    sees_no_gpu,
-    widens,
+    widens_access,
 )
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
@@ -168,7 +168,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry) or limits_memory(entry) or widens(entry):
+            if not hides_gpus(entry) or limits_memory(entry) or widens_access(entry):
                 yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
         for path, what, _ in defeating(container, case.rule, given):
             detail = f"use {profile}; {what}, which none may do in a pod with VRAM"
@@ -210,7 +210,7 @@ def debugging_without_demand(case: Case) -> Iterator[Finding]:
         return
     for container in new_debuggers(case.old, case.pod):
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry):
+            if not hides_gpus(entry):
                 yield _shown(
                     f"{container.path}.env[{index}]", f"{entry['name']} shows", DEBUG_PROFILE
                 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from webhook.core.nvidia.devices import device_mounts, injected
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
+from webhook.core.nvidia.injection import find_device_mounts, read_injections
+from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, hides_gpus
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.request import Request
@@ -81,12 +81,12 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
     chosen = [
         entry for entry in items(container, "env", path) if entry.get("name") == VISIBLE_DEVICES_ENV
     ]
-    shown = next(device_mounts(mounts), None) is not None
-    return shown or not all(map(sees_no_gpu, chosen))
+    shown = next(find_device_mounts(mounts), None) is not None
+    return shown or not all(map(hides_gpus, chosen))
 
 
 def _is_injected(pod: Json, before: Mapping[str, str]) -> bool:
-    return any(named.shows_gpus for _, named in injected(_annotations(pod), before))
+    return any(named.shows_gpus for _, named in read_injections(_annotations(pod), before))
 
 
 def _name(container: Json) -> str:

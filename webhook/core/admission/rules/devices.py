@@ -12,19 +12,19 @@ from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.isolation import may_mount
 from webhook.core.admission.sidecar.user import NOTE
-from webhook.core.nvidia import devices
-from webhook.core.nvidia.devices import Named
+from webhook.core.nvidia import injection
+from webhook.core.nvidia.injection import InjectedDevices
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
     GPU_PREFIXES,
     VISIBLE_DEVICES_ENV,
     chooses_devices,
-    is_of_mps,
+    hides_gpus,
+    is_read_by_mps,
     limits_memory,
-    sees_no_gpu,
     shows_all,
-    shows_chosen,
-    widens,
+    shows_bound_gpus,
+    widens_access,
 )
 from webhook.core.pod.fields import Json, items, text
 from webhook.core.pod.findings import (
@@ -50,7 +50,7 @@ _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 _HOW_GPUS_COME: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
 )
-_UNCOUNTED: Final = f"{devices.SHOWS_UNCOUNTED}; {_HOW_GPUS_COME}"
+_UNCOUNTED: Final = f"{injection.SHOWS_UNCOUNTED}; {_HOW_GPUS_COME}"
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             if not entry["name"].startswith(GPU_PREFIXES):
                 continue
             reason, detail = Reason.DRIVER_VARIABLE, f"remove {entry['name']}; "
-            if widens(entry):
+            if widens_access(entry):
                 detail += "it gives more than the pod's share of a GPU"
             elif limits_memory(entry):
                 if entry in rule.env:
@@ -81,7 +81,7 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
                 detail += _why_unlimited(entry, case)
             elif (
                 not denies
-                or sees_no_gpu(entry)
+                or hides_gpus(entry)
                 or _is_translations(entry, container, case, beside=ours)
             ):
                 continue
@@ -92,7 +92,7 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
 
 def _by_hand(case: Case, entry: Json) -> str:
     """Return the sentence about a variable that shows GPUs; translation may have written it."""
-    end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_chosen(entry))
+    end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_bound_gpus(entry))
     has_others = case.asks or case.has_whole_gpus
     why = "the pod sees the GPUs that it asks for without it" if has_others else _UNCOUNTED
     return f"remove {VISIBLE_DEVICES_ENV}; {why}{end}"
@@ -102,7 +102,7 @@ def _why_unlimited(entry: Json, case: Case) -> str:
     """Return the reason why no variable of a pod limits its memory or compute."""
     if any(map(limits_memory, case.rule.env)):
         return f"rule {quoted(case.rule.name)} has another value for it"
-    if is_of_mps(entry):
+    if is_read_by_mps(entry):
         return "MPS is not used here, and compute is not divided"
     return f"the pod's limit comes from {case.asked_by}"
 
@@ -120,15 +120,15 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
     """
     demand = case.asked
     if demand is None:
-        return shows_chosen(entry)
+        return shows_bound_gpus(entry)
     if container.name not in demand.amounts:
-        return case.mutating and shows_chosen(entry)
+        return case.mutating and shows_bound_gpus(entry)
     if shows_all(entry):
         if not case.rule.chooses_gpus or not beside:
             return not case.rule.chooses_gpus
         counted = counted_for(case.pod, demand, case.rule, case.policy, case.cluster)
         return not any(uncounted(container, counted))
-    return shows_chosen(entry)
+    return shows_bound_gpus(entry)
 
 
 def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
         return
     for container in case.pod.containers:
         for index, entry in enumerate(container.env()):
-            if not sees_no_gpu(entry):
+            if not hides_gpus(entry):
                 path = f"{container.path}.env[{index}]"
                 yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case, entry))
 
@@ -174,7 +174,7 @@ def shown_by_runtime(case: Case) -> tuple[str, ...]:
 def device_annotations(case: Case) -> Iterator[Finding]:
     """Rule: no annotation makes a container runtime, or a plug-in of it, give the pod GPUs.
 
-    Fields: metadata.annotations, those of `devices.INJECTORS`
+    Fields: metadata.annotations, those of `injection.INJECTORS`
     Allowed values: devices of others than NVIDIA; any where the rule's visibleDevices is Ignore,
     and those of the pod before an update; without a demand as many GPUs as its containers limit of
     whole nvidia.com/gpu, and cards for virtual machines beside such a resource, but none if its
@@ -225,16 +225,16 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
     if not judges and not managed:
         return
     has = _Cards(case)
-    for key, named in devices.injected(case.pod.annotations, before):
+    for key, devices in injection.read_injections(case.pod.annotations, before):
         path = annotation_path(key)
-        shows = named.shows_gpus or (managed and named.renders)
-        if judges and shows and (managed or not has.all_of(named)):
-            wrong = named.wrong or devices.UNCOUNTED
-            detail = f"{wrong}; {_HOW_GPUS_COME}; {WRITTEN_BY_ANOTHER}"
+        shows = devices.shows_gpus or (managed and devices.renders)
+        if judges and shows and (managed or not has.all_of(devices)):
+            violation = devices.violation or injection.UNCOUNTED
+            detail = f"{violation}; {_HOW_GPUS_COME}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.DEVICE_INJECTION, path, detail)
-        allowed = (may_mount(source, rule.host_paths) for source in named.sources)
-        if managed and (named.unclear or not all(allowed)):
-            detail = named.unclear or (
+        allowed = (may_mount(source, rule.host_paths) for source in devices.mounted_paths)
+        if managed and (devices.unreadable_mounts or not all(allowed)):
+            detail = devices.unreadable_mounts or (
                 "remove it, or ask your platform team for a rule whose hostPaths name it; it "
                 f"mounts a path of the node that rule {quoted(rule.name)} does not allow; "
                 f"{WRITTEN_BY_ANOTHER}"
@@ -255,16 +255,16 @@ class _Cards:
         self._annotations = case.pod.annotations
         self._containers = () if case.names_node else case.pod.containers
 
-    def all_of(self, named: Named) -> bool:
+    def all_of(self, devices: InjectedDevices) -> bool:
         """Say whether it has all that one of its annotations names."""
-        if named.wrong or (named.passed_through and not self._passes_through):
+        if devices.violation or (devices.passthrough and not self._passes_through):
             return False
-        return self._enough if named.cards or named.beside_cards else True
+        return self._enough if devices.cards or devices.control_devices else True
 
     @cached_property
     def _passes_through(self) -> bool:
         return any(
-            devices.passes_through(resource) and _amount(amount)
+            injection.is_passthrough(resource) and _amount(amount)
             for container in self._containers
             for resource, amount in container.resources("limits").items()
         )
@@ -275,8 +275,8 @@ class _Cards:
             one.name: _amount(one.resources("limits").get(WHOLE_GPU, "0"))
             for one in self._containers
         }
-        injected = devices.injected(self._annotations, {})
-        cards = {card for _, named in injected for card in named.cards}
+        injections = injection.read_injections(self._annotations, {})
+        cards = {card for _, devices in injections for card in devices.cards}
         return 0 < effective_amount(self._containers, whole, 0) >= len(cards)
 
 
@@ -304,5 +304,5 @@ def mounts_of_devices(container: Container) -> list[str]:
     mounts = items(container.raw, "volumeMounts", container.path)
     return [
         f"{container.path}.volumeMounts[{index}].mountPath"
-        for index in devices.device_mounts(mounts)
+        for index in injection.find_device_mounts(mounts)
     ]

@@ -16,16 +16,21 @@ from typing import Final, NamedTuple
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
-from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
-    Of,
+    BoundKind,
     SizedProgram,
-    gpu_flags,
-    program_of,
-    start_of,
+    find_gpu_flags,
+    find_program,
+    find_start,
 )
-from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
+from webhook.core.nvidia.programs import (
+    CONTEXT_BYTES,
+    FRACTION_REFERENCE,
+    LARGEST_GPU_BYTES,
+    SMALLEST_USEFUL_BYTES,
+    usable_bytes,
+)
 from webhook.core.pod.command_lines import OURS, CommandLine, Word, Words
 from webhook.core.pod.demand import in_both
 from webhook.core.pod.findings import annotation_path
@@ -134,7 +139,7 @@ class _Fraction(NamedTuple):
     before: str
     """Name and sign before the value; empty if the field has only the value."""
     value: str
-    of: Of
+    of: BoundKind
     is_one_word: bool = False
     """True if a flag and its value are one word with a space, which no program takes apart."""
 
@@ -165,7 +170,7 @@ class _Judge:
         self._case = case
         self._container = container
         self._line = line
-        self._program = program_of(container, line)
+        self._program = find_program(container, line)
         self._amount_bytes = case.demand.amounts.get(container.name, 0)
         self._amount = f"this container's {exactly(self._amount_bytes)}"
         self._gpu_bytes = _COMMON_GPU_BYTES
@@ -203,7 +208,7 @@ class _Judge:
 
     def _unbounded(self, program: SizedProgram) -> str:
         """Return the warning about a program that nothing bounds; empty if something may."""
-        raw, line, start = self._container.raw, self._line, start_of(program, self._line)
+        raw, line, start = self._container.raw, self._line, find_start(program, self._line)
         given = line.given_to(start)
         variables = {word.variable.lower(): word for word in line.words.words if word.variable}
         names = {*variables} if start is None else {*_NAMED.findall(given)}
@@ -301,11 +306,11 @@ class _Judge:
         value, where = self._right(found.of, is_field=not found.before)
         return f"{found.path}: write {found.before}{value}{where}; {why}"
 
-    def _say(self, what: str, of: Of, why: str, place: str = "") -> str:
+    def _say(self, what: str, of: BoundKind, why: str, place: str = "") -> str:
         value, where = self._right(of)
         return f"{what}{value}{place}{where}; {why}"
 
-    def _right(self, of: Of, *, is_field: bool = False) -> tuple[str, str]:
+    def _right(self, of: BoundKind, *, is_field: bool = False) -> tuple[str, str]:
         """Return the value that is right, and for which GPU a number is.
 
         A whole field is quoted, since YAML would read a number or a boolean.
@@ -353,7 +358,7 @@ class _Judge:
         right, where = f"$({GPU_MEMORY_MIB_ENV})", ""
         if "FRAC" in name:
             is_field = word.text.removeprefix(f"{word.variable}=") == reference
-            of: Of = "free" if self._program and self._program.of == "free" else "all"
+            of: BoundKind = "free" if self._program and self._program.of == "free" else "all"
             right, where = self._right(of, is_field=is_field)
         return f"write {right} in place of {written}{where}; the container has no such variable"
 
@@ -362,7 +367,7 @@ class _Judge:
     def _parallel(self, *, known: bool) -> Iterator[str]:
         """Yield a warning if programs use more GPUs than the pod has."""
         words, demand = self._line.words, self._case.demand
-        flags = gpu_flags(words.plain, known=known)
+        flags = find_gpu_flags(words.plain, known=known)
         most = prod(int(flag["count"]) for flag in flags)
         if most <= demand.gpu_count:
             return

@@ -17,7 +17,7 @@ from webhook.core.admission.rules.other_webhooks import image_setting
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.admission.sidecar.recognition import Change, changes
 from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
-from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
+from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
 from webhook.core.pod.fields import as_object, items, mapping, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
@@ -138,10 +138,10 @@ def _missing_essentials(case: Case) -> Iterator[str]:
                 yield f"{container.path}.env"
             continue
         yield from uncounted(container, counted)
-        shown = len(visible) == 1 and (shows_chosen(visible[0]) or shows_all(visible[0]))
+        shown = len(visible) == 1 and (shows_bound_gpus(visible[0]) or shows_all(visible[0]))
         if visible if rule.leaves_to_plugin else not shown:
             yield f"{container.path}.env"
-        elif any(map(shows_chosen, visible)):  # by a rule of that policy that places at binding
+        elif any(map(shows_bound_gpus, visible)):  # by a rule of that policy that places at binding
             gated = True
             if enforcer is None and not has_gate(container.raw):
                 yield f"{container.path}.volumeMounts"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from webhook.core.admission import gate
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
 from webhook.core.enforcement import bounds
-from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
+from webhook.core.nvidia.variables import NVML_LIBRARIES, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
 from webhook.core.pod.demand import Demand
 from webhook.core.pod.fields import Json, mapping
@@ -202,7 +202,7 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     if enforcement.promised_limit(placement) is not DriverLimit.OFF:
         yield LIMIT_VARIABLE
     yield visible_devices(chosen=chosen)
-    yield driver_capabilities(MEASURING)
+    yield driver_capabilities(NVML_LIBRARIES)
 
 
 def _mounts(placement: Placement) -> Iterator[Json]:

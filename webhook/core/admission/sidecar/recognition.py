@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from webhook.core.admission.gate import MOUNT, has_gate
 from webhook.core.admission.sidecar.container import OF_BINDING, restart_rules
-from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
+from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
 from webhook.core.pod.fields import Json, items, mapping, part, text, texts
 from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
 from webhook.core.pod.views import Container
@@ -149,7 +149,7 @@ def holds(container: Container, wanted: Json) -> bool:
         and _restarts_all(container.raw.get("restartPolicyRules"))
         and wanted["env"][0] in container.env()  # the cap
         and _steers_as_ours(container.env())
-        and (has_gate(container.raw) or not any(map(shows_chosen, container.env())))
+        and (has_gate(container.raw) or not any(map(shows_bound_gpus, container.env())))
         and all(map(_may_differ, changes(container, wanted, stored=True)))
     )
 
@@ -278,7 +278,7 @@ def _steers_as_ours(env: list[Json]) -> bool:
 def _may_be_ours(entry: Json) -> bool:
     """Return True if this release or a later one may write a variable of ours so."""
     if chooses_devices(entry):
-        return shows_chosen(entry) or shows_all(entry)
+        return shows_bound_gpus(entry) or shows_all(entry)
     if entry["name"] in OF_BINDING:
         return entry == OF_BINDING[entry["name"]]
     source = entry.get("valueFrom")

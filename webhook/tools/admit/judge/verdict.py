@@ -17,7 +17,7 @@ from webhook.core.admission.templates import (
     decide_both,
     relocated,
 )
-from webhook.core.nvidia.gpu_sizes import warn_of_size
+from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.demand import Demand, read_demand
 from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path

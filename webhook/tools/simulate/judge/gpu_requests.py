@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from webhook.core.nvidia.plugin import SLICE_PREFIX
+from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.pod import foreign
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json
@@ -101,7 +101,7 @@ def read_request(raw: Json) -> GpuRequest | None:
             part = Fraction(100 if takes_all else min(total[percent], 100), 100)
             return share(max(1, gpus), total[memory] * MIB, part)
     numbers = {
-        RequestForm.SLICE: sum(total[name] for name in total if name.startswith(SLICE_PREFIX)),
+        RequestForm.SLICE: sum(total[name] for name in total if name.startswith(MIG_PREFIX)),
         RequestForm.REPLICA: total[foreign.SHARED_GPU],
         RequestForm.WHOLE: total[foreign.WHOLE_GPU],
     }

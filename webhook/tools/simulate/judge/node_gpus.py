@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from webhook.core.nvidia.plugin import CARD_MEMORY_LABEL, MIXED, SLICE_PREFIX
+from webhook.core.nvidia.device_plugin import CARD_MEMORY_LABEL, MIG_PREFIX, MIXED_STRATEGY_LABEL
 from webhook.core.pod.fields import Json, as_objects
 from webhook.core.pod.foreign import GPUSHARE_COUNT, GPUSHARE_MEMORY, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import Gpu
@@ -135,8 +135,11 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
     offered = slots // _replicas(node)
     number = counted = _count(labels.get(f"{WHOLE_GPU}.count"))
     counts = capacity | {key: one for key, one in labels.items() if key.endswith(".count")}
-    is_sliced = any(_amount(counts, key) for key in counts if key.startswith(SLICE_PREFIX))
-    is_mixed = MIXED.items() <= labels.items() and labels.get("nvidia.com/mig.capable") == "true"
+    is_sliced = any(_amount(counts, key) for key in counts if key.startswith(MIG_PREFIX))
+    is_mixed = (
+        MIXED_STRATEGY_LABEL.items() <= labels.items()
+        and labels.get("nvidia.com/mig.capable") == "true"
+    )
     if is_sliced or is_mixed:
         number = min(number or offered, offered)
         is_sliced = is_sliced or number < counted

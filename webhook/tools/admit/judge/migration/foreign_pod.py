@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.nvidia.variables import (
     chooses_devices,
+    hides_gpus,
     limits_memory,
-    sees_no_gpu,
-    shows_chosen,
+    shows_bound_gpus,
 )
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.findings import annotation_path
@@ -155,7 +155,7 @@ _STAYS: Final = "stays without effect"
 def is_removed(entry: Json) -> bool:
     """Say whether no share is admitted beside a variable: by hand, it shows or limits GPUs."""
     if chooses_devices(entry):
-        return not sees_no_gpu(entry) and not shows_chosen(entry)
+        return not hides_gpus(entry) and not shows_bound_gpus(entry)
     return limits_memory(entry)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from webhook.core.admission.rules.hints import written
-from webhook.core.nvidia.plugin import SLICE_PREFIX
+from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import annotation_path
@@ -119,7 +119,7 @@ def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
         yield Note("spec.schedulerName", detail)
     for container in source.pod.containers:
         for name in container.resources("limits"):
-            if name.startswith(SLICE_PREFIX):
+            if name.startswith(MIG_PREFIX):
                 path = f"{container.path}.resources.limits[{name}]"
                 yield Note(path, f"{name} is a GPU of its own and stays; no share replaces it")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.core.nvidia.device_names import DeviceNames, read_device_names, spell
+from webhook.core.nvidia.variables import DeviceNames, format_visible_devices, read_device_names
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from webhook.core.nvidia.device_names import DeviceNames, read_device_names, spe
     ],
 )
 def test_all_gpus_of_a_pod_are_spelled_alike(names, value):
-    assert spell(("GPU-1", "GPU-2"), names) == value
+    assert format_visible_devices(("GPU-1", "GPU-2"), names) == value
 
 
 def test_a_node_that_resolves_no_name_gives_no_gpu():
     with pytest.raises(ValueError, match="resolves no name"):
-        spell(("GPU-1",), DeviceNames.NONE)
+        format_visible_devices(("GPU-1",), DeviceNames.NONE)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from webhook.core.bounds import MOST_INJECTED, MOST_READ
 from webhook.core.pod.fields import Json
 
 
-class Names(Enum):
+class ValueKind(Enum):
     """What the value of an injector's annotation lists."""
 
     CDI = auto()
@@ -30,18 +30,18 @@ class Names(Enum):
 
 
 # | its value lists | it is read as YAML |
-INJECTORS: Final[Mapping[str, tuple[Names, bool]]] = {
-    "nvidia.cdi.k8s.io": (Names.CDI, False),
-    "cdi.k8s.io": (Names.CDI, False),
-    "cdi-devices.nri.io": (Names.CDI, True),
-    "cdi-devices.noderesource.dev": (Names.CDI, True),
-    "devices.gke.io": (Names.DEVICES, True),
-    "devices.nri.io": (Names.DEVICES, True),
-    "devices.noderesource.dev": (Names.DEVICES, True),
-    "io.kubernetes.cri-o.Devices": (Names.DEVICES, False),
-    "devices.crio.io": (Names.DEVICES, False),
-    "mounts.nri.io": (Names.MOUNTS, True),
-    "mounts.noderesource.dev": (Names.MOUNTS, True),
+INJECTORS: Final[Mapping[str, tuple[ValueKind, bool]]] = {
+    "nvidia.cdi.k8s.io": (ValueKind.CDI, False),
+    "cdi.k8s.io": (ValueKind.CDI, False),
+    "cdi-devices.nri.io": (ValueKind.CDI, True),
+    "cdi-devices.noderesource.dev": (ValueKind.CDI, True),
+    "devices.gke.io": (ValueKind.DEVICES, True),
+    "devices.nri.io": (ValueKind.DEVICES, True),
+    "devices.noderesource.dev": (ValueKind.DEVICES, True),
+    "io.kubernetes.cri-o.Devices": (ValueKind.DEVICES, False),
+    "devices.crio.io": (ValueKind.DEVICES, False),
+    "mounts.nri.io": (ValueKind.MOUNTS, True),
+    "mounts.noderesource.dev": (ValueKind.MOUNTS, True),
 }
 """Annotations by which runtimes and plug-ins for NRI inject devices; as whole keys, or what stands
 before the slash of one."""
@@ -91,39 +91,39 @@ _HIDDEN: Final = "write it without backslash, ! and %; with these it may name an
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class InjectedDevices:
     """What an injector's annotation names that matters for GPUs."""
 
     cards: frozenset[str] = frozenset()
     """Whole GPUs, one by one."""
-    beside_cards: bool = False
+    control_devices: bool = False
     """Devices that are of no use without a card's, such as /dev/nvidiactl."""
-    passed_through: bool = False
+    passthrough: bool = False
     """Cards that a virtual machine gets, and that no driver of the node has."""
     renders: bool = False
     """Devices by which cards render and transcode, of whatever vendor."""
-    sources: tuple[str, ...] = ()
+    mounted_paths: tuple[str, ...] = ()
     """Paths of the node that are mounted."""
-    wrong: str = ""
+    violation: str = ""
     """What nothing excuses, and what to do."""
-    unclear: str = ""
+    unreadable_mounts: str = ""
     """Why it is not known what is mounted, and what to do."""
 
     @property
     def shows_gpus(self) -> bool:
         """Whether it shows GPUs of NVIDIA, excused or not."""
-        return bool(self.cards or self.beside_cards or self.passed_through or self.wrong)
+        return bool(self.cards or self.control_devices or self.passthrough or self.violation)
 
 
-_UNREAD: Final = Named(
-    wrong=f"remove some annotations that inject devices; at most {MOST_INJECTED} are read, with "
-    f"{MOST_READ} characters in all"
+_UNREAD: Final = InjectedDevices(
+    violation="remove some annotations that inject devices; at most "
+    f"{MOST_INJECTED} are read, with {MOST_READ} characters in all"
 )
 
 
-def injected(
+def read_injections(
     annotations: Mapping[str, str], before: Mapping[str, str]
-) -> Iterator[tuple[str, Named]]:
+) -> Iterator[tuple[str, InjectedDevices]]:
     """Yield the annotations by which a pod is given devices, and what each names.
 
     Not those that it had `before`, with the same value. Beyond the bounds nothing is read.
@@ -141,27 +141,27 @@ def injected(
             yield key, _named(*injector, value)
 
 
-def _named(names: Names, is_yaml: bool, value: str) -> Named:
+def _named(names: ValueKind, is_yaml: bool, value: str) -> InjectedDevices:
     if is_yaml and _HIDING.search(value):
-        return Named(wrong=_HIDDEN)
-    if names is Names.CDI:
+        return InjectedDevices(violation=_HIDDEN)
+    if names is ValueKind.CDI:
         return _named_by_cdi(value)
-    if names is Names.DEVICES:
+    if names is ValueKind.DEVICES:
         return _named_by_paths(value)
     if _MOUNTS_NAME in value:
-        return Named(wrong=f"remove it; a mount at {_MOUNTS_ROOT} chooses GPUs")
-    sources = tuple(_PLAIN_SOURCE.findall(value))
-    if ".." in value or len(sources) != len(_SOURCE.findall(value)):
-        unclear = "write `source: /path` for each mount; a source cannot be read"
+        return InjectedDevices(violation=f"remove it; a mount at {_MOUNTS_ROOT} chooses GPUs")
+    mounted_paths = tuple(_PLAIN_SOURCE.findall(value))
+    if ".." in value or len(mounted_paths) != len(_SOURCE.findall(value)):
+        unreadable_mounts = "write `source: /path` for each mount; a source cannot be read"
     elif len(_BIND.findall(value)) != len(_TYPE.findall(value)):
-        unclear = "write `type: bind` for each mount; no other type is judged"
+        unreadable_mounts = "write `type: bind` for each mount; no other type is judged"
     else:
-        unclear = ""
-    return Named(sources=sources, unclear=unclear)
+        unreadable_mounts = ""
+    return InjectedDevices(mounted_paths=mounted_paths, unreadable_mounts=unreadable_mounts)
 
 
-def _named_by_cdi(value: str) -> Named:
-    cards, passed_through = set(), False
+def _named_by_cdi(value: str) -> InjectedDevices:
+    cards, passthrough = set(), False
     for found in _NVIDIA_DEVICE.finditer(value):
         kind, name = found[1], found[2]
         if kind in _WITHOUT_GPU:
@@ -169,20 +169,20 @@ def _named_by_cdi(value: str) -> Named:
         if kind == WHOLE_GPU_KIND and name != "all" and ":" not in name and name[:4] != "MIG-":
             cards.add(found[0])
         elif kind and name != "all" and _PASSED_THROUGH.fullmatch(kind):
-            passed_through = True
+            passthrough = True
         else:
-            return Named(wrong=UNCOUNTED)
-    return Named(cards=frozenset(cards), passed_through=passed_through)
+            return InjectedDevices(violation=UNCOUNTED)
+    return InjectedDevices(cards=frozenset(cards), passthrough=passthrough)
 
 
-def _named_by_paths(value: str) -> Named:
+def _named_by_paths(value: str) -> InjectedDevices:
     majors = _PLAIN_MAJOR.findall(value)
     if len(majors) != len(_MAJOR.findall(value)):
-        return Named(
-            wrong="write each `major` as a plain number, e.g. `major: 10`; one cannot be read"
+        return InjectedDevices(
+            violation="write each `major` as a plain number, e.g. `major: 10`; one cannot be read"
         )
     cards, beside, renders = set(), False, _RENDERERS_MAJOR in majors
-    wrong = UNCOUNTED if _NVIDIAS_MAJOR in majors else ""
+    violation = UNCOUNTED if _NVIDIAS_MAJOR in majors else ""
     for text in _APART.split(value):
         if "nvidia" not in text and "char" not in text and "dri" not in text:
             continue
@@ -193,17 +193,19 @@ def _named_by_paths(value: str) -> Named:
         elif text.startswith("/") and _BESIDE_CARD.fullmatch(path):
             beside = True
         elif "nvidia" in path or "/char/" in f"{path}/":
-            wrong = UNCOUNTED
-    return Named(cards=frozenset(cards), beside_cards=beside, renders=renders, wrong=wrong)
+            violation = UNCOUNTED
+    return InjectedDevices(
+        cards=frozenset(cards), control_devices=beside, renders=renders, violation=violation
+    )
 
 
-def passes_through(resource: str) -> bool:
+def is_passthrough(resource: str) -> bool:
     """Say whether a resource is a card that a virtual machine gets (Kata)."""
     domain, _, name = resource.partition("/")
     return domain == "nvidia.com" and _PASSED_THROUGH.fullmatch(name) is not None
 
 
-def device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
+def find_device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
     """Yield the index of each mount by whose path NVIDIA's runtime is told which GPUs to show.
 
     It compares the beginning of the cleaned path, a slash behind it or not.

@@ -9,7 +9,7 @@ divides the memory, and a second slot may be of the same GPU and is worth no mor
 
 Sources: internal/rm/rm.go and README.md ("With CUDA Time-Slicing") of NVIDIA/k8s-device-plugin
 (v0.20), internal/lm of its GPU feature discovery; NVIDIA Multi-Instance GPU User Guide, "MIG Device
-Names".
+ValueKind".
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from webhook.core.pod.quantity import MIB
 
-SLICE_PREFIX: Final = "nvidia.com/mig-"
-MIXED: Final = {"nvidia.com/mig.strategy": "mixed"}
+MIG_PREFIX: Final = "nvidia.com/mig-"
+MIXED_STRATEGY_LABEL: Final = {"nvidia.com/mig.strategy": "mixed"}
 """The label of nodes that offer slices by profile."""
-PROFILE: Final = r"[1-9][0-9]{0,2}g\.[1-9][0-9]{0,3}gb"
+MIG_PROFILE: Final = r"[1-9][0-9]{0,2}g\.[1-9][0-9]{0,3}gb"
 """Without suffixes: a GPU has `1g.10gb.me`, with the media engines, only once."""
 
-TIME_SLICED: Final = {
+TIME_SLICING_NODES: Final = {
     "key": "nvidia.com/gpu.sharing-strategy",
     "operator": "In",
     "values": ["time-slicing"],
@@ -36,26 +36,26 @@ TIME_SLICED: Final = {
 CARD_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 """MiB of one GPU of a node, all of it."""
 
-_MEMORY_LABEL: Final = re.compile(rf"nvidia\.com/mig-({PROFILE})\.memory")
+_MEMORY_LABEL: Final = re.compile(rf"nvidia\.com/mig-({MIG_PROFILE})\.memory")
 _MIB: Final = re.compile("[1-9][0-9]{0,8}")
 
 
-def slice_resource(profile: str) -> str:
+def mig_resource(profile: str) -> str:
     """Return the resource of a profile."""
-    return f"{SLICE_PREFIX}{profile}"
+    return f"{MIG_PREFIX}{profile}"
 
 
-def memory_label(resource: str) -> str:
+def mig_memory_label(resource: str) -> str:
     """Return the label that says how much memory a slice has, by its resource."""
     return f"{resource}.memory"
 
 
-def is_slice(resource: str) -> bool:
+def is_mig_slice(resource: str) -> bool:
     """Say whether a resource is a slice, of whatever profile."""
-    return resource.startswith(SLICE_PREFIX)
+    return resource.startswith(MIG_PREFIX)
 
 
-def read_profiles(labels: Mapping[str, Any]) -> dict[str, int]:
+def read_mig_profiles(labels: Mapping[str, Any]) -> dict[str, int]:
     """Return the bytes of one slice of each profile that a node's labels name.
 
     Anybody who may label nodes can write them; what is no amount is left out.
