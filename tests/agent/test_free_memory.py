@@ -10,7 +10,7 @@ from webhook.adapters.kube.node_watch import (
 from webhook.agent import loop
 from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
 from webhook.core.placement.assignments import Assignment
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
@@ -25,8 +25,8 @@ def sharing(monkeypatch):
 def taking(mib):
     """Return assignments that take so much of the only GPU, of 1000 MiB."""
     taken_bytes = mib * MIB
-    terms = Hold(cap_bytes=taken_bytes, tolerance_bytes=0, late_s=1.5, may_act=True)
-    one = Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=taken_bytes, since_s=0, hold=terms)
+    terms = CapTerms(cap_bytes=taken_bytes, tolerance_bytes=0, delay_s=1.5, enforce=True)
+    one = Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=taken_bytes, since_s=0, terms=terms)
     return {"uid": one} if mib else {}
 
 

@@ -102,14 +102,14 @@ class LimitedNode:
     def list(self, *numbers, cap=CAP, limit="Auto", gpus=(GPU,), uids=None, now_s=0.0):
         from webhook.adapters.kube.node_watch import AssignmentsSeen  # noqa: PLC0415
         from webhook.core.placement.assignments import Assignment  # noqa: PLC0415
-        from webhook.core.placement.pods import Hold  # noqa: PLC0415
+        from webhook.core.placement.pods import CapTerms  # noqa: PLC0415
         from webhook.core.policy.values import DriverLimit  # noqa: PLC0415
 
-        hold = Hold(
-            cap_bytes=cap, tolerance_bytes=0, late_s=6.5, may_act=True, limit=DriverLimit(limit)
+        terms = CapTerms(
+            cap_bytes=cap, tolerance_bytes=0, delay_s=6.5, enforce=True, limit=DriverLimit(limit)
         )
         lines = {
-            uid: Assignment(pod="team/a", uuids=gpus, memory_bytes=cap, since_s=1, hold=hold)
+            uid: Assignment(pod="team/a", uuids=gpus, memory_bytes=cap, since_s=1, terms=terms)
             for uid in uids or map(uid_of, numbers)
         }
         self.limiter.on_report(AssignmentsSeen(lines), now_s)

@@ -14,7 +14,7 @@ from tests.support.nvml_stub import build
 from tests.support.paths import ROOT
 from tests.support.programs import wait_until
 from webhook.core.placement.assignments import Assignment, write_assignments
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.policy.values import DriverLimit
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("limiter")]
@@ -71,12 +71,12 @@ class Machine:
         return self.start(f"besteffort/pod{OWN}", self.containers, *CONTAINER, *program)
 
     def list(self, *numbers):
-        hold = Hold(
-            cap_bytes=CAP, tolerance_bytes=0, late_s=6.5, may_act=True, limit=DriverLimit.AUTO
+        terms = CapTerms(
+            cap_bytes=CAP, tolerance_bytes=0, delay_s=6.5, enforce=True, limit=DriverLimit.AUTO
         )
         lines = {
             uid_of(number): Assignment(
-                pod=f"team/p{number}", uuids=(GPU,), memory_bytes=CAP, since_s=1, hold=hold
+                pod=f"team/p{number}", uuids=(GPU,), memory_bytes=CAP, since_s=1, terms=terms
             )
             for number in numbers
         }

@@ -20,7 +20,7 @@ from webhook.core.placement.assignments import (
     read_whole,
     write_assignments,
 )
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_ASKS_LABEL, NODE_SENTRY_LABEL
@@ -145,8 +145,8 @@ def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_na
         seeing.wait(1)
         (entry,) = entries(cluster)
         assert (entry.pod, entry.uuids) == (f"{seeing.namespace}/all", (EVERY_GPU,))
-        assert entry.hold == Hold(
-            cap_bytes=5 * GIB, tolerance_bytes=5 * GIB // 50, late_s=6.5, may_act=True
+        assert entry.terms == CapTerms(
+            cap_bytes=5 * GIB, tolerance_bytes=5 * GIB // 50, delay_s=6.5, enforce=True
         )
         cluster.create("large", "5Gi")
         cluster.create("small", "3Gi")
@@ -158,21 +158,21 @@ def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_na
 
 
 @pytest.mark.parametrize(
-    ("by", "may_act", "grace_s", "tolerance"),
+    ("by", "enforce", "grace_s", "tolerance"),
     [("sentry", True, 9.0, MIB), ("none", False, 5.0, 5 * GIB // 50)],
 )
 def test_a_pod_without_a_sidecar_is_entered_with_the_terms_of_its_rule(
-    cluster, make_namespace, by, may_act, grace_s, tolerance
+    cluster, make_namespace, by, enforce, grace_s, tolerance
 ):
     cluster.node("n1", 8, **{NODE_SENTRY_LABEL: "true"})
     with Cluster(cluster.api, make_namespace(by)) as without:
         without.create("one", "5Gi")
         assert without.wait(1) == {"one": ("n1", "GPU-n1-0")}
-        assert entries(cluster)[0].hold == Hold(
+        assert entries(cluster)[0].terms == CapTerms(
             cap_bytes=5 * GIB,
             tolerance_bytes=tolerance,
-            late_s=1.5,
-            may_act=may_act,
+            delay_s=1.5,
+            enforce=enforce,
             by=EnforceBy(by.capitalize()),
             grace_s=grace_s,
         )

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TOTAL_MIB, TRAINER, a_gpu, a_line, held, hold
+from tests.sentry.worlds import (
+    CAP_MIB,
+    MIB,
+    OTHER,
+    TOTAL_MIB,
+    TRAINER,
+    a_gpu,
+    a_line,
+    cap_terms,
+    held,
+)
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.kinds.nodes import (
     MOST_PODS,
@@ -87,7 +97,7 @@ def a_pod(uid, cap_mib, used_mib):
 
 
 def test_a_node_with_everything_known():
-    lines = {TRAINER: a_line("GPU-a"), OTHER: a_line("*", held=hold(cap_mib=500), pod="x/y")}
+    lines = {TRAINER: a_line("GPU-a"), OTHER: a_line("*", held=cap_terms(cap_mib=500), pod="x/y")}
     scan = a_scan(
         5000, 700, [held(50, 900), held(51, 30), held(60, 40, OTHER)], [held(60, 600, OTHER)]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, held, hold
+from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, cap_terms, held
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.holdings import OLD_LIST_S, Holdings, describe_unmanaged
 from webhook.sentry.scanner import ProcessScan
@@ -38,7 +38,7 @@ def test_the_table_of_the_docstring():
 def test_a_line_of_any_release_and_kind_manages():
     scan = a_scan(held(50, 100), b=(held(50, 100),))
     old = Assignment(pod="team/train", uuids=("*",), memory_bytes=1, since_s=1)
-    for line in (old, a_line("*"), a_line("*", held=hold(may_act=False))):
+    for line in (old, a_line("*"), a_line("*", held=cap_terms(enforce=False))):
         assert found(scan, {TRAINER: line}) == {}
 
 

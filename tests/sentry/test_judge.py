@@ -15,9 +15,9 @@ from tests.sentry.worlds import (
     TRAINER,
     a_line,
     a_scan,
+    cap_terms,
     held,
-    hold,
-    hold_by_sentry,
+    sentry_terms,
 )
 from tests.support.paths import TESTS
 from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
@@ -59,7 +59,7 @@ def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
 
 def by_sentry(scans, every_s, **terms):
     """Return what is done to a pod by Sentry: when, and what to which process."""
-    lines = {TRAINER: a_line(held=hold_by_sentry(**terms))}
+    lines = {TRAINER: a_line(held=sentry_terms(**terms))}
     return [
         (now_s, type(action), getattr(action, "process", None) and action.process.pid)
         for now_s, actions in played(scans, lines, every_s=every_s)
@@ -67,13 +67,13 @@ def by_sentry(scans, every_s, **terms):
     ]
 
 
-@pytest.mark.parametrize("late_s", [0.2, 1.0, 1.5, 2.5, 10.5, 60.5])
-def test_by_sentry_a_process_is_stopped_once_its_pod_was_seen_over_the_cap_for_late_s(late_s):
+@pytest.mark.parametrize("delay_s", [0.2, 1.0, 1.5, 2.5, 10.5, 60.5])
+def test_by_sentry_a_process_is_stopped_once_its_pod_was_seen_over_the_cap_for_late_s(delay_s):
     """What happened between two scans, or before the sentry started, counts for nothing."""
     over = [a_scan(held(50, 5000))] * 700
     for before in ([], [a_scan()]):
-        (when_s, what, pid), *_ = by_sentry([*before, *over], 0.1, late_s=late_s)
-        assert when_s == pytest.approx(len(before) * 0.1 + late_s)
+        (when_s, what, pid), *_ = by_sentry([*before, *over], 0.1, delay_s=delay_s)
+        assert when_s == pytest.approx(len(before) * 0.1 + delay_s)
         assert (what, pid) == (Terminate, 50)
 
 
@@ -91,7 +91,7 @@ def test_by_sentry_the_grace_is_between_the_signals_and_the_second_excess_ends_t
 
 def test_memory_is_waited_for_in_a_hurry_only_after_sigkill():
     judge = Judge()
-    judge.on_list({TRAINER: a_line(held=hold_by_sentry(grace_s=2.0))})
+    judge.on_list({TRAINER: a_line(held=sentry_terms(grace_s=2.0))})
     ending = []
     for number in range(9):
         judge.judge(a_scan(held(50, 5000)), number / 2)
@@ -100,7 +100,7 @@ def test_memory_is_waited_for_in_a_hurry_only_after_sigkill():
 
 
 def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_was_seen():
-    terms = {"may_act": False, "reports": True}
+    terms = {"enforce": False, "reports": True}
     found = by_sentry([a_scan(), *[a_scan(held(50, 5000))] * 20], 0.5, **terms)
     assert found == [(2.0, ReportExcess, 50)]
 
@@ -109,10 +109,10 @@ def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_w
     ("terms", "poll_s"),
     [
         ([], inf),
-        ([hold()], inf),
-        ([hold(), hold_by_sentry(1.5)], 1.0),
-        ([hold_by_sentry(2.5), hold_by_sentry(0.2), hold_by_sentry(1.5)], 0.1),
-        ([hold_by_sentry(0.2, may_act=False, reports=True), hold_by_sentry(3.5)], 3.0),
+        ([cap_terms()], inf),
+        ([cap_terms(), sentry_terms(1.5)], 1.0),
+        ([sentry_terms(2.5), sentry_terms(0.2), sentry_terms(1.5)], 0.1),
+        ([sentry_terms(0.2, enforce=False, reports=True), sentry_terms(3.5)], 3.0),
     ],
 )
 def test_the_shortest_poll_of_pods_by_sentry_that_may_be_stopped_counts(terms, poll_s):
@@ -232,17 +232,17 @@ def test_unreadable_terms_do_not_end_the_judgement_of_a_pod_that_holds_memory(be
     judge = Judge()
     judge.on_list({before: a_line()})
     judge.judge(a_scan(held(50, 900)), 0.0)
-    judge.on_list({TRAINER: replace(a_line(), hold=None)})
+    judge.on_list({TRAINER: replace(a_line(), terms=None)})
     assert set(judge.promises) == {TRAINER} & {before}
 
 
 def test_a_malformed_list_leaves_terms_and_pods_as_they_were_read_last():
     before = {"gone": a_line(), TRAINER: a_line()}
-    read = {TRAINER: replace(a_line("GPU-b"), hold=None), OTHER: replace(a_line(), hold=None)}
+    read = {TRAINER: replace(a_line("GPU-b"), terms=None), OTHER: replace(a_line(), terms=None)}
     assert with_last_terms(read, before) == {
         "gone": a_line(), TRAINER: a_line("GPU-b"), OTHER: read[OTHER],
     }  # fmt: skip
-    cap = {TRAINER: a_line(held=hold(cap_mib=3000))}
+    cap = {TRAINER: a_line(held=cap_terms(cap_mib=3000))}
     assert with_last_terms(cap, before) == before | cap
 
 
@@ -256,10 +256,10 @@ def test_a_line_that_says_something_else_now_counts_at_once():
     judge = Judge()
     judge.on_list({TRAINER: a_line()})
     judge.judge(a_scan(held(50, 900)), 0.0)
-    judge.on_list({TRAINER: a_line(held=hold(cap_mib=500))})
+    judge.on_list({TRAINER: a_line(held=cap_terms(cap_mib=500))})
     assert (judge.above("GPU-a"), judge.judge(a_scan(held(50, 900)), 1.0)) == (520 * 2**20, [])
     assert judge.judged() == {TRAINER}
-    judge.on_list({TRAINER: a_line(held=hold(may_act=False))})
+    judge.on_list({TRAINER: a_line(held=cap_terms(enforce=False))})
     assert judge.promises == {}
 
 
@@ -279,8 +279,8 @@ def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():
     judge = Judge()
     lines = {
         TRAINER: a_line(),
-        OTHER: a_line("GPU-a", "GPU-b", held=hold(cap_mib=3000)),
-        "reported": a_line("GPU-b", held=hold(cap_mib=1, may_act=False)),
+        OTHER: a_line("GPU-a", "GPU-b", held=cap_terms(cap_mib=3000)),
+        "reported": a_line("GPU-b", held=cap_terms(cap_mib=1, enforce=False)),
     }
     judge.on_list(lines)
     assert [judge.above(f"GPU-{name}") for name in "abc"] == [1020 * 2**20, 3020 * 2**20, None]
@@ -335,9 +335,9 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
 
 @given(st.lists(LOOKS, max_size=60), st.booleans())
 def test_a_pod_that_may_not_be_stopped_never_is(script, known):
-    lines = {TRAINER: a_line("*", held=hold(may_act=False))}
+    lines = {TRAINER: a_line("*", held=cap_terms(enforce=False))}
     if not known:  # its terms cannot be read
-        lines = {TRAINER: replace(a_line("*"), memory_bytes=1, hold=None)}
+        lines = {TRAINER: replace(a_line("*"), memory_bytes=1, terms=None)}
     assert list(signals(script, lines)) == []
 
 

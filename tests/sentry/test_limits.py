@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, hold, hold_by_sentry
+from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, cap_terms, sentry_terms
 from webhook.core.node.limits import (
     FILE,
     LARGEST_FILE,
@@ -106,7 +106,7 @@ def test_what_is_too_old_or_of_the_future_proves_nothing_and_its_limits_count_on
 
 
 MORE = {"hard_bytes": CAP_MIB * MIB + 1}
-NO_ACT, REPORTS = hold(may_act=False), replace(hold(may_act=False), reports=True)
+NO_ACT, REPORTS = cap_terms(enforce=False), replace(cap_terms(enforce=False), reports=True)
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,21 @@ NO_ACT, REPORTS = hold(may_act=False), replace(hold(may_act=False), reports=True
         ({"uid": TRAINER.upper()}, a_line(), {}, "driver"),
         ({"hard_bytes": 5}, a_line(held=NO_ACT), {"acts": False}, "driver"),
         ({"late": True}, a_line(), {}, "driver, late"),
-        ({}, replace(a_line(), hold=None), {}, "driver"),
+        ({}, replace(a_line(), terms=None), {}, "driver"),
         (MORE, a_line(), {}, "sidecar"),
         (MORE, a_line(), {"acts": False}, "sidecar"),
         ({"gpu": "GPU-b"}, a_line(), {}, "sidecar"),
         ({"uid": OTHER}, a_line(), {}, "sidecar"),
         (MORE, a_line(), {"enforcement": "none"}, "sentry"),
         (MORE, a_line(), {"enforcement": "none", "acts": False}, ""),
-        (MORE, a_line(held=hold_by_sentry()), {}, "sentry"),
-        (MORE, a_line(held=hold_by_sentry()), {"enforcement": "none"}, "sentry"),
-        (MORE, a_line(held=hold_by_sentry()), {"acts": False}, ""),
-        (MORE, a_line(held=hold_by_sentry(may_act=False)), {}, ""),
-        ({}, a_line(held=hold_by_sentry()), {}, "driver"),
+        (MORE, a_line(held=sentry_terms()), {}, "sentry"),
+        (MORE, a_line(held=sentry_terms()), {"enforcement": "none"}, "sentry"),
+        (MORE, a_line(held=sentry_terms()), {"acts": False}, ""),
+        (MORE, a_line(held=sentry_terms(enforce=False)), {}, ""),
+        ({}, a_line(held=sentry_terms()), {}, "driver"),
         (MORE, a_line(held=NO_ACT), {}, ""),
         (MORE, a_line(held=REPORTS), {"enforcement": "none"}, ""),
-        (MORE, replace(a_line(), hold=None), {}, ""),
+        (MORE, replace(a_line(), terms=None), {}, ""),
     ],
 )
 def test_the_strongest_holds_a_pod(left, limited, line, asked, holder):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, hold, hold_by_sentry
+from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, cap_terms, sentry_terms
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
@@ -36,7 +36,7 @@ from webhook.core.node.limits import (
     write_limiter_state,
 )
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.nodekit.program import NewContainerNeededError
 from webhook.sentry import loop
 from webhook.sentry.intervals import DUTY
@@ -168,7 +168,7 @@ def test_a_list_is_news_where_it_differs(bench):
     assert bench.sentry.on_report(AssignmentsSeen({})) is True
 
 
-@pytest.mark.parametrize("read", [{}, {TRAINER: replace(a_line(), hold=None)}])
+@pytest.mark.parametrize("read", [{}, {TRAINER: replace(a_line(), terms=None)}])
 def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read):
     sentry = bench.sentry
     sentry._figures._acts = True
@@ -341,22 +341,22 @@ def signals(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("hold", "events", "sent", "words"),
+    ("terms", "events", "sent", "words"),
     [
-        (hold_by_sentry(grace_s=3.0), ["stopping", "killing"], [SIGTERM, SIGKILL], 0),
-        (hold_by_sentry(grace_s=0.0), ["stopping"], [SIGKILL], 0),
-        (hold(), ["stopping"], [SIGKILL], 1),
+        (sentry_terms(grace_s=3.0), ["stopping", "killing"], [SIGTERM, SIGKILL], 0),
+        (sentry_terms(grace_s=0.0), ["stopping"], [SIGKILL], 0),
+        (cap_terms(), ["stopping"], [SIGKILL], 1),
     ],
 )
 def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
-    over, signals, hold, events, sent, words
+    over, signals, terms, events, sent, words
 ):
-    bench = over(line=a_line(held=hold))
+    bench = over(line=a_line(held=terms))
     bench.run(30)
     assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
     by_sidecar = bool(words)
     assert signals == [(50, number, by_sidecar, {ID: 5 * GIB}) for number in sent]
-    labels = f'enforcer="{hold.by}",node="n1",target="process"'
+    labels = f'enforcer="{terms.by}",node="n1",target="process"'
     stops = f"vramwarden_sentry_stops_total{{{labels}}} 1.0\n"
     assert stops in bench.metrics.exposition().decode()
     first, *_ = bench.reported()
@@ -370,7 +370,7 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
 
 def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
     pauses_s = []
-    for terms in (hold(), hold_by_sentry(1.5), hold_by_sentry(0.8)):
+    for terms in (cap_terms(), sentry_terms(1.5), sentry_terms(0.8)):
         bench.sentry.on_report(AssignmentsSeen({TRAINER: a_line(held=terms)}))
         pauses_s.append(bench.sentry.pause_s(bench.sentry.step(clock[0])))
     assert pauses_s == [1.0, 1.0, 0.4]
@@ -378,7 +378,7 @@ def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
 
 def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals):
     """The driver may go on listing it for a moment."""
-    bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
+    bench = over(line=a_line(held=sentry_terms(grace_s=3.0)))
     bench.run(3)
     assert [number for _, number, *_ in signals] == [SIGTERM]
     shutil.rmtree(tmp_path / "50")
@@ -389,7 +389,7 @@ def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals
 
 
 def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signals):
-    bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
+    bench = over(line=a_line(held=sentry_terms(grace_s=3.0)))
     ends, listed = [], []
 
     def end(_uid, holders, _held, **more):
@@ -410,19 +410,19 @@ def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signal
     assert not any("sidecar" in one.sentence for one in bench.reported())
 
 
-MEASURED = Hold(cap_bytes=GIB, tolerance_bytes=0, late_s=6.5, may_act=False, reports=False)
+MEASURED = CapTerms(cap_bytes=GIB, tolerance_bytes=0, delay_s=6.5, enforce=False, reports=False)
 
 
 @pytest.mark.parametrize(
-    ("hold", "act", "why"),
+    ("terms", "act", "why"),
     [
         (replace(MEASURED, reports=True), True, "the policy only reports (onExcess: Report)"),
         (replace(MEASURED, reports=True), False, "the policy only reports (onExcess: Report)"),
-        (replace(MEASURED, may_act=True), False, "the sentry only reports"),
+        (replace(MEASURED, enforce=True), False, "the sentry only reports"),
     ],
 )
-def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, hold, act, why):
-    bench = over(line=replace(a_line(), hold=hold), act=act)
+def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, terms, act, why):
+    bench = over(line=replace(a_line(), terms=terms), act=act)
     bench.sentry._killer = None  # whoever is asked to stop anybody fails
     for held in (5 * GIB, 0, 5 * GIB):
         bench.hold(held)
@@ -439,7 +439,7 @@ def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, hold, ac
 
 
 def test_a_pod_that_nobody_holds_is_measured_and_not_reported(over):
-    bench = over(line=replace(a_line(), hold=MEASURED))
+    bench = over(line=replace(a_line(), terms=MEASURED))
     bench.run(50)
     assert bench.events() == []
 

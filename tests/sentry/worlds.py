@@ -12,7 +12,7 @@ from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.policy.values import EnforceBy
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
@@ -24,13 +24,13 @@ TRAINER, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-800
 ID, OTHER_ID = "1" * 64, "2" * 64
 
 
-def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB, **more):
+def cap_terms(*, delay_s=6.5, enforce=True, cap_mib=CAP_MIB, **more):
     amounts = {"cap_bytes": cap_mib * MIB, "tolerance_bytes": 20 * MIB}
-    return Hold(**amounts, late_s=late_s, may_act=may_act, **more)
+    return CapTerms(**amounts, delay_s=delay_s, enforce=enforce, **more)
 
 
-def hold_by_sentry(late_s=1.5, **more):
-    return hold(late_s=late_s, by=EnforceBy.SENTRY, **more)
+def sentry_terms(delay_s=1.5, **more):
+    return cap_terms(delay_s=delay_s, by=EnforceBy.SENTRY, **more)
 
 
 def a_line(*gpus, held=None, pod="team/train"):
@@ -39,7 +39,7 @@ def a_line(*gpus, held=None, pod="team/train"):
         uuids=gpus or ("GPU-a",),
         memory_bytes=CAP_MIB * MIB,
         since_s=1,
-        hold=held or hold(),
+        terms=held or cap_terms(),
     )
 
 

@@ -15,10 +15,10 @@ TWO = [a_gpu("a", 1000), a_gpu("b", 1000, 1)]
 NOW_S = 10_000.0
 
 
-def entry(*names, mib=100, since_s=10_000, pod="ns/p", hold=None, count=1):
+def entry(*names, mib=100, since_s=10_000, pod="ns/p", terms=None, count=1):
     uuids = tuple(EVERY_GPU if name == EVERY_GPU else f"GPU-{name}" for name in names)
     return Assignment(
-        pod=pod, uuids=uuids, memory_bytes=mib * MIB, since_s=since_s, hold=hold, count=count
+        pod=pod, uuids=uuids, memory_bytes=mib * MIB, since_s=since_s, terms=terms, count=count
     )
 
 

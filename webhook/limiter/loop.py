@@ -110,11 +110,11 @@ class Limiter:
         listed: dict[str, LimitedPod] = {}
         unreadable: list[str] = []
         for uid, one in message.assignments.items():
-            hold = one.hold
-            if hold is None or hold.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
+            terms = one.terms
+            if terms is None or terms.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
                 continue
-            if pod_directories("kubepods", uid) and 0 < hold.cap_bytes < NO_LIMIT:
-                listed[uid] = self._wanted(uid, hold.cap_bytes, one.uuids, now_s)
+            if pod_directories("kubepods", uid) and 0 < terms.cap_bytes < NO_LIMIT:
+                listed[uid] = self._wanted(uid, terms.cap_bytes, one.uuids, now_s)
             else:
                 unreadable.append(one.pod)
         if unreadable:

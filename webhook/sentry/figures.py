@@ -202,7 +202,7 @@ class Figures:
             would_stop, since_s = self._would_stop.get(uid, (None, None))
             yield PodFigures(
                 uid=uid,
-                cap_bytes=promise.hold.cap_bytes if promise.hold else promise.memory_bytes,
+                cap_bytes=promise.terms.cap_bytes if promise.terms else promise.memory_bytes,
                 used_bytes=used_bytes,
                 peak_bytes=self._peaks.get((uid, gpu)),
                 stops=stops.total() if stops else None,

@@ -19,7 +19,7 @@ from webhook.core.enforcement.step import (
     step,
 )
 from webhook.core.placement.assignments import Assignment, Assignments
-from webhook.core.placement.pods import CONFIRMING_S, Hold
+from webhook.core.placement.pods import CONFIRMING_S, CapTerms
 from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.holdings import gives
 from webhook.sentry.scanner import GpuProcess, ProcessScan
@@ -53,7 +53,7 @@ class Judge:
         self._acts = acts
         self.promises: Mapping[str, Assignment] = {}
         """What pods that are judged were promised, by UID as it is compared."""
-        self.terms: Mapping[str, Hold] = {}
+        self.terms: Mapping[str, CapTerms] = {}
         """Terms of these pods, by UID."""
         self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
@@ -71,18 +71,18 @@ class Judge:
         again. Until it holds nothing its last assignment counts. An entry whose terms cannot be
         read counts as missing.
         """
-        read = {uid: one for uid, one in promises.items() if one.hold}
+        read = {uid: one for uid, one in promises.items() if one.terms}
         kept = set().union(*self._holding.values()) - read.keys()
         self.promises = {uid: one for uid, one in self.promises.items() if uid in kept} | {
             uid: one
             for uid, one in read.items()
-            if one.hold and (one.hold.may_act or one.hold.reports)
+            if one.terms and (one.terms.enforce or one.terms.reports)
         }
         self._left = kept & self.promises.keys()
         self._forget_others()
 
     def _forget_others(self) -> None:
-        self.terms = {uid: one.hold for uid, one in self.promises.items() if one.hold}
+        self.terms = {uid: one.terms for uid, one in self.promises.items() if one.terms}
         self._states = {uid: one for uid, one in self._states.items() if uid in self.promises}
         self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self.promises}
 
@@ -115,7 +115,7 @@ class Judge:
         polls = (
             poll_of(one)
             for one in self.terms.values()
-            if one.may_act and one.by is EnforceBy.SENTRY
+            if one.enforce and one.by is EnforceBy.SENTRY
         )
         return min(polls, default=inf)
 
@@ -165,23 +165,23 @@ class Judge:
                     held.setdefault(one.owner.place.pod, []).append((gpu, one))
         return held
 
-    def _is_over(self, uid: str, hold: Hold, held: list[tuple[str, GpuProcess]]) -> bool:
+    def _is_over(self, uid: str, terms: CapTerms, held: list[tuple[str, GpuProcess]]) -> bool:
         """Return True if a pod is over on one GPU; a process without a figure adds nothing."""
-        ceiling_bytes = ceiling_of(hold)
+        ceiling_bytes = ceiling_of(terms)
         figures: dict[str, list[int]] = {}
         for gpu, one in held:
             figures.setdefault(gpu, []).append(one.used_bytes or 0)
         for gpu, listed in figures.items():
             if sum(listed) > ceiling_bytes:
-                counted = self._counted(uid, gpu, hold.cap_bytes)
-                if judged_bytes(listed, counted, hold.cap_bytes) > ceiling_bytes:
+                counted = self._counted(uid, gpu, terms.cap_bytes)
+                if judged_bytes(listed, counted, terms.cap_bytes) > ceiling_bytes:
                     return True
         return False
 
     def _observation(
         self,
         uid: str,
-        hold: Hold,
+        terms: CapTerms,
         held: list[tuple[str, GpuProcess]],
         scan: ProcessScan,
         now_s: float,
@@ -197,7 +197,7 @@ class Judge:
             if now_s - since_s >= HELD_ON_S
         }
         rejected = long_dead | self._rejected.pop(uid, set())
-        counted = {gpu: self._counted(uid, gpu, hold.cap_bytes) for gpu, _ in held}
+        counted = {gpu: self._counted(uid, gpu, terms.cap_bytes) for gpu, _ in held}
         return Observation(
             tuple(usages),
             scan.failed,
@@ -245,37 +245,37 @@ def with_last_terms(read: Assignments, before: Assignments) -> Assignments:
     """
     missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
     return {uid: before[uid] for uid in missing} | {
-        uid: replace(one, hold=before[uid].hold) if one.hold is None and uid in before else one
+        uid: replace(one, terms=before[uid].terms) if one.terms is None and uid in before else one
         for uid, one in read.items()
     }
 
 
-def cap_of(hold: Hold, protected: frozenset[int], *, acts: bool = True) -> Cap:
+def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> Cap:
     """Return what the sentry holds a pod to: the largest process first, then all of the pod."""
-    by_sentry = hold.by is EnforceBy.SENTRY
+    by_sentry = terms.by is EnforceBy.SENTRY
     return Cap(
-        cap_bytes=hold.cap_bytes,
-        tolerance_bytes=hold.tolerance_bytes,
-        grace_s=hold.grace_s if by_sentry else 0.0,
+        cap_bytes=terms.cap_bytes,
+        tolerance_bytes=terms.tolerance_bytes,
+        grace_s=terms.grace_s if by_sentry else 0.0,
         blind_after_s=float("inf"),
         terminate_when_blind=False,
         protected=protected,
-        late_s=hold.late_s if by_sentry else hold.late_s + LATER_S,
+        delay_s=terms.delay_s if by_sentry else terms.delay_s + LATER_S,
         first=First.LARGEST,
         container_after=None,
         pod_after=1,
-        reports_only=not (acts and hold.may_act),
+        reports_only=not (acts and terms.enforce),
     )
 
 
-def poll_of(hold: Hold) -> float:
-    """Return the poll interval in `late_s` of a pod by Sentry, in seconds: all but confirmation."""
-    return max(hold.late_s / 2, hold.late_s - CONFIRMING_S)
+def poll_of(terms: CapTerms) -> float:
+    """Return the poll interval of a pod by Sentry, in seconds: `delay_s` less the confirmation."""
+    return max(terms.delay_s / 2, terms.delay_s - CONFIRMING_S)
 
 
-def ceiling_of(hold: Hold) -> int:
+def ceiling_of(terms: CapTerms) -> int:
     """Return above which sum a pod is over, in bytes."""
-    return hold.cap_bytes + hold.tolerance_bytes
+    return terms.cap_bytes + terms.tolerance_bytes
 
 
 def is_calm(state: StepState) -> bool:

@@ -105,9 +105,9 @@ class Limits:
         limited = self._limited.get((uid, gpu)) if self.proof and self.proof.holds else None
         if limited and limited.hard_bytes <= _cap_bytes(promise):
             return _LATE if limited.late else _DRIVER
-        if promise.hold is None or not promise.hold.may_act:
+        if promise.terms is None or not promise.terms.enforce:
             return ""
-        if enforcement == ENFORCED_BY_SIDECAR and promise.hold.by is EnforceBy.SIDECAR:
+        if enforcement == ENFORCED_BY_SIDECAR and promise.terms.by is EnforceBy.SIDECAR:
             return _SIDECAR
         return _SENTRY if acts else ""
 
@@ -130,7 +130,7 @@ class Limits:
 
 
 def _cap_bytes(promise: Assignment) -> int:
-    return promise.hold.cap_bytes if promise.hold else promise.memory_bytes
+    return promise.terms.cap_bytes if promise.terms else promise.memory_bytes
 
 
 def _text_of(path: str) -> str:

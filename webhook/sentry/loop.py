@@ -379,8 +379,8 @@ class Sentry:
         """Return what a message adds about the sidecar; empty for a pod by Sentry."""
         if self._is_by_sentry(uid):
             return ""
-        late_s = self._judge.terms[uid].late_s + LATER_S
-        return f"; its sidecar did not stop it within {late_s:g} s, so the node's sentry does"
+        delay_s = self._judge.terms[uid].delay_s + LATER_S
+        return f"; its sidecar did not stop it within {delay_s:g} s, so the node's sentry does"
 
     def _report_excess(self, uid: str, action: ReportExcess) -> None:
         """Report once for each excess what would be stopped, in the words of a stop."""

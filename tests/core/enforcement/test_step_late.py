@@ -23,7 +23,7 @@ from webhook.core.enforcement.step import (
     step,
 )
 
-LATE = replace(CAP, late_s=12.0)
+LATE = replace(CAP, delay_s=12.0)
 OVER, UNDER, UNSEEN = using((TRAINER, 1500)), using((TRAINER, 10)), using(fault="x")
 
 
@@ -100,19 +100,19 @@ def test_each_gpu_has_its_own_time():
     st.lists(st.tuples(st.floats(0.1, 30), st.sampled_from("OU?")), max_size=60),
     st.floats(0, 60),
 )
-def test_nothing_is_stopped_before_an_excess_lasted_and_an_excess_that_lasts_is(script, late_s):
+def test_nothing_is_stopped_before_an_excess_lasted_and_an_excess_that_lasts_is(script, delay_s):
     """Time over is bounded by what passed between samples over, from above and from below."""
-    cap = replace(CAP, late_s=late_s)
+    cap = replace(CAP, delay_s=delay_s)
     samples = {"O": OVER, "U": UNDER, "?": UNSEEN}
     state, now_s, longest_s, before = StepState(), 0.0, 0.0, ""
-    script = [*script, *[(LONGEST_STEP_S, "O")] * (20 + int(late_s / LONGEST_STEP_S))]
+    script = [*script, *[(LONGEST_STEP_S, "O")] * (20 + int(delay_s / LONGEST_STEP_S))]
     for since_s, letter in script:
         now_s += since_s
         longest_s += since_s if "U" not in (before, letter) else 0.0
         before = letter if letter != "?" or not before else before
         state, actions = step(state, samples[letter], cap, now_s)
         if [action for action in actions if isinstance(action, Terminate)]:
-            assert longest_s >= late_s - 1e-6
+            assert longest_s >= delay_s - 1e-6
             return
     pytest.fail("nothing was stopped")
 
@@ -136,7 +136,7 @@ def test_an_excess_is_reported_once_when_it_would_be_stopped_and_in_the_same_wor
 
 
 @pytest.mark.parametrize(
-    ("pattern", "late_s", "want"),
+    ("pattern", "delay_s", "want"),
     [
         pytest.param("OOOOUOOOO", 0.0, [1, 6], id="the next excess is reported again"),
         pytest.param("OOOO???OOOO", 0.0, [1], id="what cannot be seen for a moment is the same"),
@@ -144,10 +144,10 @@ def test_an_excess_is_reported_once_when_it_would_be_stopped_and_in_the_same_wor
                      id="one that has to last is over only once as much time has passed"),
     ],
 )  # fmt: skip
-def test_each_excess_is_reported_once(pattern, late_s, want):
+def test_each_excess_is_reported_once(pattern, delay_s, want):
     samples = {"O": BOTH_OVER, "U": WITHIN, "?": UNSEEN}
     script = enumerate(samples[letter] for letter in pattern)
-    log, _ = run_script(script, replace(REPORTING, late_s=late_s))
+    log, _ = run_script(script, replace(REPORTING, delay_s=delay_s))
     assert names(log) == [(second, "ReportExcess") for second in want]
 
 

@@ -191,9 +191,9 @@ def test_a_process_that_is_stopped_in_time_is_not_judged_by_an_old_escalation():
     """A history that is over leaves one process to stop, and one grace."""
     script = [*earlier(), *excess([], MINE), (103, using())]
     _, state = run_script(script)
-    late_s = 103 + 3 * ESCALATION_S
-    state, _ = step(state, using((OTHER, 1500)), CAP, late_s)
-    state, actions = step(state, using((OTHER, 1500)), CAP, late_s + 1)
+    delay_s = 103 + 3 * ESCALATION_S
+    state, _ = step(state, using((OTHER, 1500)), CAP, delay_s)
+    state, actions = step(state, using((OTHER, 1500)), CAP, delay_s + 1)
     assert [type(action) for action in actions] == [Terminate]
     assert actions[0].excess.stops_before == 0
     assert actions[0].excess.used_bytes == 1500 * MIB

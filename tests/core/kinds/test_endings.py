@@ -18,7 +18,7 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import Gpu
 
 BEGAN, ENDED, DELETED = "2026-11-21T10:00:00Z", "2026-11-21T13:12:00Z", "2026-11-21T14:00:00Z"
@@ -28,7 +28,7 @@ STATE = PodState(
     need=Need(16 * GIB),
     node="n1",
     uuids=("GPU-a",),
-    hold=Hold(cap_bytes=16 * GIB, tolerance_bytes=0, late_s=6.5, may_act=True),
+    terms=CapTerms(cap_bytes=16 * GIB, tolerance_bytes=0, delay_s=6.5, enforce=True),
 )
 FINISHED = replace(STATE, finished=True)
 WORDS = TerminationMessage(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)

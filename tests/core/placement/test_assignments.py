@@ -20,10 +20,10 @@ from webhook.core.placement.assignments import (
     read_pod_state,
 )
 from webhook.core.placement.fit import RETRIES, Denial, unknown_gpus
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.quantity import MIB
 
-HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
+HOLD = CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enforce=True)
 
 
 def planned(assignments, pods, one, gpus=TWO, **more):
@@ -93,11 +93,11 @@ def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way():
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
-    new = pod("new", 300, 2, at_binding=False, hold=HOLD)
+    new = pod("new", 300, 2, at_binding=False, terms=HOLD)
     entered = {"old": entry("a", mib=900)} if full else {}
     expected = entered | {
         "new": Assignment(
-            pod="ns/new", uuids=("*",), memory_bytes=300 * MIB, since_s=10_000, hold=HOLD, count=2
+            pod="ns/new", uuids=("*",), memory_bytes=300 * MIB, since_s=10_000, terms=HOLD, count=2
         )
     }
     for gpus in (TWO, []):
@@ -113,15 +113,15 @@ def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
 
 
 def test_entries_whose_terms_could_not_be_read_take_them_from_their_pods():
-    old, new = pod("old", 300, node=NODE, hold=HOLD), pod("new", 300, hold=HOLD)
+    old, new = pod("old", 300, node=NODE, terms=HOLD), pod("new", 300, terms=HOLD)
     entered = {"old": entry("a"), "else": entry("a")}
     result = planned(entered, [old, new], new)
-    assert {uid: one.hold for uid, one in result.assignments.items()} == {
+    assert {uid: one.terms for uid, one in result.assignments.items()} == {
         "old": HOLD,
         "else": None,
         "new": HOLD,
     }
-    again = planned({"old": entry("a"), "new": entry("b")}, [old], replace(new, hold=None))
+    again = planned({"old": entry("a"), "new": entry("b")}, [old], replace(new, terms=None))
     assert again.changed
 
 

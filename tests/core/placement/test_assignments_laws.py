@@ -28,7 +28,7 @@ from webhook.core.placement.assignments import (
     to_ask,
     write_assignments,
 )
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.policy.values import DriverLimit, EnforceBy
 
@@ -37,15 +37,15 @@ UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
     lambda names: tuple(f"GPU-{name}" for name in names)
 )
 HOLDS = st.builds(
-    Hold,
+    CapTerms,
     by=st.sampled_from(EnforceBy),
     grace_s=st.floats(0, 3_600),
     cap_bytes=st.integers(1, 2**63 - 1),
     tolerance_bytes=st.integers(0, 2**63 - 1),
-    late_s=st.floats(0, 86_400),
-    may_act=st.booleans(),
+    delay_s=st.floats(0, 86_400),
+    enforce=st.booleans(),
     limit=st.sampled_from(DriverLimit),
-).filter(lambda hold: not hold.may_act or hold.by is not EnforceBy.NONE)
+).filter(lambda terms: not terms.enforce or terms.by is not EnforceBy.NONE)
 PODS = st.builds(
     pod,
     uid=st.sampled_from("uvwxyz"),
@@ -56,7 +56,7 @@ PODS = st.builds(
     finished=st.booleans(),
     gone=st.booleans(),
     at_binding=st.booleans(),
-    hold=st.none() | HOLDS,
+    terms=st.none() | HOLDS,
 )
 BINDABLE = PODS.filter(lambda one: one.need and not one.finished and one.node != "n2")
 KNOWN = st.lists(PODS, max_size=5, unique_by=lambda one: one.uid).map(
@@ -68,7 +68,7 @@ ENTRIES = st.builds(
     uuids=UUIDS | st.lists(st.text(), min_size=1, max_size=3).map(tuple),
     memory_bytes=st.integers(1, 2**63 - 1),
     since_s=st.integers(0, 2**53),
-    hold=st.none() | HOLDS,
+    terms=st.none() | HOLDS,
 )
 ENTRIES |= ENTRIES.flatmap(
     lambda one: st.integers(1, 64).map(lambda n: replace(one, uuids=(EVERY_GPU,), count=n))
@@ -79,7 +79,7 @@ TIMES = st.floats(0, 1e9)
 
 @given(LISTS)
 def test_what_is_written_is_read(entered):
-    is_whole = all(one.hold for one in entered.values())
+    is_whole = all(one.terms for one in entered.values())
     assert read_assignments(write_assignments(entered)) == (entered, is_whole)
 
 
@@ -129,12 +129,12 @@ def test_it_is_told_exactly_when_the_list_has_changed(entered, pods, one, now_s)
 def test_an_entry_has_the_limit_that_is_written_with_its_gpus(entered, pods, one, now_s, limits):
     pods = pods | {one.uid: one}
     result = plan(NODE, GPUS, entered, pods, one, now_s, driver_limits=limits)
-    if isinstance(result, Plan) and (hold := result.assignments[one.uid].hold):
+    if isinstance(result, Plan) and (terms := result.assignments[one.uid].terms):
         before = entered.get(one.uid)
         limit = one.limit_on(driver_limits=limits)
         assert limit is (one.limit if limits or one.uuids else DriverLimit.OFF)
-        entered_with = before.hold.limit if before and before.hold else DriverLimit.OFF
-        assert hold.limit is limit or (before and hold.limit is entered_with)
+        entered_with = before.terms.limit if before and before.terms else DriverLimit.OFF
+        assert terms.limit is limit or (before and terms.limit is entered_with)
 
 
 @given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda one: one.uid), TIMES)
@@ -171,15 +171,15 @@ def test_who_sees_all_gpus_is_never_denied(entered, pods, one, now_s):
 @given(LISTS, KNOWN)
 def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, pods):
     found = complete(entered, pods)
-    assert {uid: replace(one, hold=entered[uid].hold) for uid, one in found.items()} == entered
+    assert {uid: replace(one, terms=entered[uid].terms) for uid, one in found.items()} == entered
     assert complete(found, pods) is found
     for uid, one in found.items():
-        known = pods[uid].hold if uid in pods else None
-        hold = entered[uid].hold or known
-        if hold and uid in pods and (pods[uid].uuids or entered[uid].hold is None):
+        known = pods[uid].terms if uid in pods else None
+        terms = entered[uid].terms or known
+        if terms and uid in pods and (pods[uid].uuids or entered[uid].terms is None):
             limit = pods[uid].limit if pods[uid].uuids else DriverLimit.OFF
-            hold = replace(hold, limit=limit)
-        assert one.hold == hold
+            terms = replace(terms, limit=limit)
+        assert one.terms == terms
 
 
 @given(LISTS, KNOWN, KNOWN, TIMES)

@@ -24,7 +24,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import Hold, terms_by_rule
+from webhook.core.placement.pods import CapTerms, terms_by_rule
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.patch import apply_patch
@@ -72,11 +72,11 @@ def test_a_bound_pod_is_read_with_all_that_placement_needs():
         uuids=("GPU-a", "GPU-b"),
         finished=False,
         unreadable="",
-        hold=Hold(
+        terms=CapTerms(
             cap_bytes=8 * GIB,
             tolerance_bytes=8 * GIB // 50,
-            late_s=1.5,
-            may_act=False,
+            delay_s=1.5,
+            enforce=False,
             by=EnforceBy.NONE,
         ),
     )
@@ -118,12 +118,12 @@ def test_what_many_pods_have_in_common_is_in_memory_once():
     raw = json.dumps(stored("8Gi", containers=[asking("8Gi", from_field())], **more))
     one, other = (read_pod_state(json.loads(raw)) for _ in range(2))
     written = write_assignments(
-        {"u": Assignment(pod=one.name, uuids=one.uuids, memory_bytes=1, since_s=1, hold=one.hold)}
+        {"u": Assignment(pod=one.name, uuids=one.uuids, memory_bytes=1, since_s=1, terms=one.terms)}
     )
     (entry,) = read_assignments(json.loads(json.dumps(written)))[0].values()
-    assert entry.hold is one.hold
+    assert entry.terms is one.terms
     assert (one.node, one.uuids) == (NODE, ("GPU-a",))
-    assert one.hold is other.hold
+    assert one.terms is other.terms
     assert one.node is other.node
     assert one.uuids[0] is other.uuids[0] is entry.uuids[0]
 
@@ -300,8 +300,8 @@ def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement, by):
     policy = a_policy(a_rule(placement=placement, enforcement={"by": by}))
     decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
-    hold = terms_by_rule(state, policy, UNKNOWN)
-    assert (hold.cap_bytes, hold.by) == (demand.per_gpu_bytes, by)
+    terms = terms_by_rule(state, policy, UNKNOWN)
+    assert (terms.cap_bytes, terms.by) == (demand.per_gpu_bytes, by)
     at_binding = placement is Placement.BINDING
     assert (state.need, state.at_binding) == (Need(demand.per_gpu_bytes, count), at_binding)
     assert state.unreadable == ""

@@ -16,14 +16,14 @@ from webhook.core.placement.assignments import (
     to_adopt,
     to_ask,
 )
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import DriverLimit
 
 HOLD, OTHER = (
-    Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True),
-    Hold(cap_bytes=1, tolerance_bytes=0, late_s=0.0, may_act=False),
+    CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enforce=True),
+    CapTerms(cap_bytes=1, tolerance_bytes=0, delay_s=0.0, enforce=False),
 )
 
 
@@ -47,24 +47,24 @@ def test_pods_that_have_gpus_here_are_entered_where_the_list_was_lost(known, ado
 
 @pytest.mark.parametrize("gpus", ["", "b"])
 def test_a_pod_that_sees_all_gpus_is_adopted_with_all_whatever_it_names(gpus):
-    known = pod("p", 300, node=NODE, gpus=gpus, at_binding=False, hold=HOLD)
+    known = pod("p", 300, node=NODE, gpus=gpus, at_binding=False, terms=HOLD)
     assert adopt(NODE, {}, [known], 77.9) == {
         "p": Assignment(
-            pod="ns/p", uuids=(EVERY_GPU,), memory_bytes=300 * MIB, since_s=77, hold=HOLD
+            pod="ns/p", uuids=(EVERY_GPU,), memory_bytes=300 * MIB, since_s=77, terms=HOLD
         )
     }
 
 
 def test_what_is_entered_already_is_not_changed_by_adopting():
-    known = pod("p", 300, node=NODE, gpus="b", hold=HOLD)
-    entered = {"p": entry("a", since_s=1, hold=OTHER), "q": entry("b")}
+    known = pod("p", 300, node=NODE, gpus="b", terms=HOLD)
+    entered = {"p": entry("a", since_s=1, terms=OTHER), "q": entry("b")}
     assert adopt(NODE, entered, [known], NOW_S) == entered
 
 
 def test_entries_without_readable_terms_take_those_of_their_pods():
-    pods = [pod("p", 300, node=NODE, gpus="b", hold=HOLD), pod("q", 300, node=NODE, gpus="b")]
+    pods = [pod("p", 300, node=NODE, gpus="b", terms=HOLD), pod("q", 300, node=NODE, gpus="b")]
     old = {"p": entry("a", since_s=1), "q": entry("b"), "unknown": entry("b")}
-    new = old | {"p": entry("a", since_s=1, hold=HOLD)}
+    new = old | {"p": entry("a", since_s=1, terms=HOLD)}
     known = {one.uid: one for one in pods}
     assert complete(old, known) == adopt(NODE, old, pods, NOW_S) == new
     assert complete(new, known) is new
@@ -75,11 +75,11 @@ def test_entries_without_readable_terms_take_those_of_their_pods():
 @pytest.mark.parametrize("gpus", ["b", ""])
 def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promised, gpus):
     """Two bindings of one pod may see two states of its node, and the pod keeps the first."""
-    known = {"p": pod("p", 300, node=NODE, gpus=gpus, hold=replace(OTHER, limit=promised))}
-    old = {"p": entry("a", since_s=1, hold=replace(HOLD, limit=entered))}
+    known = {"p": pod("p", 300, node=NODE, gpus=gpus, terms=replace(OTHER, limit=promised))}
+    old = {"p": entry("a", since_s=1, terms=replace(HOLD, limit=entered))}
     new = complete(old, known)
     limit = promised if gpus else entered
-    assert new == {"p": entry("a", since_s=1, hold=replace(HOLD, limit=limit))}
+    assert new == {"p": entry("a", since_s=1, terms=replace(HOLD, limit=limit))}
     assert complete(new, known) is new
 
 

@@ -22,7 +22,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import DriverLimit, EnforceBy
@@ -42,12 +42,12 @@ def test_a_name_that_would_be_too_long_is_a_digest_of_its_own():
 
 
 ENFORCED = [by for by in EnforceBy if by is not EnforceBy.NONE]
-HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
-UNENFORCED = replace(HOLD, late_s=0.2, may_act=False, by=EnforceBy.NONE, grace_s=0.0)
+HOLD = CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enforce=True)
+UNENFORCED = replace(HOLD, delay_s=0.2, enforce=False, by=EnforceBy.NONE, grace_s=0.0)
 ENTERED = {
-    "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
-    "u-1": entry("a", mib=1, since_s=6, pod="ns/one", hold=HOLD),
-    "u-3": entry("*", mib=1, since_s=7, hold=UNENFORCED, count=2),
+    "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", terms=HOLD),
+    "u-1": entry("a", mib=1, since_s=6, pod="ns/one", terms=HOLD),
+    "u-3": entry("*", mib=1, since_s=7, terms=UNENFORCED, count=2),
 }
 
 
@@ -163,9 +163,9 @@ HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "by": "Sidecar", "grace_s": 5, "a
 
 def test_what_a_pod_is_held_to_is_read():
     read = read_assignments({"assignments": written(**HELD)})
-    hold = Hold(cap_bytes=5, tolerance_bytes=0, late_s=6.0, may_act=True)
+    terms = CapTerms(cap_bytes=5, tolerance_bytes=0, delay_s=6.0, enforce=True)
     assert read == (
-        {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)},
+        {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, terms=terms)},
         True,
     )
 
@@ -216,7 +216,7 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
     """Nobody acts on it, and once the pods are read it is written again (`adopt`)."""
     read, whole = read_assignments({"assignments": written(**HELD | change)})
     assert read == {
-        "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=None)
+        "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, terms=None)
     }
     assert not whole
 
@@ -231,17 +231,19 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
     ],
 )
 def test_who_enforces_whether_it_stops_or_reports_and_the_limit_are_kept(by, act, report, limit):
-    hold = Hold(
+    terms = CapTerms(
         cap_bytes=5,
         tolerance_bytes=0,
-        late_s=6.0,
-        may_act=act,
+        delay_s=6.0,
+        enforce=act,
         reports=report,
         limit=limit,
         by=by,
         grace_s=0.5,
     )
-    entered = {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)}
+    entered = {
+        "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, terms=terms)
+    }
     data = write_assignments(entered)
     assert read_assignments(data) == (entered, True)
     assert ("report" in data["assignments"]) is report

@@ -20,7 +20,7 @@ from webhook.core.nvidia.programs import CONTEXT_BYTES
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement import pods
 from webhook.core.placement.assignments import Assignment, read_pod_state, write_assignments
-from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction, terms_by_rule
+from webhook.core.placement.pods import CapTerms, gpu_annotations, memory_fraction, terms_by_rule
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN, Cluster
@@ -45,14 +45,14 @@ LIMIT, LIMIT_OF_GPU = (
     }
     for key in ("driver-limit", "gpu")
 )
-ALONE = Hold(
+ALONE = CapTerms(
     cap_bytes=8 * GIB,
     tolerance_bytes=8 * GIB // 50,
-    late_s=1.5,
-    may_act=False,
+    delay_s=1.5,
+    enforce=False,
     by=EnforceBy.NONE,
 )
-SENTRY = replace(ALONE, may_act=True, by=EnforceBy.SENTRY)
+SENTRY = replace(ALONE, enforce=True, by=EnforceBy.SENTRY)
 ADMITTED = {"vramwarden.io/admitted": "v1 a 0123456789ab"}
 
 
@@ -77,16 +77,16 @@ def state_of(*init, asked=tuple, **more):
 
 def held_to(*init, **more):
     """Return the terms that are read from such a pod."""
-    return state_of(*init, **more).hold
+    return state_of(*init, **more).terms
 
 
 @pytest.mark.parametrize("placement", Placement)
 @pytest.mark.parametrize("excess", OnExcess)
 @pytest.mark.parametrize(
-    ("by", "late_s"),
+    ("by", "delay_s"),
     [(EnforceBy.SIDECAR, 60.2), (EnforceBy.SENTRY, 0.2), (EnforceBy.NONE, 0.2)],
 )
-def test_the_terms_of_a_mutated_pod_are_its_rules(by, late_s, excess, placement):
+def test_the_terms_of_a_mutated_pod_are_its_rules(by, delay_s, excess, placement):
     enforcement = {
         "by": by,
         "tolerance": "1048576",
@@ -100,11 +100,11 @@ def test_the_terms_of_a_mutated_pod_are_its_rules(by, late_s, excess, placement)
     decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
     enforced = by is not EnforceBy.NONE
     state = read_pod_state(apply_patch(raw, decision.patch))
-    assert terms_by_rule(state, policy, UNKNOWN) == Hold(
+    assert terms_by_rule(state, policy, UNKNOWN) == CapTerms(
         cap_bytes=8 * GIB,
         tolerance_bytes=2**20,
-        late_s=late_s,
-        may_act=enforced and excess is OnExcess.STOP,
+        delay_s=delay_s,
+        enforce=enforced and excess is OnExcess.STOP,
         reports=enforced and excess is OnExcess.REPORT,
         by=by,
         grace_s=60.0,
@@ -175,7 +175,7 @@ def test_the_rule_that_admitted_a_pod_has_its_terms_or_the_first_that_matches(ru
     )
     cluster = Cluster(namespaces={"team-a": {"tier": "gold"}})
     by = EnforceBy.NONE if grace_s == 2 else EnforceBy.SENTRY
-    expected = replace(ALONE, by=by, may_act=by is EnforceBy.SENTRY, grace_s=grace_s)
+    expected = replace(ALONE, by=by, enforce=by is EnforceBy.SENTRY, grace_s=grace_s)
     assert terms_by_rule(state, policy, cluster) == expected
     assert state.admission.subject.pod_labels.keys() <= policy.pod_labels
 
@@ -187,7 +187,7 @@ def test_terms_that_depend_on_labels_of_a_namespace_wait_until_they_are_known():
     assert terms_by_rule(state, a_policy(other(), by_labels), UNKNOWN) is None
     assert terms_by_rule(state, a_policy(other()), UNKNOWN).grace_s == 2
     by_sidecar = state_of(enforcer(), annotations=ADMITTED)
-    assert terms_by_rule(by_sidecar, a_policy(by_labels), UNKNOWN) == by_sidecar.hold
+    assert terms_by_rule(by_sidecar, a_policy(by_labels), UNKNOWN) == by_sidecar.terms
 
 
 @pytest.mark.parametrize(
@@ -217,25 +217,25 @@ def test_a_pod_without_a_well_formed_mark_was_not_mutated_and_is_measured_only(m
 
 def test_a_cap_is_at_most_the_amount_in_resources():
     for cap, expected in ((3 * GIB, 3 * GIB), (8 * GIB, 8 * GIB), (8 * GIB + 1, 8 * GIB)):
-        hold = held_to(enforcer(variable("VRAM_CAP_BYTES", str(cap))))
-        assert (hold.cap_bytes, hold.tolerance_bytes) == (expected, expected // 50)
-        assert (hold.by, hold.may_act) == (EnforceBy.SIDECAR, True)
+        terms = held_to(enforcer(variable("VRAM_CAP_BYTES", str(cap))))
+        assert (terms.cap_bytes, terms.tolerance_bytes) == (expected, expected // 50)
+        assert (terms.by, terms.enforce) == (EnforceBy.SIDECAR, True)
 
 
 def test_who_takes_nothing_is_held_to_nothing():
-    assert read_pod_state(a_pod(initContainers=[enforcer()])).hold is None
+    assert read_pod_state(a_pod(initContainers=[enforcer()])).terms is None
 
 
 def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
-    def late_s(poll, grace):
+    def delay_s(poll, grace):
         env = zip(NAMES, ("5", "0", poll, grace, ""), strict=True)
-        return held_to(enforcer(*(variable(*each) for each in env))).late_s
+        return held_to(enforcer(*(variable(*each) for each in env))).delay_s
 
     assert pods.CONFIRMING_S == guard.JUDGING_S
-    assert late_s("", "") == 1 + 0.5 + 5
-    assert late_s("60s", "1h") == 60 + 0.5 + 3600
-    assert late_s("100ms", "0s") == 0.2
-    assert late_s("100ms", "100ms") == 0.3  # the sum of three floats has many more digits
+    assert delay_s("", "") == 1 + 0.5 + 5
+    assert delay_s("60s", "1h") == 60 + 0.5 + 3600
+    assert delay_s("100ms", "0s") == 0.2
+    assert delay_s("100ms", "100ms") == 0.3  # the sum of three floats has many more digits
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
 def test_a_pod_without_one_sidecar_that_can_be_read_has_none(init):
     assert held_to(*init) == ALONE
     state = state_of(*init, annotations=ADMITTED)
-    assert (state.hold, state.admission.rule) == (SENTRY, "a")
+    assert (state.terms, state.admission.rule) == (SENTRY, "a")
 
 
 LABEL = "vramwarden.io/driver-limit"
@@ -324,7 +324,7 @@ def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
         "true" if promised == "Require" else None
     )
     assert state.limit is promised
-    entry = Assignment(pod="a/b", uuids=("x",), memory_bytes=5, since_s=6, hold=state.hold)
+    entry = Assignment(pod="a/b", uuids=("x",), memory_bytes=5, since_s=6, terms=state.terms)
     ((line,),) = map(str.splitlines, write_assignments({"u": entry}).values())
     assert json.loads(line).get("limit", "Off") == promised
     given = gpu_annotations(("GPU-a",), [SMALL], DeviceNames.UUID, 6000 * MIB, state.limit)
@@ -353,20 +353,20 @@ TEXTS = st.one_of(
 @example({"VRAM_CAP_BYTES": "100", "VRAM_TOLERANCE": "2.5%", "VRAM_POLL_INTERVAL": "200ms"})
 def test_it_is_what_the_sidecar_reads_itself(environment):
     env = [variable(*each) for each in environment.items()]
-    hold = held_to(enforcer(env=env))
+    terms = held_to(enforcer(env=env))
     try:
         settings = read_settings(environment)
     except SettingsError:
-        assert hold == ALONE
+        assert terms == ALONE
     else:
         cap_bytes = str(min(settings.cap_bytes, 8 * GIB))  # at most the amount in resources
         settings = read_settings(environment | {"VRAM_CAP_BYTES": cap_bytes})
-        late_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
-        assert hold == Hold(
+        delay_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
+        assert terms == CapTerms(
             cap_bytes=settings.cap_bytes,
             tolerance_bytes=settings.tolerance_bytes,
-            late_s=pytest.approx(late_s),
-            may_act=settings.stops,
+            delay_s=pytest.approx(delay_s),
+            enforce=settings.stops,
             reports=not settings.stops,
             grace_s=settings.grace_s,
         )

@@ -32,7 +32,7 @@ from webhook.core.placement.assignments import (
     read_assignments,
 )
 from webhook.core.placement.binding_review import Binding, BindingVerdict
-from webhook.core.placement.pods import Hold, terms_by_rule
+from webhook.core.placement.pods import CapTerms, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
@@ -500,7 +500,7 @@ class Replica:
         if self.knows:
             self.resync()
 
-    def _terms(self, pod: PodState) -> Hold | None:
+    def _terms(self, pod: PodState) -> CapTerms | None:
         return terms_by_rule(pod, self.world.policy, self.world.cluster)
 
     def run(self, work: Callable[[], None]) -> Task:

@@ -31,7 +31,7 @@ from webhook.core.placement.assignments import (
 )
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
 from webhook.core.placement.fit import unguarded_node, unlimited_node
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster
@@ -44,7 +44,7 @@ from webhook.names import (
 )
 from webhook.server.placement import binder
 
-HELD = Hold(cap_bytes=6 * MIB, tolerance_bytes=125_829, late_s=6.5, may_act=True)
+HELD = CapTerms(cap_bytes=6 * MIB, tolerance_bytes=125_829, delay_s=6.5, enforce=True)
 """What a pod of 6 MiB is held to."""
 SIDECAR, BY_SENTRY, NONE = EnforceBy
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
@@ -323,7 +323,7 @@ def test_a_pod_that_sees_all_gpus_is_entered_before_it_is_bound(world, first, se
     rival, small = create(world, 6, 4)
     assert says(first.bind(uid)) == UNTOUCHED
     (entry,) = world.assignments("n0").values()
-    assert (entry.uuids, entry.memory_bytes, entry.hold) == ((EVERY_GPU,), 6 * MIB, HELD)
+    assert (entry.uuids, entry.memory_bytes, entry.terms) == ((EVERY_GPU,), 6 * MIB, HELD)
     assert second.bind(rival).outcome is DENIED  # which has not heard of its binding
     assert second.bind(small).outcome is PLACED
     assert says(second.bind(uid)) == UNTOUCHED
@@ -407,7 +407,7 @@ def test_tidying_enters_who_was_bound_past_us(world, first, second):
         named: ("G0-0",),
         missed: (EVERY_GPU,),
     }
-    assert found[missed].hold == HELD
+    assert found[missed].terms == HELD
     assert terms_of(world, named) == (NONE, False, 5)
     first.resync()
     world.asked.clear()
@@ -456,7 +456,7 @@ def test_tidying_restores_terms_that_were_removed(world, first, second):
     (uid,) = create(world, 2)
     first.bind(uid)
     written = world.assignments("n0")
-    without = {uid: replace(written[uid], hold=None)}
+    without = {uid: replace(written[uid], terms=None)}
     world.spoil("n0", **write_assignments(without))
     world.resync()
     second.tidy_now()
@@ -474,7 +474,7 @@ def test_tidying_writes_the_limit_that_a_pod_has(world, first):
     world.commit(uid, "n0", {GPU_ANNOTATION: "G0-0"})
     world.resync()
     first.tidy_now()
-    assert world.assignments("n0")[uid].hold.limit is DriverLimit.OFF
+    assert world.assignments("n0")[uid].terms.limit is DriverLimit.OFF
 
 
 def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, first):
@@ -489,8 +489,8 @@ def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, fi
 
 def terms_of(world, uid, node="n0"):
     """Return what an entry has of a pod's terms: the enforcer, whether it may act, the grace."""
-    hold = world.assignments(node)[uid].hold
-    return hold and (hold.by, hold.may_act, hold.grace_s)
+    terms = world.assignments(node)[uid].terms
+    return terms and (terms.by, terms.enforce, terms.grace_s)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -885,7 +885,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DRIVER_LIMIT)
     assert verdict.message == unlimited_node("n0").sentence
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
-    assert world.assignments("n0")[auto].hold.limit is DriverLimit.OFF
+    assert world.assignments("n0")[auto].terms.limit is DriverLimit.OFF
     world.limit("n0", proven=True)  # of which this replica has not heard
     verdict = first.bind(requiring, arrives=False)
     assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
@@ -897,7 +897,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     world.hear_node()
     assert first.bind(requiring).outcome is DENIED  # although it is entered
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
-    limits = {uid: one.hold.limit for uid, one in world.assignments("n0").items()}
+    limits = {uid: one.terms.limit for uid, one in world.assignments("n0").items()}
     assert limits == {auto: DriverLimit.OFF, requiring: DriverLimit.REQUIRE}
 
 
@@ -929,4 +929,4 @@ def test_fraction_entry_and_annotation_agree_also_when_the_label_changes(proven,
     world.hear_node()
     assert first.bind(uid).annotations == given
     limit = DriverLimit.AUTO if proven else DriverLimit.OFF
-    assert world.assignments("n0")[uid].hold.limit is limit
+    assert world.assignments("n0")[uid].terms.limit is limit

@@ -216,11 +216,11 @@ def check_terms(world, node, known):
     for uid, entry in world.assignments(node).items():
         pod = world.pods.get(uid)
         if pod:
-            assert entry.hold.by is world.by(uid)
-            assert entry.hold.may_act is (entry.hold.by is not EnforceBy.NONE)
-            assert entry.hold.cap_bytes == entry.memory_bytes == pod.need.memory_bytes
+            assert entry.terms.by is world.by(uid)
+            assert entry.terms.enforce is (entry.terms.by is not EnforceBy.NONE)
+            assert entry.terms.cap_bytes == entry.memory_bytes == pod.need.memory_bytes
         if pod and pod.node == node and pod.uuids and not pod.finished:
-            assert known.setdefault((node, uid), entry.hold) == entry.hold
+            assert known.setdefault((node, uid), entry.terms) == entry.terms
 
 
 def check_given(world, uid):
@@ -231,7 +231,7 @@ def check_given(world, uid):
     # Amounts are a few MiB here, so half of the cap is more than the cap less a context.
     fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
     limit = given.get(DRIVER_LIMIT_ANNOTATION)
-    assert entry.hold.limit is pod.limit is DriverLimit(limit or "Off")
+    assert entry.terms.limit is pod.limit is DriverLimit(limit or "Off")
     assert limit or not world.requires_limit(uid)
     expected = {
         GPU_ANNOTATION: ",".join(entry.uuids),

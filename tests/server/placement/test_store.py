@@ -19,16 +19,18 @@ from webhook.core.placement.assignments import (
     write_whole,
 )
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
 NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
-HOLD = Hold(cap_bytes=5 * MIB, tolerance_bytes=0, late_s=6.5, may_act=True)
+HOLD = CapTerms(cap_bytes=5 * MIB, tolerance_bytes=0, delay_s=6.5, enforce=True)
 ENTRY = {
-    "p1": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7, hold=HOLD)
+    "p1": Assignment(
+        pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7, terms=HOLD
+    )
 }
 ANSWER = Whole("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"

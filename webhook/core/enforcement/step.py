@@ -127,7 +127,7 @@ class Cap:
     terminate_when_blind: bool
     protected: frozenset[int]
     """Pids that are never stopped: PID 1, the enforcer itself."""
-    late_s: float = 0.0
+    delay_s: float = 0.0
     """For how long a sum must have been over before anything is stopped, in seconds, besides
     `CONFIRMATIONS` samples. Time within the cap takes as much off, so a process that is started
     again does not begin at zero."""
@@ -339,7 +339,7 @@ def step(
     )
     state = replace(state, reported=_still_over(state, observation, judged, cap))
     for gpu in sorted(state.over):
-        late = state.lateness[gpu].over_s >= cap.late_s
+        late = state.lateness[gpu].over_s >= cap.delay_s
         if gpu in state.reported:
             # Nothing waits to be confirmed, so it may be measured as seldom as within the cap.
             state = replace(state, over={**state.over, gpu: 0})
@@ -404,7 +404,7 @@ def _count_time_over(
         before = lateness.get(gpu, Lateness(0.0, now_s, over))
         over_s, since_s = before.over_s, now_s - before.at_s
         if over and before.over:
-            over_s = min(over_s + min(since_s, LONGEST_STEP_S), cap.late_s)
+            over_s = min(over_s + min(since_s, LONGEST_STEP_S), cap.delay_s)
         elif not over and not before.over:
             over_s = max(over_s - since_s, 0.0)
         lateness[gpu] = Lateness(over_s, now_s, over)

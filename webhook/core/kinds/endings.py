@@ -85,7 +85,7 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
         node=state.node,
         workload=workload_of(metadata),
         gpu_count=state.need.gpu_count,
-        asked_bytes=state.hold.cap_bytes if state.hold else state.need.memory_bytes,
+        asked_bytes=state.terms.cap_bytes if state.terms else state.need.memory_bytes,
         began_s=ended_s if began_s is None else began_s,
         ended_s=ended_s,
         over=over,

@@ -28,12 +28,12 @@ from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
     Admission,
-    Hold,
+    CapTerms,
     counted_need,
     named_gpus,
-    promised,
     read_terms,
-    shared_hold,
+    shared_terms,
+    with_limit,
 )
 from webhook.core.pod.fields import Json, as_object, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -93,7 +93,7 @@ class Assignment:
     """On each of them."""
     since_s: int
     """Unix time at which it was entered."""
-    hold: Hold | None = None
+    terms: CapTerms | None = None
     """None if it cannot be read; then the sentry only measures the pod."""
     count: int = 1
     """Of `EVERY_GPU`, for how many GPUs its pod asked: so often the amount was promised."""
@@ -144,7 +144,7 @@ class PodState:
     before the API server confirms it."""
     unreadable: str = ""
     """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
-    hold: Hold | None = None
+    terms: CapTerms | None = None
     """Its terms as read from the pod; None if it needs nothing."""
     admission: Admission | None = None
     """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
@@ -159,7 +159,7 @@ class PodState:
     @property
     def limit(self) -> DriverLimit:
         """What it is promised of the driver's limit."""
-        return self.hold.limit if self.hold else DriverLimit.OFF
+        return self.terms.limit if self.terms else DriverLimit.OFF
 
     def limit_on(self, *, driver_limits: bool) -> DriverLimit:
         """Return its driver's limit on a node whose driver has limits, or has none.
@@ -169,9 +169,9 @@ class PodState:
         return self.limit if driver_limits or self.uuids else DriverLimit.OFF
 
 
-Terms = Callable[[PodState], Hold | None]
+Terms = Callable[[PodState], CapTerms | None]
 """Returns the terms of a pod that is entered; None if they cannot be known now."""
-AS_READ: Final[Terms] = attrgetter("hold")
+AS_READ: Final[Terms] = attrgetter("terms")
 """Terms as read from the pod, whatever its rule."""
 
 
@@ -187,7 +187,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
         need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
-        hold, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
+        terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
     # Many pods have the same GPUs, and the same node.
@@ -202,7 +202,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         finished=finished,
         gone=False,
         unreadable=unreadable,
-        hold=hold,
+        terms=terms,
         admission=admission,
     )
     return _waiting(found, pod)
@@ -338,15 +338,15 @@ def _entry(
     memory_bytes: int,
     now_s: float,
     limit: DriverLimit,
-    terms: Terms,
+    find_terms: Terms,
 ) -> Assignment:
-    count, hold = _asked_for(pod, uuids), terms(pod)
+    count, terms = _asked_for(pod, uuids), find_terms(pod)
     return Assignment(
         pod=pod.name,
         uuids=uuids,
         memory_bytes=memory_bytes,
         since_s=int(now_s),
-        hold=hold and promised(hold, limit),
+        terms=terms and with_limit(terms, limit),
         count=count,
     )
 
@@ -356,13 +356,13 @@ def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
     return min(pod.need.gpu_count, MOST_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
-def _completed(one: Assignment, pod: PodState | None, terms: Terms) -> Assignment:
+def _completed(one: Assignment, pod: PodState | None, find_terms: Terms) -> Assignment:
     if pod is None:
         return one
-    hold = one.hold or terms(pod)
-    if hold and (pod.uuids or one.hold is None):
-        hold = promised(hold, pod.limit_on(driver_limits=False))
-    return one if hold is one.hold else replace(one, hold=hold)
+    terms = one.terms or find_terms(pod)
+    if terms and (pod.uuids or one.terms is None):
+        terms = with_limit(terms, pod.limit_on(driver_limits=False))
+    return one if terms is one.terms else replace(one, terms=terms)
 
 
 def complete(
@@ -519,13 +519,13 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
 
     No line is longer than some 4 KiB, whatever anybody wrote on the pod (`counted.named_gpus`).
     """
-    holds = {id(one.hold): one.hold for one in assignments.values()}
-    ends = {number: _write_hold(hold) for number, hold in holds.items()}  # many have the same
+    by_id = {id(one.terms): one.terms for one in assignments.values()}
+    ends = {number: _write_terms(terms) for number, terms in by_id.items()}  # many have the same
     lines = (
         f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
         f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
         f'"memory": {one.memory_bytes}, "since": {one.since_s}'
-        f"{_write_count(one.count)}{ends[id(one.hold)]}}}\n"
+        f"{_write_count(one.count)}{ends[id(one.terms)]}}}\n"
         for uid, one in assignments.items()
     )
     return {_KEY: "".join(lines)}
@@ -535,14 +535,14 @@ def _write_count(count: int) -> str:
     return f', "count": {count}' if count > 1 else ""
 
 
-def _write_hold(hold: Hold | None) -> str:
-    if hold is None:
+def _write_terms(terms: CapTerms | None) -> str:
+    if terms is None:
         return ""
     return (
-        f', "cap": {hold.cap_bytes}, "tolerance": {hold.tolerance_bytes}, '
-        f'"late_s": {hold.late_s}, "by": "{hold.by}", "grace_s": {hold.grace_s}, '
-        f'"act": {"true" if hold.may_act else "false"}'
-        f"{_REPORTS if hold.reports else ''}{_LIMITS[hold.limit]}"
+        f', "cap": {terms.cap_bytes}, "tolerance": {terms.tolerance_bytes}, '
+        f'"late_s": {terms.delay_s}, "by": "{terms.by}", "grace_s": {terms.grace_s}, '
+        f'"act": {"true" if terms.enforce else "false"}'
+        f"{_REPORTS if terms.reports else ''}{_LIMITS[terms.limit]}"
     )
 
 
@@ -569,7 +569,7 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
         else:
             uid, one = found
             read[uid] = one
-            whole = whole and one.hold is not None
+            whole = whole and one.terms is not None
     return read, whole and len(read) == len(lines)
 
 
@@ -601,22 +601,22 @@ def _read_entry(line: str) -> tuple[str, Assignment] | None:
             uuids=tuple(map(intern, gpus)),
             memory_bytes=memory,
             since_s=since,
-            hold=_read_hold(entry),
+            terms=_read_terms(entry),
             count=count,
         )
     return None
 
 
-def _read_hold(entry: Json) -> Hold | None:
-    cap, tolerance, late_s, act = map(entry.get, ("cap", "tolerance", "late_s", "act"))
+def _read_terms(entry: Json) -> CapTerms | None:
+    cap, tolerance, delay_s, act = map(entry.get, ("cap", "tolerance", "late_s", "act"))
     by, grace_s = map(entry.get, ("by", "grace_s"))
     reports, limit = entry.get("report", False), entry.get("limit", "Off")
     if (
         type(cap) is type(tolerance) is int
         and 0 < cap <= MAX_BYTES
         and 0 <= tolerance <= MAX_BYTES
-        and (type(late_s) is int or type(late_s) is float)
-        and 0 <= late_s <= LONGEST_LATE_S
+        and (type(delay_s) is int or type(delay_s) is float)
+        and 0 <= delay_s <= LONGEST_LATE_S
         and (type(grace_s) is int or type(grace_s) is float)
         and 0 <= grace_s <= LONGEST_GRACE_S
         and type(by) is str
@@ -627,11 +627,11 @@ def _read_hold(entry: Json) -> Hold | None:
         and type(limit) is str
         and limit in _LIMITS
     ):
-        return shared_hold(
+        return shared_terms(
             cap_bytes=cap,
             tolerance_bytes=tolerance,
-            late_s=float(late_s),
-            may_act=act,
+            delay_s=float(delay_s),
+            enforce=act,
             reports=reports,
             by=EnforceBy(by),
             grace_s=float(grace_s),

@@ -118,15 +118,15 @@ def _requested(container: Container) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class CapTerms:
     """A pod's cap on each of its GPUs, and its terms: the sentry's input."""
 
     cap_bytes: int
     tolerance_bytes: int
-    late_s: float
+    delay_s: float
     """Delay of the sentry, in seconds: one poll and one confirmation, and by Sidecar also the
     grace, which a healthy sidecar may take."""
-    may_act: bool
+    enforce: bool
     """Whether the sentry may stop the pod; otherwise it is only measured."""
     reports: bool = False
     """Whether the sentry, which may not stop the pod, reports what it would stop."""
@@ -151,7 +151,7 @@ class Admission:
 
 def read_terms(
     pod: Pod, memory_bytes: int, asked: Callable[[], Iterable[str]]
-) -> tuple[Hold, Admission | None]:
+) -> tuple[CapTerms, Admission | None]:
     """Return a pod's terms, given its amount on each GPU; never fails.
 
     | containers of the reserved name | their variables | `admitted` | terms |
@@ -200,7 +200,7 @@ def _shared_admission(
     return Admission(rule, subject)
 
 
-def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> Hold | None:
+def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms | None:
     """Return the terms of a pod under the policy in force.
 
     | the pod | the policy has | terms |
@@ -215,7 +215,7 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> Hold | Non
     """
     admission = pod.admission
     if admission is None or pod.need is None:
-        return pod.hold
+        return pod.terms
     memory_bytes, namespace = pod.need.memory_bytes, admission.subject.namespace
     subject = replace(admission.subject, namespace_labels=cluster.labels_of(namespace))
     admitting = (rule for rule in policy.rules if rule.name == admission.rule)
@@ -237,21 +237,21 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> Hold | Non
     )
 
 
-shared_hold = lru_cache(maxsize=1024)(Hold)
+shared_terms = lru_cache(maxsize=1024)(CapTerms)
 """Return the one value for all pods with the same terms: many have the same."""
 
 
-def promised(hold: Hold, limit: DriverLimit) -> Hold:
+def with_limit(terms: CapTerms, limit: DriverLimit) -> CapTerms:
     """Return the same terms with this driver's limit."""
-    return hold if hold.limit is limit else _limited(hold, limit)
+    return terms if terms.limit is limit else _limited(terms, limit)
 
 
 @lru_cache(maxsize=1024)
-def _limited(hold: Hold, limit: DriverLimit) -> Hold:
-    return replace(hold, limit=limit)
+def _limited(terms: CapTerms, limit: DriverLimit) -> CapTerms:
+    return replace(terms, limit=limit)
 
 
-def _of_sidecar(pod: Pod, memory_bytes: int) -> Hold | None:
+def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
     written = _written(pod)
     if written is None:
         return None
@@ -306,20 +306,20 @@ def _terms(
     grace: str = "",
     excess: str = "",
     limit: str = DriverLimit.OFF,
-) -> Hold:
+) -> CapTerms:
     """Return terms; an empty text stands for the default. Raises ValueError."""
     stops = parse_stops(excess)
     tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
     poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)
-    late_s = poll_s + min(poll_s, CONFIRMING_S)
+    delay_s = poll_s + min(poll_s, CONFIRMING_S)
     if by is EnforceBy.SIDECAR:
-        late_s += grace_s
+        delay_s += grace_s
     enforced = by is not EnforceBy.NONE
-    return shared_hold(
+    return shared_terms(
         cap_bytes=cap_bytes,
         tolerance_bytes=tolerance_bytes,
-        late_s=round(late_s, 3),
-        may_act=enforced and stops,
+        delay_s=round(delay_s, 3),
+        enforce=enforced and stops,
         reports=enforced and not stops,
         by=by,
         grace_s=grace_s,

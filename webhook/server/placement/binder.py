@@ -497,8 +497,8 @@ class Binder:
                 # A dry run is not entered.
                 entered = made.assignments.get(job.pod.uid)
                 limit = (
-                    entered.hold.limit
-                    if entered and entered.hold
+                    entered.terms.limit
+                    if entered and entered.terms
                     else job.pod.limit_on(driver_limits=node.driver_limit)
                 )
                 given = gpu_annotations(got, node.gpus, names, cap_bytes, limit)

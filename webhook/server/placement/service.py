@@ -10,7 +10,7 @@ from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.placement.assignments import PodState
-from webhook.core.placement.pods import Hold, terms_by_rule
+from webhook.core.placement.pods import CapTerms, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Policy
@@ -83,7 +83,7 @@ class PlacementService:
         self._late.ended(pod, self._tracker)
         self._recorder.on_end(pod)
 
-    def _terms(self, pod: PodState) -> Hold | None:
+    def _terms(self, pod: PodState) -> CapTerms | None:
         """Return the terms of a pod that is entered, under the policy in force."""
         policy = self._policy()
         return terms_by_rule(pod, policy, self._known_for(policy))

@@ -85,7 +85,7 @@ class BoundPod:
     @property
     def cap_bytes(self) -> int:
         """Its cap per GPU; 0 if unknown."""
-        return self.pod.state.hold.cap_bytes if self.pod.state.hold else 0
+        return self.pod.state.terms.cap_bytes if self.pod.state.terms else 0
 
     @property
     def peak_bytes(self) -> int:
