@@ -20,7 +20,7 @@ import click
 
 from webhook import __version__
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.kube.person import NO_LIMIT_S, Person
+from webhook.adapters.kube.impersonation import NO_LIMIT_S, Identity
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES_PATH
 
@@ -144,7 +144,7 @@ OF_KUBECTL: Final = frozenset(
 """Options of `cluster_options`, each with a value."""
 ANSWER_S: Final = 30.0
 """A person waits; a list of all nodes may take a while."""
-_ASKS: Final = f"{__name__}.person"
+_IDENTITY: Final = f"{__name__}.identity"
 """Where a command keeps who asks, in click's `meta`."""
 _LIMIT_HELP: Final = (
     "How long the answer to one request may take, e.g. 5s; 0: as long as it does.  [default: 30s]"
@@ -195,7 +195,7 @@ def _asks(
 
     def keep(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if value is not None and value != ():
-            context.meta.setdefault(_ASKS, {})[field] = read(value)
+            context.meta.setdefault(_IDENTITY, {})[field] = read(value)
 
     return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
 
@@ -245,9 +245,11 @@ def reach(
     from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
 
     running = click.get_current_context(silent=True)
-    person = Person(**(running.meta.get(_ASKS, {}) if running else {}))
+    identity = Identity(**(running.meta.get(_IDENTITY, {}) if running else {}))
     try:
-        kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, person=person)
+        kube = connect(
+            kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, identity=identity
+        )
     except NoClusterError as error:
         raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
     return ReachedCluster(kube, namespace or kube.namespace or "default")

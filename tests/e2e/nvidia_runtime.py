@@ -42,8 +42,8 @@ GPU_BYTES = 80 * 2**30
 PRODUCT = "NVIDIA H200"
 OUTERMOST = """
 import os
-from webhook.adapters import surroundings
-surroundings._NODE_PID_NAMESPACE = os.readlink("/proc/self/ns/pid")
+from webhook.adapters import host_environment
+host_environment._NODE_PID_NAMESPACE = os.readlink("/proc/self/ns/pid")
 from webhook.cli.main import main
 main()
 """

@@ -316,8 +316,9 @@ class Node:
 
     def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"
+        modules = "intervals, judge"
         imports = (
-            "from webhook.adapters import surroundings; from webhook.sentry import intervals, judge"
+            f"from webhook.adapters import host_environment; from webhook.sentry import {modules}"
         )
         options = ("--host=127.0.0.1", "--metrics-port=0", *options)
         command = ["sentry", f"--kubeconfig={kubeconfig}", *options]

@@ -61,7 +61,7 @@ ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 
 PYTHON = (sys.executable, "-I", "-S")
 SOON = "intervals.LISTED_S = 0.5; judge.LATER_S = 0.5"
-NODES = "import os; surroundings._NODE_PID_NAMESPACE = os.readlink('/proc/self/ns/pid')"
+NODES = "import os; host_environment._NODE_PID_NAMESPACE = os.readlink('/proc/self/ns/pid')"
 """Takes the scene's PID namespace for the node's: lists of older drivers count only there."""
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, cap_terms, sentry_terms
 from tests.support.fake_proc import put, status_lines
+from webhook.adapters.host_environment import Fact
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.processes import Delivery
-from webhook.adapters.surroundings import Fact
 from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
@@ -156,7 +156,7 @@ def test_it_shows_whether_it_can_stop_processes(
     act, obstacle, rights, acts, tmp_path, clock, monkeypatch
 ):
     monkeypatch.setattr(loop, "_obstacle", lambda _: obstacle)
-    monkeypatch.setattr(loop.surroundings, "own_rights", lambda: Fact(rights, ""))
+    monkeypatch.setattr(loop.host_environment, "own_rights", lambda: Fact(rights, ""))
     made = Bench(tmp_path, clock, act=act)
     made.sentry.on_report(SEEN)
     made.sentry.step(clock[0])

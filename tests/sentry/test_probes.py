@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 
 from tests.sentry.worlds import OTHER
 from tests.support.programs import wait_until
-from webhook.adapters import plain_port
+from webhook.adapters import plain_http
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
@@ -137,7 +137,7 @@ def test_silent_connections_keep_nobody_else_out(plain, source):
 
 
 def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
-    monkeypatch.setattr(plain_port, "REQUEST_S", 0.3)
+    monkeypatch.setattr(plain_http, "REQUEST_S", 0.3)
     with socket.create_connection(("127.0.0.1", plain)) as slow:
         slow.sendall(b"GET /livez HTTP/1.1\r\n")
         slow.settimeout(0.05)

@@ -11,7 +11,7 @@ import pytest
 from tests.sidecar.incident_scene import NO_CGROUP
 from tests.support import scenes
 from tests.support.nvml_stub import compiler
-from webhook.adapters import surroundings
+from webhook.adapters import host_environment
 
 MIB = 2**20
 
@@ -38,5 +38,5 @@ def missing():
         return "the stub of NVML needs a C compiler, and there is none here"
     if why := scenes.missing():
         return why
-    kernel = surroundings.trustworthy_kernel()
+    kernel = host_environment.trustworthy_kernel()
     return kernel.reason if kernel.holds is False else ""

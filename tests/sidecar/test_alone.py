@@ -21,8 +21,9 @@ STARTED = "webhook/sidecar/__main__.py"
 OF_HELP = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
 FILES = {
     *OF_HELP, STARTED, PROBE, "webhook/adapters/__init__.py", "webhook/adapters/journal.py",
-    "webhook/adapters/nvml.py", "webhook/adapters/processes.py", "webhook/adapters/surroundings.py",
-    "webhook/core/frozen.py", "webhook/names.py", "webhook/core/__init__.py",
+    "webhook/adapters/host_environment.py", "webhook/adapters/nvml.py",
+    "webhook/adapters/processes.py", "webhook/core/frozen.py", "webhook/names.py",
+    "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/limits.py",
     "webhook/core/enforcement/log_messages.py", "webhook/core/enforcement/pacing.py",

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
+from webhook.adapters.host_environment import trustworthy_kernel
 from webhook.adapters.nvml import NvmlError
-from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import ScannedGpu
 
 VRAM = "vramwarden.io/vram"

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from tests.support import scenes
-from webhook.adapters import processes, surroundings
+from webhook.adapters import host_environment, processes
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(120)"
 ANSWERS_TERM = f"""
@@ -26,8 +26,8 @@ signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"SIGTERM\\n"))
 STARTED: list[subprocess.Popen] = []
 
 __all__ = [
-    "ANSWERS_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
-    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "surroundings", "sys",
+    "ANSWERS_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "host_environment",
+    "os", "processes", "refusing_pidfds", "reuse", "signal", "start", "subprocess", "sys",
     "wait_until",
 ]  # fmt: skip
 

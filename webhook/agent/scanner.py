@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from webhook.adapters import surroundings
+from webhook.adapters import host_environment
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
@@ -71,7 +71,7 @@ def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:
     What it cannot try is whether the driver gives a figure for each process: a container sees only
     its own processes, and this one has none on a GPU. The version stands in for that.
     """
-    kernel = surroundings.trustworthy_kernel(proc=proc)
+    kernel = host_environment.trustworthy_kernel(proc=proc)
     version = scan.driver_version
     if not supports_sidecar(version):
         return replace(scan, cannot_measure=explain_support(version), never_measures=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NoReturn
 
-from webhook.adapters import surroundings
+from webhook.adapters import host_environment
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.node_watch import (
@@ -107,7 +107,7 @@ class Sentry:
             nvml,
             node,
             kernel_driver=settings.kernel_driver,
-            outermost=surroundings.own_pid_namespace(proc=settings.proc).holds is False,
+            outermost=host_environment.own_pid_namespace(proc=settings.proc).holds is False,
         )
         self._limits = Limits(settings.limiter_folder)
         self._judge = Judge(self._limits.counted, acts=settings.act)
@@ -122,7 +122,7 @@ class Sentry:
             action="Audit",
             what="Events and conditions",
         )
-        can_act = settings.act and not self._obstacle and bool(surroundings.own_rights().holds)
+        can_act = settings.act and not self._obstacle and bool(host_environment.own_rights().holds)
         self._figures = Figures(settings.node, self._holdings, self._limits, acts=can_act)
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
         self._stats = SidecarStats(NodeProcesses(settings.pod_uid, proc=settings.proc))

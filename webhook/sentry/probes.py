@@ -10,7 +10,7 @@ from wsgiref.types import StartResponse
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from webhook.adapters.plain_port import PlainPort
+from webhook.adapters.plain_http import PlainHttpServer
 from webhook.sentry.metrics import SentryMetrics
 
 LATE_S: Final = 60.0
@@ -59,7 +59,7 @@ def serve(host: str, port: int, liveness: Liveness, metrics: SentryMetrics) -> i
         start(status, [("Content-Type", kind)])
         return [body]
 
-    return PlainPort(host, port).start(answer)
+    return PlainHttpServer(host, port).start(answer)
 
 
 def _answer(path: str, liveness: Liveness, metrics: SentryMetrics) -> tuple[str, str, bytes]:

@@ -6,7 +6,7 @@ import signal
 from typing import NoReturn
 
 from webhook import __version__
-from webhook.adapters import surroundings
+from webhook.adapters import host_environment
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.nvml import Nvml
@@ -34,7 +34,7 @@ def sentry(settings: SentrySettings) -> int:
             raise NotStartedError("no port", f"{where}; use --host and --metrics-port") from error
         started = {"node": settings.node, "version": __version__, "act": settings.act, "port": port}
         journal.event("info", "started", api=kube.url, **started)
-        rights = surroundings.own_rights(proc=settings.proc)
+        rights = host_environment.own_rights(proc=settings.proc)
         if settings.act and not rights.holds:
             journal.event("warning", "others' processes are out of reach", why=rights.reason)
         Sentry(settings, kube, Nvml(), journal, metrics, liveness).run()

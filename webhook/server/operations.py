@@ -14,7 +14,7 @@ from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 from werkzeug.exceptions import HTTPException
 
-from webhook.adapters.plain_port import PlainPort
+from webhook.adapters.plain_http import PlainHttpServer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
@@ -126,15 +126,15 @@ def _verdict(why_not: str) -> Response:
     return Response(f"{why_not or 'ok'}\n", 503 if why_not else 200, mimetype="text/plain")
 
 
-def bind_port(host: str, port: int | None) -> PlainPort:
+def bind_port(host: str, port: int | None) -> PlainHttpServer:
     """Take the port; raises OSError where it is taken.
 
     Without a port, take the usual one or, where that is taken, any: a second server on a laptop
     should start.
     """
     try:
-        return PlainPort(host, OPERATIONS_PORT if port is None else port)
+        return PlainHttpServer(host, OPERATIONS_PORT if port is None else port)
     except OSError:
         if port is not None:
             raise
-        return PlainPort(host, 0)
+        return PlainHttpServer(host, 0)

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters import processes, surroundings
+from webhook.adapters import host_environment, processes
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import (
     Cap,
@@ -249,7 +249,7 @@ class Guard:
         delivery = processes.stop(process, number, proc=self._proc)
         if delivery is Delivery.REJECTED:
             self._rejected.add(process)
-            why = surroundings.permission(process, proc=self._proc).reason
+            why = host_environment.permission(process, proc=self._proc).reason
             self._journal.event("error", "a signal was rejected", why=why, **values_of(process))
 
     def _end_pod(self, action: EndPod) -> None:

@@ -6,7 +6,7 @@ import enum
 import os
 from typing import TYPE_CHECKING, Any
 
-from webhook.adapters import processes, surroundings
+from webhook.adapters import host_environment, processes
 from webhook.adapters.nvml import NvmlError
 from webhook.core.frozen import dataclass
 from webhook.core.nvidia.drivers import explain_support, supports_sidecar
@@ -14,8 +14,8 @@ from webhook.core.nvidia.drivers import explain_support, supports_sidecar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from webhook.adapters.host_environment import Fact
     from webhook.adapters.nvml import Nvml
-    from webhook.adapters.surroundings import Fact
 
 
 class Ability(enum.Enum):
@@ -88,11 +88,11 @@ def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
 
 
 def _surroundings(proc: str) -> Iterator[SelfCheck]:
-    yield _check("kernel", surroundings.trustworthy_kernel(proc=proc))
-    namespace = surroundings.own_pid_namespace(proc=proc)
+    yield _check("kernel", host_environment.trustworthy_kernel(proc=proc))
+    namespace = host_environment.own_pid_namespace(proc=proc)
     # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
     yield SelfCheck("process-namespace", namespace.holds or False, namespace.reason)
-    shared = surroundings.shares_process_namespace(proc=proc)
+    shared = host_environment.shares_process_namespace(proc=proc)
     # A container that does not share is PID 1 of its own; else only cgroups say so, not surely.
     alone = shared.holds is False and os.getpid() == 1
     yield SelfCheck("shared-processes", False if alone else shared.holds or None, shared.reason)
@@ -109,10 +109,10 @@ def _permission(proc: str) -> Fact:
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
         if process is not None:
-            fact = surroundings.permission(process, proc=proc)
+            fact = host_environment.permission(process, proc=proc)
             if fact.holds is False:
                 return fact
-    return surroundings.own_rights(proc=proc)
+    return host_environment.own_rights(proc=proc)
 
 
 def _driver(nvml: Nvml) -> Iterator[SelfCheck]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_proc import ID, put, put_self, stat_line, status_lines
-from tests.support.process_tools import processes, surroundings
+from tests.support.process_tools import host_environment, processes
 from webhook.core.enforcement.step import Process
 
 PID = 2**22 + 7  # beyond the largest number that Linux gives, so nobody real is meant
@@ -60,7 +60,7 @@ def test_any_bytes_in_proc_give_an_answer_and_never_an_exception(files, proc):
         assert found.container == "" or len(found.container) == 64
     assert processes.is_gone(KNOWN, proc=folder) in (True, False)
     assert isinstance(processes.parents(PID, proc=folder), tuple)
-    assert surroundings.permission(KNOWN, proc=folder).holds in (True, False, None)
+    assert host_environment.permission(KNOWN, proc=folder).holds in (True, False, None)
     assert processes.stop(KNOWN, signal.SIGCONT, proc=folder) is not processes.Delivery.DELIVERED
 
 
@@ -72,10 +72,10 @@ def test_any_bytes_about_ourselves_give_an_answer(ours, first, banner, tmp_path_
     put(proc, 1, cgroup=first)
     (proc / "version").write_bytes(banner)
     for fact in (
-        surroundings.permission(KNOWN, proc=str(proc)),
-        surroundings.own_pid_namespace(proc=str(proc)),
-        surroundings.shares_process_namespace(proc=str(proc)),
-        surroundings.trustworthy_kernel(proc=str(proc)),
+        host_environment.permission(KNOWN, proc=str(proc)),
+        host_environment.own_pid_namespace(proc=str(proc)),
+        host_environment.shares_process_namespace(proc=str(proc)),
+        host_environment.trustworthy_kernel(proc=str(proc)),
     ):
         assert fact.holds in (True, False, None)
         assert fact.reason.endswith(".")
@@ -104,5 +104,5 @@ def test_files_that_are_no_files_give_an_answer(kind, tmp_path):
             file.symlink_to("nowhere" if kind == "dangling" else file)
         found = processes.identify(PID, proc=proc)
         assert found is None or len(found.command) <= 200
-        assert surroundings.permission(KNOWN, proc=proc).holds is None
+        assert host_environment.permission(KNOWN, proc=proc).holds is None
         assert os.listdir(proc) == [str(PID)]  # noqa: PTH208

@@ -27,8 +27,8 @@ import urllib3
 from kubernetes import client
 from kubernetes.config.config_exception import ConfigException
 
+from webhook.adapters.kube.impersonation import NO_LIMIT_S, Identity
 from webhook.adapters.kube.kubeconfig import Kubeconfig, KubeconfigError
-from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.adapters.kube.reading import (
     MOST_BYTES,
     ListReader,
@@ -189,12 +189,12 @@ def connect(
     context: str | None = None,
     tries: int = _TRIES,
     answer_s: float = _ANSWER_S,
-    person: Person | None = None,
+    identity: Identity | None = None,
 ) -> Kube:
     """Find the API server as kubectl does; raises NoClusterError, and sends no request yet.
 
-    A `context` is one of a kubeconfig, so with it a pod's service account is not used. With a
-    `person` failures say `you`, and their time limit takes the place of `answer_s`.
+    A `context` is one of a kubeconfig, so with it a pod's service account is not used. With an
+    `identity` failures say `you`, and its time limit replaces `answer_s`.
 
     | named by | used |
     | --- | --- |
@@ -209,13 +209,13 @@ def connect(
     settings.connection_pool_maxsize = _CONNECTIONS
     found = Kubeconfig(kubeconfig, context)
     try:
-        api_client, namespace, headers = found.load(settings, person or Person())
+        api_client, namespace, headers = found.load(settings, identity or Identity())
     except KubeconfigError as error:
         raise NoClusterError(str(error), is_named=error.is_named) from error
     pool: urllib3.PoolManager = api_client.rest_client.pool_manager
     pool.connection_pool_kw["socket_options"] = _socket_options()
     kube = Kube(api_client, tries, answer_s, headers=headers, namespace=namespace)
-    return kube if person is None else kube.for_a_person(person.limit_s)
+    return kube if identity is None else kube.for_user(identity.limit_s)
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
@@ -266,7 +266,7 @@ class Kube:
         kube._tries, kube._answer_s = tries, answer_s  # noqa: SLF001 - of this class
         return kube
 
-    def for_a_person(self, limit_s: float | None = None) -> Kube:
+    def for_user(self, limit_s: float | None = None) -> Kube:
         """Return the same connection, whose failures speak to who runs a command.
 
         With a limit the answer to one request, all of it, takes no longer, and one that fails to

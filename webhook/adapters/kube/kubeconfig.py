@@ -12,7 +12,7 @@ from kubernetes import client, config
 from kubernetes.config import kube_config
 from kubernetes.config.config_exception import ConfigException
 
-from webhook.adapters.kube.person import Person
+from webhook.adapters.kube.impersonation import Identity
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ class Kubeconfig:
         return [str(one["name"]) for one in merged.config.value["contexts"]]
 
     def load(
-        self, settings: client.Configuration, person: Person
+        self, settings: client.Configuration, identity: Identity
     ) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
         """Return a client, the namespace, and the headers by which it acts as somebody.
 
@@ -77,7 +77,7 @@ class Kubeconfig:
             sentence = f"no API server is known from {self._where}: {said}; {self._cure}"
             raise KubeconfigError(sentence, is_named=is_named) from error
         try:
-            return api_client, namespace, tuple(person.or_as(user).headers())
+            return api_client, namespace, tuple(identity.with_kubeconfig_user(user).headers())
         except ValueError as error:
             raise KubeconfigError(f"{self._where}: {error}", is_named=True) from error
 

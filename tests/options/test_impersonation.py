@@ -12,7 +12,7 @@ from tests.support.api_server import write_kubeconfig
 from tests.support.commands import runner
 from tests.support.programs import find_binary
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.person import Person
+from webhook.adapters.kube.impersonation import Identity
 from webhook.cli.main import main
 from webhook.options import OF_KUBECTL, _limit
 
@@ -193,7 +193,7 @@ ASKS = {
 def test_a_limit_bounds_whatever_is_asked(api_server, method, given):
     over = Event()
     api_server.answers = [drop_by_drop(b"HTTP/1.1 200 OK\r\n\r\n{", over)]
-    kube = connect(api_server.kubeconfig, person=Person(limit_s=0.3))
+    kube = connect(api_server.kubeconfig, identity=Identity(limit_s=0.3))
     with pytest.raises(KubeError, match=r"does not answer within 0\.3s"):
         getattr(kube, method)(*given)
     over.set()

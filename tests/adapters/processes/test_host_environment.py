@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line
-from tests.support.process_tools import in_namespace, processes, surroundings
+from tests.support.process_tools import host_environment, in_namespace, processes
 from webhook.core.enforcement.step import Process
 
 POD = "pod6f3a5a8e-0c8d-4a2e-9a53-2f6d0c6f1b11"
@@ -81,24 +81,24 @@ def test_a_kernel_without_cgroups_leaves_the_container_unknown(tmp_path):
 
 def test_a_new_pid_namespace_is_told_apart_from_the_nodes(tmp_path):
     def probe():
-        fact = surroundings.own_pid_namespace()
+        fact = host_environment.own_pid_namespace()
         return [fact.holds, fact.reason, str(Path("/proc/self/ns/pid").readlink())]
 
     holds, reason, name = in_namespace(probe)
     assert holds is True
     assert name in reason
-    assert surroundings.own_pid_namespace(proc=put_self(tmp_path, namespace=name)).holds is True
+    assert host_environment.own_pid_namespace(proc=put_self(tmp_path, namespace=name)).holds is True
 
 
 def test_the_nodes_pid_namespace_is_known_by_its_number(tmp_path):
     proc = put_self(tmp_path, namespace="pid:[4026531836]")
-    assert surroundings.own_pid_namespace(proc=proc).holds is False
-    assert "hostPID" in surroundings.shares_process_namespace(proc=proc).reason
+    assert host_environment.own_pid_namespace(proc=proc).holds is False
+    assert "hostPID" in host_environment.shares_process_namespace(proc=proc).reason
 
 
 def test_a_proc_of_another_namespace_is_seen_through():
     def probe():
-        facts = surroundings.own_pid_namespace(), surroundings.shares_process_namespace()
+        facts = host_environment.own_pid_namespace(), host_environment.shares_process_namespace()
         return [[fact.holds, fact.reason.startswith("/proc is another")] for fact in facts]
 
     assert in_namespace(probe, own_proc=False) == [[None, True], [None, True]]
@@ -119,7 +119,7 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
                 (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
             assert ctypes.CDLL(None).unshare(0x02000000) == 0  # CLONE_NEWCGROUP
             first, us = processes.identify(1), processes.identify(os.getpid())
-            fact = surroundings.shares_process_namespace()
+            fact = host_environment.shares_process_namespace()
             return [fact.holds, first.container == ids[0], us.container]
         except OSError as error:
             return str(error)
@@ -139,12 +139,12 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
 def test_pid_1_shares_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     proc = put_self(tmp_path, stat=stat_line(1, parent=0))
-    assert surroundings.shares_process_namespace(proc=proc).holds is False
+    assert host_environment.shares_process_namespace(proc=proc).holds is False
 
 
 def test_a_first_process_of_our_own_is_no_shared_namespace():
     def probe():
-        fact = surroundings.shares_process_namespace()
+        fact = host_environment.shares_process_namespace()
         return [fact.holds, fact.reason]
 
     assert in_namespace(probe) == [
@@ -170,14 +170,14 @@ def test_a_first_process_of_our_own_is_no_shared_namespace():
 def test_a_shared_process_namespace_is_recognized_by_cgroups(ours, first, holds, tmp_path):
     put_self(tmp_path, cgroup=ours, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 1, cgroup=first, comm="pause\n")
-    assert surroundings.shares_process_namespace(proc=proc).holds is holds
+    assert host_environment.shares_process_namespace(proc=proc).holds is holds
 
 
 def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
     put_self(tmp_path, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 9, cgroup=f"0::/../crio-{ID}.scope")
-    fact = surroundings.shares_process_namespace(proc=proc)
-    assert fact == surroundings.Fact(True, "Process 9 belongs to another container.")
+    fact = host_environment.shares_process_namespace(proc=proc)
+    assert fact == host_environment.Fact(True, "Process 9 belongs to another container.")
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
 def test_kernels_whose_figures_cannot_be_trusted_are_named(banner, holds, word, tmp_path):
     if banner:
         (tmp_path / "version").write_text(f"Linux version {banner}\n", encoding="ascii")
-    fact = surroundings.trustworthy_kernel(proc=str(tmp_path))
+    fact = host_environment.trustworthy_kernel(proc=str(tmp_path))
     assert fact.holds is holds
     assert word in fact.reason
 
 
 def test_this_kernel_can_be_judged():
-    assert surroundings.trustworthy_kernel().holds is not None
+    assert host_environment.trustworthy_kernel().holds is not None

@@ -19,7 +19,7 @@ REQUEST_S: Final = 10.0
 """From the connection to the end of its answer, however it comes: Prometheus waits no longer."""
 
 
-class PlainPort(ThreadingMixIn, WSGIServer):
+class PlainHttpServer(ThreadingMixIn, WSGIServer):
     """Answers one request on each connection; the standard library's server knows no bound."""
 
     daemon_threads = True

@@ -20,7 +20,7 @@ _not_of_a_name: Final = re.compile(rb"[^!#$&'*+\-.^_`|~0-9a-z]").sub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class Identity:
     """Whom a request acts as, beside who sends it; and the time that its whole answer may take."""
 
     user: str = ""
@@ -31,18 +31,18 @@ class Person:
     limit_s: float | None = None
     """None: nobody said one; the usual patience, with retries."""
 
-    def or_as(self, user: Any) -> Person:
+    def with_kubeconfig_user(self, user: Any) -> Identity:
         """Return this person, who is in all else what a kubeconfig's user says.
 
         Raises ValueError where those fields have the wrong form, or nobody is named.
         """
-        said = Person(
+        said = Identity(
             user=_text(user, "as"),
             uid=_text(user, "as-uid"),
             groups=tuple(_texts(user.get("as-groups"), "as-groups")),
             extra=tuple(_extra(user.get("as-user-extra"))),
         )
-        merged = Person(
+        merged = Identity(
             user=self.user or said.user,
             uid=self.uid or said.uid,
             groups=self.groups or said.groups,
