@@ -46,7 +46,7 @@ test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits 
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.support.fast_lane
 
 test-changed: $(READY)  ## the rooms of what changed since the branch left main, and what imports it
-	@tests=$$($(BIN)/python -m tests.support.changed) && \
+	@tests=$$($(BIN)/python -m tests.support.changed_tests) && \
 	    if [ -n "$$tests" ]; then $(BIN)/pytest $(SPREAD) $$tests; \
 	    else echo "nothing changed since this branch left main"; fi
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
 pytest.register_assert_rewrite(*(f"tests.{folder}" for folder in FOLDERS))
 pytest_plugins = [
-    "tests.support.answers",
-    "tests.support.api_server_plugin",
-    "tests.support.control_plane_plugin",
+    "tests.support.measurement_table",
+    "tests.support.api_server_fixtures",
+    "tests.support.control_plane_fixtures",
     "tests.support.fast_lane",
     "tests.support.promtool",
 ]

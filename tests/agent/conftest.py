@@ -4,7 +4,7 @@ import pytest
 
 from tests.agent.nodes import account, make_agent, node
 from tests.agent.stepped import Bench
-from tests.support.agents import stub_library
+from tests.support.scripted_nvml import stub_library
 
 __all__ = ["account", "make_agent", "node"]  # fixtures from beside
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from tests.support.agents import VRAM, AgentProcess
-from tests.support.kube_api import account_kubeconfig
-from tests.support.programs import wait_until
+from tests.support.api_client import account_kubeconfig
+from tests.support.cluster_programs import wait_until
+from tests.support.scripted_nvml import VRAM, AgentProcess
 from webhook.names import NODE_SHARE_LABEL
 
 GPU_A = "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80GB\n"

@@ -4,9 +4,9 @@ import io
 import json
 from dataclasses import replace
 
-from tests.support.agents import VRAM, ScriptedNvml
 from tests.support.api_server import ApiServer
 from tests.support.merge_patches import merged
+from tests.support.scripted_nvml import VRAM, ScriptedNvml
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.node_watch import AssignmentsSeen, NodeSeen
 from webhook.agent import loop

@@ -9,9 +9,9 @@ import pytest
 
 from tests.agent.nodes import BOTH, FULL, RULES
 from tests.support import gpu_nodes
-from tests.support.agents import MEASURED, VRAM
+from tests.support.cluster_programs import wait_until
 from tests.support.clusters import a_gpu, a_node
-from tests.support.programs import wait_until
+from tests.support.scripted_nvml import MEASURED, VRAM
 
 
 def health(node):

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.agent.stepped import SHARING, is_verdict
-from tests.support import strangers
-from tests.support.agents import MEASURED, VRAM, AgentProcess
-from tests.support.programs import wait_until
+from tests.support import other_programs
+from tests.support.cluster_programs import wait_until
+from tests.support.scripted_nvml import MEASURED, VRAM, AgentProcess
 from webhook.agent.heartbeat import probe
 from webhook.core.pod.quantity import MIB, parse_quantity
 from webhook.names import DOCUMENTATION_URL_ENV
@@ -400,11 +400,11 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
 def test_its_figures_of_the_machines_that_nvidias_own_mock_plays(
     tmp_path, machine, gpus, mib, product, enforcement
 ):
-    if reason := strangers.why_not("NVIDIA_MOCK"):
+    if reason := other_programs.why_not("NVIDIA_MOCK"):
         pytest.skip(f"needs {reason}")
-    library = Path(str(strangers.find("NVIDIA_MOCK", strangers.LIBRARY)))
-    (tmp_path / strangers.LIBRARY).symlink_to(library)
-    played = {"MOCK_NVML_CONFIG": str(strangers.profile(machine))}
+    library = Path(str(other_programs.find("NVIDIA_MOCK", other_programs.LIBRARY)))
+    (tmp_path / other_programs.LIBRARY).symlink_to(library)
+    played = {"MOCK_NVML_CONFIG": str(other_programs.profile(machine))}
     done = AgentProcess(tmp_path, None).run("--once", "--dry-run", **played)
     metadata, status = documents(done.stdout)
     labels = metadata["metadata"]["labels"]

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.nodes import GPU_A
-from tests.support.agents import MEASURED, AgentProcess
 from tests.support.api_server import ApiServer
+from tests.support.cluster_programs import wait_until
 from tests.support.clusters import a_gpu, a_node
-from tests.support.programs import wait_until
+from tests.support.scripted_nvml import MEASURED, AgentProcess
 from webhook.core.kinds.nodes import write_gpu_node
 
 pytestmark = pytest.mark.process

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.agent.nodes import CONFIG_MAPS, FULL, RULES
-from tests.support.programs import wait_until
+from tests.support.cluster_programs import wait_until
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"

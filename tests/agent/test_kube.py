@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.support.api_server import write_kubeconfig
-from tests.support.programs import free_port
+from tests.support.cluster_programs import free_port
 from webhook.adapters.kube import client as adapter
 from webhook.adapters.kube.client import KubeError, NoClusterError, connect
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NOBODY, NODE, ZEROED, Bench
-from tests.support.agents import VRAM
 from tests.support.clusters import a_gpu, a_node
+from tests.support.scripted_nvml import VRAM
 from webhook.adapters.kube.node_watch import (
     FiguresSeen,
     FiguresUnread,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.agents import ScriptedNvml, a_device
+from tests.support.scripted_nvml import ScriptedNvml, a_device
 from webhook.adapters.nvml import NvmlError
 from webhook.agent import scanner
 from webhook.agent.scanner import scan, watch_gpus

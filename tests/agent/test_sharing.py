@@ -21,7 +21,7 @@ from tests.agent.stepped import (
     Bench,
     Clock,
 )
-from tests.support.agents import VRAM
+from tests.support.scripted_nvml import VRAM
 from webhook.adapters.kube.node_watch import AssignmentsUnread, SlicesSeen, SlicesUnread
 from webhook.agent.loop import LONGEST_WAIT_S
 from webhook.agent.sharing import ASK_EVERY_S

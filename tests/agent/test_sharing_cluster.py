@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SLICES
+from tests.support.cluster_programs import wait_until
 from tests.support.control_planes import needs
-from tests.support.programs import wait_until
 from webhook.core.node.sharing import SETTLE_S
 from webhook.core.placement.assignments import (
     Assignment,

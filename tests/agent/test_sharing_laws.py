@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.agent.stepped import FINE, ZEROED, Bench
-from tests.support.agents import VRAM
+from tests.support.scripted_nvml import VRAM
 from webhook.adapters.kube.node_watch import AssignmentsSeen, SlicesSeen
 from webhook.core.kinds.nodes import write_time
 from webhook.core.node.verdict import why_closed

@@ -14,10 +14,10 @@ from statistics import median
 from tests.agent.stepped import CDI, NODE
 from tests.bench.figures import kib, row
 from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
-from tests.support.agents import AgentProcess, ScriptedNvml, a_device
 from tests.support.api_server import ApiServer
+from tests.support.cluster_programs import wait_until
 from tests.support.nvml_stub import build, compiler
-from tests.support.programs import wait_until
+from tests.support.scripted_nvml import AgentProcess, ScriptedNvml, a_device
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube import client
 from webhook.adapters.kube.follow import Collection, follow

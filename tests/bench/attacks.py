@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.figures import percentile
-from tests.support.attacks import (
+from tests.support.hostile_requests import (
     BODIES,
     Damage,
     after,
@@ -23,7 +23,7 @@ from tests.support.attacks import (
     slow,
     watched,
 )
-from tests.support.servers import running
+from tests.support.server_process import running
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
 CLIENTS = 4

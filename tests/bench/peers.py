@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.servers import PATIENCE_S, RECORDED, Server, started
+from tests.support.cluster_programs import free_port, wait_until
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.pki import Authority
-from tests.support.programs import free_port, wait_until
 from webhook import names
 
 Json = dict[str, Any]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.bench import settings
 from tests.bench.load import Target, ask
+from tests.support.cluster_programs import free_port, start, stop
 from tests.support.paths import REVIEWS
-from tests.support.programs import free_port, start, stop
 
 RECORDED = REVIEWS / "mutate-pod-annotated.json"
 PATIENCE_S = 60.0

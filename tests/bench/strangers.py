@@ -24,9 +24,9 @@ from tests.chart.admission_policies import BINDING, PLURALS, POLICY, Line
 from tests.chart.fenced import MERGE, STRATEGIC
 from tests.cluster.attacked import called_here
 from tests.support import charts
+from tests.support.api_client import account_kubeconfig
 from tests.support.control_planes import MISSING, ControlPlane, available
-from tests.support.kube_api import account_kubeconfig
-from tests.support.servers import Server
+from tests.support.server_process import Server
 from tests.support.webhook_configurations import apply
 
 NAMESPACE, NODE = "team-a", "n1"

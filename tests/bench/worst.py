@@ -11,8 +11,8 @@ import time
 from operator import itemgetter
 from random import Random
 
-from tests.support.calls import calls
-from tests.support.drawn_reviews import OPERATIONS, answer, drawn, fitting
+from tests.support.call_count import calls
+from tests.support.random_reviews import OPERATIONS, answer, drawn, fitting
 from webhook.core.admission.decide import Phase
 
 TRIES = int(os.environ.get("BENCH_TRIES", "300"))

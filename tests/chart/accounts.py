@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.recorded_reviews import denial
+from tests.support.api_client import account_kubeconfig
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, ControlPlane, wait_until
-from tests.support.kube_api import account_kubeconfig
 
 Json = dict[str, Any]
 

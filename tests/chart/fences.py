@@ -15,9 +15,9 @@ import urllib3
 from tests.chart.admission_policies import BINDING, POLICY, apply
 from tests.chart.fenced import MERGE, STRATEGIC, allow, granted
 from tests.chart.recorded_reviews import denial
+from tests.support.api_client import token_of
 from tests.support.charts import NAMESPACE, Helm, a_namespace, one
 from tests.support.control_planes import Api, ControlPlane, wait_until
-from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import SCHEDULER
 from webhook import names

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from tests.support.api_client import Api
 from tests.support.charts import CHART, DEPLOY, LOADER, Helm
-from tests.support.documents import blocks
-from tests.support.kube_api import Api
+from tests.support.page_commands import blocks
 from tests.support.paths import ROOT
 
 Json = dict[str, Any]

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from tests.support.api_client import account_kubeconfig
 from tests.support.charts import NAMESPACE, one
-from tests.support.kube_api import account_kubeconfig
-from tests.support.servers import Server
+from tests.support.server_process import Server
 
 NAME = "vramwarden-webhook"
 ENDPOINTS = f"/api/v1/namespaces/{NAMESPACE}/endpoints"

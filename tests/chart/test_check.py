@@ -12,9 +12,9 @@ import pytest
 
 from tests.chart.served import behind_the_service, own_address, served, show_ready
 from tests.support.charts import CHART, NAMESPACE, Release, one
-from tests.support.commands import runner
 from tests.support.control_planes import free_port, wait_until
 from tests.support.pods import a_container
+from tests.support.run_command import runner
 from webhook.cli.main import main
 from webhook.tools.problems.admission import FENCE_PARTS
 from webhook.tools.problems.installation import EXPECTED

@@ -14,11 +14,11 @@ import yaml
 from deploy.generate import chart_values, policy_fields, values, values_schema
 from tests.core.admission.decisions import translated
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
-from tests.support.commands import runner
 from tests.support.control_planes import find_binary
-from tests.support.documents import asked, commands
+from tests.support.page_commands import asked, commands
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod, a_rule
+from tests.support.run_command import runner
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.policy.source import PolicySource

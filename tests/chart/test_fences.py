@@ -36,8 +36,8 @@ from tests.chart.fences import (
     path_of,
 )
 from tests.chart.recorded_reviews import denial
+from tests.support.api_client import Api
 from tests.support.charts import NAMESPACE
-from tests.support.kube_api import Api
 from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS

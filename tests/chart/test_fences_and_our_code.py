@@ -15,9 +15,9 @@ from tests.chart.fences import FRACTION, GPU, HELD, LIMIT, OWN, TAINT, VISIBLE, 
 from tests.chart.test_fences import LABELS, LIST_OF_OWN, MAPS, OURS, THEIRS, TWICE, tells
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_policy, a_review, a_rule
-from tests.support.servers import running
+from tests.support.recorded_log import RecordedLog
+from tests.support.server_process import running
 from webhook import names
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.certificates import CertificatesApi

@@ -17,10 +17,10 @@ from tests.chart.gitops import (
     rendered_by_flux,
 )
 from tests.chart.served import served
+from tests.support.api_client import path_of
 from tests.support.charts import NAMESPACE, a_namespace, hooks, one
 from tests.support.control_planes import free_port, wait_until
-from tests.support.documents import blocks
-from tests.support.kube_api import path_of
+from tests.support.page_commands import blocks
 from tests.support.paths import ROOT
 from webhook import __version__
 

@@ -16,9 +16,9 @@ from tests.chart.served import (
     served,
     show_ready,
 )
+from tests.support.api_client import token_of
 from tests.support.charts import CHART, NAMESPACE, Release, hooks
 from tests.support.control_planes import free_port, wait_until
-from tests.support.kube_api import token_of
 
 
 def values_of(mode, folder):

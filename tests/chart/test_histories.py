@@ -9,10 +9,10 @@ import pytest
 from tests.chart.accounts import forget, kinds_known, webhook_account
 from tests.chart.fenced import MERGE
 from tests.support.charts import NAMESPACE
-from tests.support.commands import runner
 from tests.support.control_planes import wait_until
 from tests.support.pods import a_container, a_pod, a_review
-from tests.support.servers import running
+from tests.support.run_command import runner
+from tests.support.server_process import running
 from webhook.cli.main import main
 from webhook.core.enforcement.termination_message import (
     TerminationMessage,

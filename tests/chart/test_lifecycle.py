@@ -15,10 +15,10 @@ from tests.chart.admission_policies import PLURALS, write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.chart.test_rendering import EMERGENCY
 from tests.support.charts import CHART, NAMESPACE, HelmError, Release, hooks, one
-from tests.support.commands import vramwarden
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.documents import asked
+from tests.support.page_commands import asked
 from tests.support.pods import a_container, a_pod, a_request
+from tests.support.run_command import vramwarden
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Phase, decide

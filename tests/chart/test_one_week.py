@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tests.support.commands import runner
-from tests.support.documents import commands
+from tests.support.page_commands import commands
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod, a_request
+from tests.support.run_command import runner
 from webhook.adapters.policy.files import load_config_map
 from webhook.cli.main import main
 from webhook.core.admission.decide import Outcome, Phase, decide

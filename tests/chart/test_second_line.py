@@ -17,7 +17,7 @@ from tests.chart.admission_policies import is_denied_by, parameter
 from tests.chart.fenced import Fenced, mirrored, with_observed
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import wait_until
-from tests.support.injectors import DENIED, HONEST
+from tests.support.device_annotations import DENIED, HONEST
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide

@@ -7,7 +7,7 @@ import pytest
 from deploy import release
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, a_namespace, hooks, one, pod_templates
-from tests.support.documents import asked
+from tests.support.page_commands import asked
 from webhook import __version__
 
 # Kinds that come with an operator; their own schemas are not at hand here.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import runner, vramwarden
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
+from tests.support.run_command import runner, vramwarden
 from webhook.cli.main import main
 from webhook.names import WEBHOOK_CONFIGURATION
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import vramwarden
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
+from tests.support.run_command import vramwarden
 
 RECORDED = Path(__file__).with_name("recorded")
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.commands import runner
+from tests.support.run_command import runner
 from webhook.cli.main import main
 from webhook.options import ExitCode
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.support.commands import runner
+from tests.support.golden_files import assert_recorded
 from tests.support.paths import POLICIES, ROOT
 from tests.support.policies import HEAD
-from tests.support.recordings import assert_recorded
+from tests.support.run_command import runner
 from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.cli.main import main
 

@@ -24,12 +24,12 @@ from tests.chart.admission_policies import (
 )
 from tests.chart.fenced import allow
 from tests.chart.recorded_reviews import denial
+from tests.support.api_client import Api
 from tests.support.charts import NAMESPACE, Helm
 from tests.support.control_planes import ControlPlane, needs, wait_until
-from tests.support.kube_api import Api
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, SCHEDULER, add_node, remove_node
-from tests.support.servers import Server, running
+from tests.support.server_process import Server, running
 from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.policy.fence import fence_data

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.control_planes import ControlPlane, find_binary
 from tests.support.gpu_nodes import READABLE_BY_ALL, may_view
-from tests.support.our_server import OurServer, Team, serving
 from tests.support.webhook_configurations import installed
+from tests.support.webhook_on_cluster import OurServer, Team, serving
 
 
 @pytest.fixture(scope="package")

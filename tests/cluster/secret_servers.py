@@ -22,11 +22,11 @@ from typing import Any
 import yaml
 
 from certs import Bundle
+from tests.support.api_client import account_kubeconfig
 from tests.support.control_planes import Api, ApiError, ControlPlane, free_port
-from tests.support.kube_api import account_kubeconfig
 from tests.support.paths import ROOT
 from tests.support.pods import a_pod
-from tests.support.servers import Server
+from tests.support.server_process import Server
 from tests.support.webhook_configurations import webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import WEBHOOK_CONFIGURATION

@@ -9,8 +9,8 @@ import pytest
 from tests.core.admission.decisions import decided
 from tests.core.pod.test_quantity import SPELLINGS
 from tests.support.control_planes import find_binary
-from tests.support.our_server import container
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_on_cluster import container
 from webhook.core.pod.findings import Reason
 
 VRAM = "vramwarden.io/vram"

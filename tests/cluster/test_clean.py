@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.charts import one, rendered
-from tests.support.commands import vramwarden
 from tests.support.control_planes import ApiError, wait_until
+from tests.support.run_command import vramwarden
 
 NODES = ("clean-1", "clean-2", "clean-3")
 AMOUNTS = {"vramwarden.io/vram": "80Gi", "cpu": "8"}

@@ -15,9 +15,9 @@ import pytest
 from tests.support import pods
 from tests.support.api_server import write_kubeconfig
 from tests.support.clusters import a_cluster, a_pod, team_nodes
-from tests.support.commands import runner
 from tests.support.control_planes import ControlPlane
 from tests.support.gpu_nodes import READABLE_BY_ALL, define, may_view, store
+from tests.support.run_command import runner
 from webhook.cli.main import main
 from webhook.options import first_of
 

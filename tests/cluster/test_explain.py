@@ -11,10 +11,10 @@ import pytest
 
 from tests.cluster.test_workloads import a_workload, wait_for_failure
 from tests.support.clusters import GIB, a_gpu, a_node, held
-from tests.support.commands import runner
 from tests.support.control_planes import find_binary
 from tests.support.gpu_nodes import CRD, define, may_view
 from tests.support.pods import a_pod
+from tests.support.run_command import runner
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import write_gpu_node
 

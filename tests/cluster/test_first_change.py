@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
+from tests.support.command_coverage import commands_of
 from tests.support.control_planes import find_binary, free_port
-from tests.support.ledger import commands_of
-from tests.support.readers import Reader
-from tests.support.servers import Server
+from tests.support.page_reader import Reader
+from tests.support.server_process import Server
 
 
 @pytest.fixture

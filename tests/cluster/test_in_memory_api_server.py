@@ -8,9 +8,9 @@ from itertools import islice
 import pytest
 
 from tests.support.api_server import ApiServer
+from tests.support.cluster_programs import free_port
 from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
-from tests.support.programs import free_port
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.follow import ANY
 

@@ -23,9 +23,9 @@ from tests.support.other_webhooks import (
     is_denied,
     names_another_webhook,
 )
-from tests.support.our_server import container, variables
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import OtherWebhook
+from tests.support.webhook_on_cluster import container, variables
 from webhook.core.pod.findings import Reason
 from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
 from webhook.tools.problems.creation import find_denial

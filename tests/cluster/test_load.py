@@ -12,9 +12,9 @@ from certs import Bundle, advance
 from tests.certs.handshakes import mount, renewed
 from tests.cluster.secret_servers import creating
 from tests.support.control_planes import wait_until
-from tests.support.our_server import OurServer, Team, container, serving, variables
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import apply, installed
+from tests.support.webhook_on_cluster import OurServer, Team, container, serving, variables
 
 PODS = 200
 CLIENTS = 8

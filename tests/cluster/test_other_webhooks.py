@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from tests.support.our_server import container, variables
 from tests.support.pods import a_container, a_pod
 from tests.support.webhook_configurations import OtherWebhook
+from tests.support.webhook_on_cluster import container, variables
 from webhook.core.pod.findings import Reason
 
 TOKEN = {"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/var/run/secrets/cloud/token"}

@@ -12,10 +12,10 @@ from tests.support.control_planes import (
     needs_pod_level_resources,
     wait_until,
 )
-from tests.support.our_server import OurServer, Team, container
 from tests.support.pods import a_container, a_pod
 from tests.support.recipes import recipe
 from tests.support.webhook_configurations import installed
+from tests.support.webhook_on_cluster import OurServer, Team, container
 
 VRAM = "vramwarden.io/vram"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.our_server import container
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_on_cluster import container
 from webhook.core.pod.findings import Reason
 from webhook.names import APP_ARMOR_ANNOTATION_PREFIX as NOTE
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.our_server import container, denied, refused
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_on_cluster import container, denied, refused
 from webhook.core.pod.findings import Reason
 
 MEMORY = "vramwarden.io/gpu-memory"

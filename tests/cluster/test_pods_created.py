@@ -12,8 +12,8 @@ import re
 import pytest
 
 from tests.core.pod.test_compute import GUARANTEED, NOT
-from tests.support.our_server import Team, container, denied, refused
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_on_cluster import Team, container, denied, refused
 from webhook.core.pod.findings import Reason
 from webhook.options import default_enforcer_image
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.control_planes import find_binary, wait_until
-from tests.support.our_server import container
 from tests.support.recipes import FOLDER, recipe, workload
+from tests.support.webhook_on_cluster import container
 
 AMOUNTS = {
     "job": "16Gi",

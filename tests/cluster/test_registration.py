@@ -12,7 +12,7 @@ import pytest
 from certs import create
 from tests.cluster.secret_servers import NAMESPACE, configuration, release, replica
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.servers import running
+from tests.support.server_process import running
 from webhook.names import WEBHOOK_CONFIGURATION
 
 SHAPE = re.compile("/[0-9a-f]{32}/bind")

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.control_planes import wait_until
-from tests.support.our_server import container, knowing
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import GIB, add_node
+from tests.support.webhook_on_cluster import container, knowing
 
 OVERHEAD = {"cpu": "100m", "memory": "120Mi"}
 OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}

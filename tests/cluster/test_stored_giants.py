@@ -15,9 +15,9 @@ import pytest
 
 from tests.server.placement.binding_reviews import review
 from tests.support.control_planes import ControlPlane
-from tests.support.memory_limits import memory_limit
+from tests.support.memory_cgroup import memory_limit
 from tests.support.schedulers import GIB, add_node
-from tests.support.servers import running
+from tests.support.server_process import running
 
 LIMIT_BYTES = 256 * 2**20  # webhook.resources in the chart's values
 GIANTS = int(os.environ.get("VRAMWARDEN_GIANTS", "24"))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.our_server import refused
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_on_cluster import refused
 
 
 @pytest.mark.parametrize("count", [35_000, 60_000], ids=["some 8 MiB", "some 13 MiB"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.our_server import knowing
 from tests.support.pods import a_pod
+from tests.support.webhook_on_cluster import knowing
 
 RULES = """\
 apiVersion: vramwarden.io/v1alpha1

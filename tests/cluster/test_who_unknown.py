@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.kube_api import ApiError
-from tests.support.our_server import OurServer, serving
+from tests.support.api_client import ApiError
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import installed
+from tests.support.webhook_on_cluster import OurServer, serving
 
 RULES = """\
 apiVersion: vramwarden.io/v1alpha1

@@ -12,10 +12,10 @@ import pytest
 
 from tests.cluster.test_pods_created import GPU, WHOLE_GPU_SAID
 from tests.support.control_planes import find_binary, free_port, wait_until
-from tests.support.our_server import container
+from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod
-from tests.support.told import followed
 from tests.support.webhook_configurations import installed
+from tests.support.webhook_on_cluster import container
 
 MEMORY = "vramwarden.io/gpu-memory"
 TEMPLATE = "spec.template"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.ledger import commands_of
+from tests.support.command_coverage import commands_of
 from tests.support.paths import ROOT
 from webhook.cli.main import main
 from webhook.tools.admit.judge.migration.requests import PRODUCTS

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.ledger import MADE, NOT_RUN, RUN, commands_of, every_command
+from tests.support.command_coverage import MADE, NOT_RUN, RUN, commands_of, every_command
 from tests.support.paths import ROOT
 
 ENTRIES = [
@@ -15,8 +15,8 @@ ENTRIES = [
     *NOT_RUN.items(),
 ]
 TAKES = re.compile(
-    r"^from tests\.support\.(documents|ledger) import .*\b(asked|commands|commands_of)\b.*"
-    r"\b\2\(",
+    r"^from tests\.support\.(page_commands|command_coverage) import"
+    r" .*\b(asked|commands|commands_of)\b.*\b\2\(",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -24,7 +24,7 @@ TAKES = re.compile(
 @pytest.mark.parametrize(("page", "command"), dict.fromkeys(every_command()), ids=str)
 def test_a_command_is_run_in_one_place(page, command):
     places = [place for pattern, place in ENTRIES if re.match(pattern, f"{page}: {command}")]
-    assert len(places) == 1, f"{places}: give it one entry in tests/support/ledger.py"
+    assert len(places) == 1, f"{places}: give it one entry in tests/support/command_coverage.py"
 
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in ENTRIES])

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from deploy.generate import policy_fields
-from tests.support.commands import runner
-from tests.support.documents import PAGES, all_commands, in_sentences
+from tests.support.page_commands import PAGES, all_commands, in_sentences
 from tests.support.paths import DEPLOY, ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.run_command import runner
 from webhook import names
 from webhook.adapters.policy.schema import json_schema
 from webhook.cli.main import main

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.changed import rooms_of
+from tests.support.changed_tests import rooms_of
 from tests.support.paths import ROOT, TESTS
 
 OURS = {"webhook", "certs", "__future__"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledger import commands_of
+from tests.support.command_coverage import commands_of
 from tests.support.nvml_stub import compiler
-from tests.support.strangers import STRANGERS, find, why_not
+from tests.support.other_programs import STRANGERS, find, why_not
 
 GIT = """\
 #!/bin/sh

@@ -15,7 +15,7 @@ import zipfile
 import pytest
 import yaml
 
-from tests.support.ledger import commands_of
+from tests.support.command_coverage import commands_of
 from tests.support.paths import ROOT
 from webhook import __version__
 from webhook.adapters.policy.files import shipped_policy_path

@@ -12,7 +12,7 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from tests.support.documents import PAGES as DOCUMENTS
+from tests.support.page_commands import PAGES as DOCUMENTS
 from tests.support.paths import DEPLOY, ROOT
 from webhook import __version__
 from webhook.core import documentation

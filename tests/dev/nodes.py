@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from tests.support import nvml_stub
 from tests.support.charts import NAMESPACE
+from tests.support.cluster_programs import start, stop
 from tests.support.control_planes import ApiError, wait_until
-from tests.support.programs import start, stop
 from tests.support.schedulers import add_node, remove_pod
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 

@@ -16,10 +16,10 @@ from tests.dev.nodes import gpu_nodes, wait_for_figures, wait_for_vram
 from tests.e2e import images
 from tests.e2e import node as e2e_node
 from tests.support import charts, nvml_stub, schedulers
+from tests.support.cluster_programs import stop
 from tests.support.control_planes import ControlPlane, find_binary, free_port
-from tests.support.documents import commands
+from tests.support.page_commands import commands
 from tests.support.paths import ROOT
-from tests.support.programs import stop
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PROGRAMS = {

@@ -11,7 +11,7 @@ import tarfile
 import pytest
 
 from tests.gpu.node import bundle, host, images
-from tests.support.programs import find_binary
+from tests.support.cluster_programs import find_binary
 
 FINE = dict.fromkeys(host.FATAL, "yes") | {"overlayfs": "no: not here"}
 

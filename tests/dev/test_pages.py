@@ -8,11 +8,11 @@ from itertools import filterfalse
 import pytest
 
 from tests.dev import run
-from tests.support.documents import blocks, in_sentences
-from tests.support.ledger import commands_of
+from tests.support.cluster_programs import find_binary
+from tests.support.command_coverage import commands_of
+from tests.support.page_commands import blocks, in_sentences
+from tests.support.page_reader import Reader
 from tests.support.paths import ROOT
-from tests.support.programs import find_binary
-from tests.support.readers import Reader
 
 COMMANDS = commands_of(__file__)
 FINDS = re.compile(r"(\S+/)?vramwarden (advise|check|report|explain)\b")

@@ -14,8 +14,8 @@ import pytest
 
 from tests.dev import run
 from tests.e2e import node
+from tests.support.cluster_programs import find_binary
 from tests.support.paths import ROOT
-from tests.support.programs import find_binary
 
 SESSION = """\
 exec 2>&1

@@ -12,7 +12,7 @@ from kubernetes import client, config
 from tests.e2e.node import why_not
 from tests.support import charts
 from tests.support.control_planes import Api, find_binary
-from tests.support.documents import asked
+from tests.support.page_commands import asked
 
 SYSTEM = charts.NAMESPACE
 

@@ -24,9 +24,9 @@ from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.sentry import NodeSentry
 from tests.e2e.team import Team
-from tests.support import charts, strangers
-from tests.support.ledger import commands_of
-from tests.support.readers import Reader
+from tests.support import charts, other_programs
+from tests.support.command_coverage import commands_of
+from tests.support.page_reader import Reader
 
 SKIPPED = "end-to-end tests need"
 
@@ -223,7 +223,7 @@ def strange(node, release, values, system, agent):
 
 def needs(variable):
     """Skip where the programs that a variable names are not here."""
-    if reason := strangers.why_not(variable):
+    if reason := other_programs.why_not(variable):
         pytest.skip(f"needs {reason}")
 
 

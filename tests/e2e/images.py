@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster_programs import find_binary
 from tests.support.nvml_stub import compiler
 from tests.support.paths import ROOT
-from tests.support.programs import find_binary
 
 PAUSE = "localhost/pause:1"
 BUSYBOX = "localhost/busybox:1"

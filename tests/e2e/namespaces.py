@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from tests.support.programs import start, stop, wait_until
+from tests.support.cluster_programs import start, stop, wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
 INIT = Path(__file__).with_name("node_init.py")

@@ -19,9 +19,9 @@ from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
 from tests.e2e.nvidia_driver import ON_HOST, Driver, HostDriver
 from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
 from tests.e2e.nvidia_toolkit import Toolkit
-from tests.support import nvml_stub, strangers
+from tests.support import nvml_stub, other_programs
+from tests.support.cluster_programs import find_binary, start, stop, wait_until
 from tests.support.control_planes import ControlPlane
-from tests.support.programs import find_binary, start, stop, wait_until
 from tests.support.schedulers import SCHEDULER
 
 NODE = "node1"
@@ -245,7 +245,7 @@ class NodeCluster(ControlPlane):
 
     @property
     def toolkit(self) -> Toolkit:
-        """Return NVIDIA's container toolkit; strangers.why_not says whether it is there."""
+        """Return NVIDIA's container toolkit; other_programs.why_not says whether it is there."""
         return Toolkit(self.state, self.driver, self.state / "beneath", self._namespaces.run)
 
     @property
@@ -288,7 +288,7 @@ class NodeCluster(ControlPlane):
             )
             path.chmod(0o755)
         is_needed = NVIDIA_BY_DEFAULT or not ON_HOST
-        if is_needed and not strangers.why_not("NVIDIA_TOOLKIT"):
+        if is_needed and not other_programs.why_not("NVIDIA_TOOLKIT"):
             self.toolkit.install("cdi" if NVIDIA_BY_DEFAULT else "management")
 
     def _write_network(self) -> None:

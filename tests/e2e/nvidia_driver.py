@@ -33,7 +33,7 @@ from tests.e2e.nvidia_runtime import (
     play,
 )
 from tests.gpu.node.host import libraries
-from tests.support import nvml_stub, strangers
+from tests.support import nvml_stub, other_programs
 from tests.support.paths import ROOT
 
 ON_HOST = os.environ.get("E2E_DRIVER") == "host"
@@ -195,12 +195,12 @@ class Driver:
 
     def play_mock(self, name: str = "a100") -> None:
         """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""
-        mock = Path(str(strangers.find("NVIDIA_MOCK", LIBRARY)))
+        mock = Path(str(other_programs.find("NVIDIA_MOCK", LIBRARY)))
         libraries, version = self.root / LIBRARIES, mock.name.partition(".so.")[2]
         Path(shutil.copy(mock, libraries)).chmod(0o755)
         (libraries / LIBRARY).unlink()
         (libraries / LIBRARY).symlink_to(mock.name)
-        machine = yaml.safe_load(strangers.profile(name).read_text())
+        machine = yaml.safe_load(other_programs.profile(name).read_text())
         machine["system"]["driver_version"] = version
         pairs = zip(machine["devices"], UUIDS, strict=False)
         machine["devices"] = [{**one, "uuid": uuid} for one, uuid in pairs]

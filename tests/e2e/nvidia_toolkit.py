@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.e2e.nvidia_driver import Driver, HostDriver
-from tests.support import strangers
+from tests.support import other_programs
 
-find = partial(strangers.find, "NVIDIA_TOOLKIT")
+find = partial(other_programs.find, "NVIDIA_TOOLKIT")
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",

@@ -18,8 +18,8 @@ from tests.e2e.node import NODE, NODE_MANIFEST, NodeCluster
 from tests.e2e.nvidia_runtime import LIBRARIES, UUIDS
 from tests.e2e.pods import statuses
 from tests.e2e.team import Team
-from tests.support.programs import find_binary, free_port
-from tests.support.strangers import find
+from tests.support.cluster_programs import find_binary, free_port
+from tests.support.other_programs import find
 
 Json = dict[str, Any]
 MIB = 2**20

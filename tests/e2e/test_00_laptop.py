@@ -15,9 +15,9 @@ from tests.e2e.node import NODE_MANIFEST
 from tests.e2e.pods import is_ready
 from tests.e2e.team import Team
 from tests.support import charts
+from tests.support.command_coverage import commands_of
 from tests.support.control_planes import wait_until
-from tests.support.ledger import commands_of
-from tests.support.readers import Reader
+from tests.support.page_reader import Reader
 from webhook.core.node.sharing import SETTLE_S
 
 IN_LAPTOP, IN_UNINSTALL = (

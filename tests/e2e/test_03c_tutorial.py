@@ -1,7 +1,7 @@
 """The commands of deploy/tutorial.md, as they stand there, one after the other.
 
 A small program stands in for the notebook, and for what is run in it. What a whole release is
-installed and uninstalled with is left to others, whom tests/support/ledger.py names.
+installed and uninstalled with is left to others, whom tests/support/command_coverage.py names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from tests.e2e.images import PAUSE
 from tests.e2e.pods import GIB, HOLD, IMAGE
 from tests.e2e.team import Team
-from tests.support.ledger import commands_of
-from tests.support.readers import Reader
+from tests.support.command_coverage import commands_of
+from tests.support.page_reader import Reader
 
 NOTEBOOK = "quay.io/jupyter/pytorch-notebook:cuda12-latest"
 IDLE = "[sh, -c, while true; do sleep 1; done]"

@@ -11,8 +11,8 @@ from deploy import oci
 from tests.e2e.images import ARCHITECTURES, busybox_root, layer_of, release
 from tests.e2e.node import NODE
 from tests.e2e.pods import IMAGE, container, holding, pod
-from tests.support.ledger import commands_of
-from tests.support.readers import Reader
+from tests.support.command_coverage import commands_of
+from tests.support.page_reader import Reader
 
 IMPORT = ["ctr", "--namespace", "k8s.io", "images", "import"]
 LAYER = "application/vnd.oci.image.layer.v1.tar"

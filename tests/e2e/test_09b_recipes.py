@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.asking import diagnose
 from tests.e2e.pods import container, holding, is_ready, pod
 from tests.e2e.test_09_placement import free_gib
-from tests.support.kube_api import ApiError
+from tests.support.api_client import ApiError
 from tests.support.recipes import workload
 
 RUNS = holding("forever")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.asking import ask, diagnose
 from tests.e2e.pods import GIB, holding, job, pod
+from tests.support.api_client import account_kubeconfig
 from tests.support.control_planes import ApiError
-from tests.support.kube_api import account_kubeconfig
 
 CAP, HELD, GROWN, OVER = 8 * GIB, GIB, 3 * GIB, 12 * GIB
 GROUP = "/apis/vramwarden.io/v1alpha1"

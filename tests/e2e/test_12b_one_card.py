@@ -22,8 +22,8 @@ from tests.e2e.programs import LINES, GpuProgram, gpu_pod, python_pod, started
 from tests.e2e.test_08_outage import GATE, at_gate, gpu_of, remove_gate, scale
 from tests.e2e.test_09_placement import gpus_of_node
 from tests.gpu.test_4_frameworks import PYTORCH
-from tests.support.answers import answer
 from tests.support.control_planes import ApiError, wait_until
+from tests.support.measurement_table import answer
 from webhook.core.pod.quantity import format_bytes
 
 POLICY = """\

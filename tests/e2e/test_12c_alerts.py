@@ -33,7 +33,7 @@ from tests.e2e.pods import GIB, MIB, container, holding, pod, statuses
 from tests.e2e.sentry import NAMESPACE
 from tests.e2e.test_08_outage import GATE, MERGE, WEBHOOK, gpu_of, remove_gate, scale
 from tests.e2e.test_10_attacks import ATTACKS, STOPS
-from tests.support import charts, strangers
+from tests.support import charts, other_programs
 from tests.support.control_planes import ApiError, wait_until
 
 FASTER = 100
@@ -219,7 +219,7 @@ def story(gpu_node, sentry, release, values, system, make_team, tmp_path_factory
     with contextlib.ExitStack() as ending:
         ending.enter_context(
             gpu_node.running(
-                strangers.find("KUBE_STATE_METRICS", "kube-state-metrics"),
+                other_programs.find("KUBE_STATE_METRICS", "kube-state-metrics"),
                 f"--kubeconfig={gpu_node.kubeconfig}",
                 "--resources=daemonsets,nodes,pods",
                 *(f"--{kind}host={gpu_node.address}" for kind in ("", "telemetry-")),

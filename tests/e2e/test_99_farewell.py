@@ -6,8 +6,8 @@ import contextlib
 import time
 
 from tests.e2e.pods import pod, statuses
-from tests.support.commands import vramwarden
 from tests.support.control_planes import ApiError, wait_until
+from tests.support.run_command import vramwarden
 from webhook.names import NODE_SHARE_LABEL, PREFIX
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"

@@ -14,7 +14,7 @@ from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import container, holding, pod
 from tests.e2e.strangers import Hami, dra_driver
 from tests.support.control_planes import ApiError
-from tests.support.strangers import why_not
+from tests.support.other_programs import why_not
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, YOUNG_S
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.gpu import machine
-from tests.support.answers import answer
+from tests.support.measurement_table import answer
 from webhook.adapters.nvml import Nvml
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.machine import CONTEXT_BYTES, MIB, NAMESPACE, ROOT, median_us, mib, programs
-from tests.support.answers import answer
+from tests.support.measurement_table import answer
 
 INSIDE = (sys.executable, "-m", "tests.gpu.inside")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.gpu.machine import MIB, NAMESPACE, ROOT, cgroup_root, cgroups
-from tests.support.answers import answer
+from tests.support.measurement_table import answer
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gpu.machine import MIB, NAMESPACE, ROOT, Program, cgroup_root, cgroups, mib, within
-from tests.support.answers import answer
 from tests.support.api_server import ApiServer
+from tests.support.measurement_table import answer
 
 UIDS = [f"0000000{number}-1111-2222-3333-444444444444" for number in range(5)]
 """The sentry's pod, two by Sidecar without one, and two by Sentry."""

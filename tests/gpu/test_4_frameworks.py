@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.gpu.machine import MIB, mib
-from tests.support.answers import answer
+from tests.support.measurement_table import answer
 from webhook.core.enforcement.bounds import parse_tolerance
 from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
 from webhook.core.placement.pods import memory_fraction

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.gpu.machine import MIB, ROOT, Program, cgroups, median_us, mib, programs
-from tests.support.answers import answer
+from tests.support.measurement_table import answer
 from webhook.adapters.nvml import NvmlError
 
 CAP_BYTES = 2048 * MIB

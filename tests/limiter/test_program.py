@@ -10,9 +10,9 @@ import pytest
 
 from tests.limiter.scene import CAP, GPU, GPUS, MIB, OWN, id_of, uid_of
 from tests.sentry import nodes
+from tests.support.cluster_programs import wait_until
 from tests.support.nvml_stub import build
 from tests.support.paths import ROOT
-from tests.support.programs import wait_until
 from webhook.core.placement.assignments import Assignment, write_assignments
 from webhook.core.placement.pods import CapTerms
 from webhook.core.policy.values import DriverLimit

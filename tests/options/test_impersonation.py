@@ -9,8 +9,8 @@ from threading import Event
 import pytest
 
 from tests.support.api_server import write_kubeconfig
-from tests.support.commands import runner
-from tests.support.programs import find_binary
+from tests.support.cluster_programs import find_binary
+from tests.support.run_command import runner
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.impersonation import Identity
 from webhook.cli.main import main

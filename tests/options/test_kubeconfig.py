@@ -12,7 +12,7 @@ import pytest
 
 from certs import create, load_into
 from tests.support.api_server import ApiServer, write_kubeconfig
-from tests.support.commands import runner
+from tests.support.run_command import runner
 from webhook.adapters.kube.client import NoClusterError, connect
 from webhook.cli.main import main
 

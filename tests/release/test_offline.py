@@ -18,7 +18,7 @@ import yaml
 from deploy import oci
 from tests.release.conftest import VERSION
 from tests.support import charts
-from tests.support.ledger import commands_of
+from tests.support.command_coverage import commands_of
 from tests.support.paths import ROOT
 from tests.support.registries import storing
 

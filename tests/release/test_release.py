@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from deploy import generate, oci, release, sbom
 from tests.release.conftest import EPOCH, VERSION, git, released, set_version
 from tests.support import charts
-from tests.support.documents import commands
+from tests.support.page_commands import commands
 from tests.support.paths import ROOT
 from tests.support.registries import serving
 

@@ -12,7 +12,7 @@ from tests.support import schedulers
 from tests.support.control_planes import ApiError
 from tests.support.pods import a_pod
 from tests.support.schedulers import GIB, add_node, remove_node, remove_pod, show_free, wait_bound
-from tests.support.servers import running
+from tests.support.server_process import running
 from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.core.placement.assignments import read_assignments

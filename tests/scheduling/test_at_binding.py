@@ -9,10 +9,10 @@ import pytest
 
 from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, replica
 from tests.support.control_planes import ApiError, free_port, wait_until
-from tests.support.our_server import refused
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import GIB, bound, finish, messages, patch, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
+from tests.support.webhook_on_cluster import refused
 from webhook.core.placement.assignments import (
     Assignment,
     Whole,

@@ -7,13 +7,6 @@ from functools import partial
 import pytest
 
 from tests.support.control_planes import wait_until
-from tests.support.our_server import (
-    Team,
-    container,
-    knowing,
-    refused,
-    variables,
-)
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import (
     add_node,
@@ -22,6 +15,13 @@ from tests.support.schedulers import (
     remove_pod,
     scheduler,
     wait_bound,
+)
+from tests.support.webhook_on_cluster import (
+    Team,
+    container,
+    knowing,
+    refused,
+    variables,
 )
 from webhook.core.pod.findings import Reason
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.cluster_programs import start, stop
+from tests.support.command_coverage import commands_of
 from tests.support.control_planes import ControlPlane, wait_until
-from tests.support.ledger import commands_of
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request
-from tests.support.programs import start, stop
 from tests.support.schedulers import add_node, patch, remove_node, remove_pod
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.quantity import MIB

@@ -14,11 +14,11 @@ import yaml
 
 from tests.scheduling.replicas import SYSTEM, Cluster, placing
 from tests.support import schedulers
-from tests.support.agents import AgentProcess, stub_library
 from tests.support.control_planes import wait_until
 from tests.support.paths import DEPLOY
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import GIB, refusals
+from tests.support.scripted_nvml import AgentProcess, stub_library
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 PROFILE = DEPLOY / "scheduler" / "default-profile.yaml"

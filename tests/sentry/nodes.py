@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from tests.sidecar import incidents
-from tests.support import scenes
+from tests.support import isolated_interpreter
 from tests.support.api_server import ApiServer
 from webhook.core.placement.assignments import read_assignments
 
-NAMESPACES = (*scenes.NAMESPACE, "--mount")
+NAMESPACES = (*isolated_interpreter.NAMESPACE, "--mount")
 V2 = "cgroup.events"
 """A file that cgroups of version 2 alone have."""
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
@@ -117,7 +117,7 @@ def play(folder, library, api, name, **sent):
     log = folder / "sentry.log"
     with own_cgroup(*[V2] if sent.get("limits") else []) as cgroups:
         try:
-            return scenes.play(
+            return isolated_interpreter.play(
                 "tests.sentry.scenarios", name,
                 within=NAMESPACES, timeout_s=300, cgroups=str(cgroups), **sent,
             )  # fmt: skip

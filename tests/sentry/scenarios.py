@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.sentry.node_scene import TENANT, Pod, is_alive, play
-from tests.support.process_tools import wait_until
+from tests.support.workload_processes import wait_until
 
 __all__ = ["play"]
 

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.sentry.worlds import OTHER
-from tests.support.programs import wait_until
+from tests.support.cluster_programs import wait_until
 from webhook.adapters import plain_http
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.client import KubeError

@@ -12,8 +12,8 @@ import pytest
 
 from tests.sentry import nodes
 from tests.sentry.scenarios import uid_of
+from tests.support.cluster_programs import wait_until
 from tests.support.paths import ROOT
-from tests.support.programs import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 

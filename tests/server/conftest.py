@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.servers import running
+from tests.support.server_process import running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.attacks import (
+from tests.support.hostile_requests import (
     BODIES,
     JSON,
     Damage,
@@ -18,7 +18,7 @@ from tests.support.attacks import (
     watched,
 )
 from tests.support.pods import a_pod, a_review
-from tests.support.servers import running
+from tests.support.server_process import running
 from webhook.server.bounds import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.process

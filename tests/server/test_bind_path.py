@@ -13,8 +13,8 @@ from certs import Bundle, issue_ca, issue_serving, read
 from tests.certs.handshakes import put, renewed
 from tests.server.placement.binding_reviews import review
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
-from tests.support.servers import running
+from tests.support.recorded_log import RecordedLog
+from tests.support.server_process import running
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK, RegistrationApi
 from webhook.server.bind_path import BindPath, bind_path, is_bind_path

@@ -9,8 +9,8 @@ import pytest
 
 from tests.server.test_templates import a_review as a_workload
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
 from tests.support.pods import A100, a_pod, a_policy, a_review, a_rule
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube import namespaces
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed

@@ -15,10 +15,10 @@ from ipaddress import IPv4Address, ip_network
 import pytest
 
 from tests.server.placement.binding_reviews import review as binding_review
-from tests.support import routers
-from tests.support.attacks import peak_bytes
+from tests.support import router_client
+from tests.support.hostile_requests import peak_bytes
 from tests.support.pods import a_pod, a_review
-from tests.support.servers import JSON, running
+from tests.support.server_process import JSON, running
 from webhook.server.bounds import (
     MAX_AT_ONCE_OF_ADDRESS_S,
     MAX_AT_ONCE_OF_UNTRUSTED_S,
@@ -78,8 +78,8 @@ class Costly:
     """A handler whose answers take time of the test's clock."""
 
     def __init__(self, cost_s):
-        self.clock, self.cost_s = routers.Clock(), cost_s
-        self.connections = routers.no_connections(self.clock, clock=self.clock.time)
+        self.clock, self.cost_s = router_client.Clock(), cost_s
+        self.connections = router_client.no_connections(self.clock, clock=self.clock.time)
 
     def route(self, _method, path, _content_type):
         secret = path == b"/secret"
@@ -95,8 +95,8 @@ class Costly:
     def asked(self, address, path=b"/"):
         """Return the head of the answer to a request on a new connection, 0.1 ms later."""
         self.clock.now_s += 0.0001
-        connection, line, slot = routers.connected(self, self.connections, address)
-        connection.data_received(routers.HEAD % (path, b"Content-Length: 0\r\n"))
+        connection, line, slot = router_client.connected(self, self.connections, address)
+        connection.data_received(router_client.HEAD % (path, b"Content-Length: 0\r\n"))
         self.connections.forget(slot)
         return line.written
 
@@ -132,7 +132,7 @@ def table():
 
     def make(*networks):
         api_servers = [ip_network(one) for one in networks]
-        return Connections(routers.Clock(), None, None, None, lambda _: None, api_servers)
+        return Connections(router_client.Clock(), None, None, None, lambda _: None, api_servers)
 
     return make
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy, a_rule
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.fence import FenceApi
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SEAL_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action, Rollout

@@ -9,7 +9,7 @@ import pytest
 
 from certs import Bundle, advance, read
 from tests.certs.handshakes import handshake, mount, put
-from tests.support.logs import RecordedLog
+from tests.support.recorded_log import RecordedLog
 from webhook.server.certificates import FolderKeeper
 from webhook.server.metrics import Metrics
 

@@ -23,9 +23,9 @@ from tests.core.kinds.test_endings import (
 from tests.core.kinds.test_histories import LLAMA, a_run
 from tests.support.api_server import ApiServer
 from tests.support.gpu_nodes import GPU_NODES_PATH
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_request, a_review
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory

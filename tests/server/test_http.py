@@ -15,9 +15,9 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_review
-from tests.support.routers import Clock, a_router, connected, no_connections, post, turns
+from tests.support.recorded_log import RecordedLog
+from tests.support.router_client import Clock, a_router, connected, no_connections, post, turns
 from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.certificates import FolderKeeper

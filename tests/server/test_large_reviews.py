@@ -11,7 +11,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tests.support import routers
+from tests.support import router_client
 from tests.support.pods import a_pod, a_review
 from webhook.adapters import review_json
 from webhook.adapters.bounds import MOST_REVIEW_VALUES
@@ -45,15 +45,15 @@ class Scene:
             return decide(request, policy, cluster, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)
-        self.clock, self.cost_s = routers.Clock(), 0.0
-        self.connections = routers.no_connections(
+        self.clock, self.cost_s = router_client.Clock(), 0.0
+        self.connections = router_client.no_connections(
             api_servers=[ip_network(API_SERVER)], clock=self.clock.time
         )
-        self.router = routers.a_router(JsonLog(self.log), self.metrics, **bounds)
+        self.router = router_client.a_router(JsonLog(self.log), self.metrics, **bounds)
 
     async def post(self, *parts, **more):
         """Post a body in parts; return status, headers, body, and the parts left unread."""
-        return await routers.post(
+        return await router_client.post(
             self.router, "/mutate", *parts, connections=self.connections, **more
         )
 
@@ -102,7 +102,7 @@ def test_large_reviews_of_trusted_addresses_come_first_and_others_have_a_share(s
     async def story():
         async with scene.busy(5) as tasks:
             trusted = asyncio.create_task(scene.review("API", large=True, address=API_SERVER))
-            await routers.turns()
+            await router_client.turns()
         return await trusted, [task.result()[0] for task in tasks]
 
     trusted, others = asyncio.run(story())
@@ -147,7 +147,7 @@ def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(
 def test_no_address_takes_the_room_of_all_for_large_bodies(held, one_more):
     """One by four posts of 8 MiB, or many: what is left is for API servers."""
     peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
-    hold = routers.no_connections().hold
+    hold = router_client.no_connections().hold
     for name, mebibytes in held.items():
         assert hold(peers[name], mebibytes * 2**20)
     assert hold(peers["a"], 2**20) is one_more

@@ -17,12 +17,12 @@ import pytest
 
 from certs import read
 from tests.certs.handshakes import put, renewed
-from tests.support import routers, servers
+from tests.support import router_client, server_process
 from tests.support.api_server import ApiServer
-from tests.support.commands import runner
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_review
-from tests.support.servers import JSON, POLICY, free_port, running
+from tests.support.recorded_log import RecordedLog
+from tests.support.run_command import runner
+from tests.support.server_process import JSON, POLICY, free_port, running
 from webhook.adapters.kube.namespaces import PATH
 from webhook.cli.main import main
 from webhook.core.policy.fence import RULES_KEY
@@ -142,7 +142,7 @@ def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, 
         ports = iter([server.port, free_port()])
         held = server.raw()
         server.quit()  # it closes first, so its end of the connection lingers
-    monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+    monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
     with running(tmp_path) as server:
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
     held.close()
@@ -218,7 +218,7 @@ def test_a_second_server_without_a_plain_port_of_its_own_takes_another(serve):
 def review(service, pod):
     """Return the answer to the review of a new pod."""
     body = json.dumps(a_review(pod)).encode()
-    status, _, answer, _ = asyncio.run(routers.post(service.router(), "/mutate", body))
+    status, _, answer, _ = asyncio.run(router_client.post(service.router(), "/mutate", body))
     assert status == 200
     return json.loads(answer)["response"]
 

@@ -12,11 +12,11 @@ import pytest
 from certs import Bundle, Terms, advance
 from tests.certs.handshakes import handshake
 from tests.support.api_server import ApiServer, write_kubeconfig
-from tests.support.commands import runner
-from tests.support.logs import RecordedLog
+from tests.support.cluster_programs import free_port
 from tests.support.pods import a_pod, a_review
-from tests.support.programs import free_port
-from tests.support.servers import running
+from tests.support.recorded_log import RecordedLog
+from tests.support.run_command import runner
+from tests.support.server_process import running
 from webhook.adapters.kube.certificates import KINDS, CertificatesApi
 from webhook.cli.main import main
 from webhook.server.certificates import SecretKeeper

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from tests.support import routers
-from tests.support.logs import RecordedLog
+from tests.support import router_client
 from tests.support.pods import a_pod, a_policy
+from tests.support.recorded_log import RecordedLog
 from webhook.core.admission import templates as core_templates
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
@@ -21,10 +21,10 @@ class Asked:
     def __init__(self, **options):
         self.log, self.metrics = RecordedLog(), Metrics()
         templates = TemplateReviews(a_policy, self.metrics, self.log, **options)
-        self.router = routers.a_router(self.log, self.metrics, templates=templates)
+        self.router = router_client.a_router(self.log, self.metrics, templates=templates)
 
     def post(self, body: bytes, path: str = "/advise"):
-        status, _, answer, _ = asyncio.run(routers.post(self.router, path, body))
+        status, _, answer, _ = asyncio.run(router_client.post(self.router, path, body))
         return status, answer
 
     def advised(self, pod, **metadata):
@@ -118,5 +118,5 @@ def test_what_is_no_review_is_rejected(asked):
 
 
 def test_a_server_without_them_knows_no_such_path(asked):
-    asked.router = routers.a_router(asked.log, asked.metrics)
+    asked.router = router_client.a_router(asked.log, asked.metrics)
     assert asked.post(a_review(a_pod()))[0] == 404

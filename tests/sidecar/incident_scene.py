@@ -1,6 +1,6 @@
-"""What an incident acts on: one enforcer and workloads, all children of the scenario.
+"""An enforcer and workloads for an incident, all children of the scenario's process.
 
-It runs as `tests.support.scenes` says; the names imported here are known to each incident.
+`tests.support.isolated_interpreter` runs it. An incident may use every name imported here.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.process_tools import reuse, wait_until
+from tests.support.workload_processes import reuse, wait_until
 
 __all__ = ["play", "resource", "signal", "time"]
 

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.sidecar.incident_scene import NO_CGROUP
-from tests.support import scenes
+from tests.support import isolated_interpreter
 from tests.support.nvml_stub import compiler
 from webhook.adapters import host_environment
 
@@ -25,7 +25,7 @@ class Pod:
     def run(self, scenario, *arguments):
         """Return what the scenario returns."""
         scene = "tests.sidecar.incident_scene"
-        found = scenes.play(scene, scenario, *arguments, **self.where)
+        found = isolated_interpreter.play(scene, scenario, *arguments, **self.where)
         if found == NO_CGROUP:
             pytest.skip(found)
         return found
@@ -36,7 +36,7 @@ def missing():
     """Say why no scenario can run here; empty where it can."""
     if compiler() is None:
         return "the stub of NVML needs a C compiler, and there is none here"
-    if why := scenes.missing():
+    if why := isolated_interpreter.missing():
         return why
     kernel = host_environment.trustworthy_kernel()
     return kernel.reason if kernel.holds is False else ""

@@ -13,7 +13,7 @@ from tests.sidecar.incident_scene import NOT_PROBED, with_constants
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, status_lines
 from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
-from tests.support.process_tools import wait_until
+from tests.support.workload_processes import wait_until
 from webhook.adapters.nvml import NvmlError
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
 

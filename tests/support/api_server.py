@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import jsonpatch
 import urllib3
 
-from tests.support.kube_api import path_of, plural_of
+from tests.support.api_client import path_of, plural_of
 from tests.support.merge_patches import merged
 from webhook.adapters.kube.client import Kube
 

@@ -14,11 +14,11 @@ from typing import Any, Self
 import pytest
 import urllib3
 
-from tests.support.kube_api import Api, ApiError
+from tests.support.api_client import Api, ApiError
+from tests.support.cluster_programs import find_binary, free_port, start, stop, wait_until
 from tests.support.paths import ROOT
 from tests.support.pki import Authority, new_key, private_pem, public_pem
 from tests.support.pods import a_pod
-from tests.support.programs import find_binary, free_port, start, stop, wait_until
 
 __all__ = [
     "MISSING",

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.support.cluster_programs import find_binary, free_port, start, stop, wait_until
 from tests.support.control_planes import Api, ControlPlane
-from tests.support.programs import find_binary, free_port, start, stop, wait_until
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.placement.assignments import Assignments

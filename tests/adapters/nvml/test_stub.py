@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import scenes
+from tests.support import isolated_interpreter
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_whole_node_is_seen_with_ones_own_numbers_of_each_pods_processes(stub)
             (hidden,) = children.read_text().split()
         return s.listed(nvml) == [[int(hidden), 70]], nvml.device_used_bytes("GPU-a")
 
-    if reason := scenes.missing():
+    if reason := isolated_interpreter.missing():
         pytest.skip(reason)
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-I", "-S", "-c"]
     cgroup = Path("/proc/self/cgroup").read_text().splitlines()[-1]

@@ -6,8 +6,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def _nothing_stays():
     # It skips each file that imports it where there is no /proc.
-    from tests.support import process_tools  # noqa: PLC0415
+    from tests.support import workload_processes  # noqa: PLC0415
 
     yield
-    while process_tools.STARTED:
-        process_tools.end(process_tools.STARTED.pop())
+    while workload_processes.STARTED:
+        workload_processes.end(workload_processes.STARTED.pop())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_proc import ID, put, put_self, stat_line, status_lines
-from tests.support.process_tools import host_environment, processes
+from tests.support.workload_processes import host_environment, processes
 from webhook.core.enforcement.step import Process
 
 PID = 2**22 + 7  # beyond the largest number that Linux gives, so nobody real is meant

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.support.fake_proc import ID, OTHER_ID, put, stat_line
-from tests.support.process_tools import (
+from tests.support.workload_processes import (
     SLEEPS,
     Path,
     as_user,

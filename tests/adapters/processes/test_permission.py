@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.support.fake_proc import put, put_self, stat_line, status_lines
-from tests.support.process_tools import (
+from tests.support.workload_processes import (
     SLEEPS,
     as_user,
     end,

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.support.fake_proc import put, put_self, stat_line
-from tests.support.process_tools import (
+from tests.support.workload_processes import (
     ANSWERS_TERM,
     as_user,
     end,

@@ -31,9 +31,9 @@ from tests.core.admission.faults import (
 )
 from tests.core.admission.rules.program_rows import ROWS
 from tests.core.admission.test_sentences import DENIALS
+from tests.support.follow_advice import annotate, followed, respelled
 from tests.support.paths import ROOT
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
-from tests.support.told import annotate, followed, respelled
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES

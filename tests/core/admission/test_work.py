@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.admission.decisions import VISIBLE
-from tests.support.calls import calls
-from tests.support.drawn_reviews import (
+from tests.support.call_count import calls
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.random_reviews import (
     NAMES_OF_OTHERS,
     OPERATIONS,
     UNEQUAL_AMOUNTS,
@@ -25,7 +26,6 @@ from tests.support.drawn_reviews import (
     fitting,
     review,
 )
-from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.patch import condense

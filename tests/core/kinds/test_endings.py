@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.support.clusters import GIB, a_gpu, a_node, a_pod, held
-from tests.support.documents import table_of
+from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
 from webhook.core.bounds import MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.documents import table_of
+from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
 from webhook.core.kinds.histories import (
     AHEAD_S,

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from tests.support.documents import table_of
 from tests.support.gpus import DOWN, a_gpu, a_scan, seen
+from tests.support.page_commands import table_of
 from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.variables import DeviceNames

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.documents import table_of
+from tests.support.page_commands import table_of
 from webhook.core.node import driver
 from webhook.core.node.driver import (
     CHANGED_AFTER_S,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.documents import table_of
 from tests.support.gpus import DOWN, a_scan
+from tests.support.page_commands import table_of
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import (
     FREE_BYTES,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tests.e2e.images import build_pause, linked
 from tests.e2e.node import plugins
-from tests.support import strangers
+from tests.support import other_programs
+from tests.support.cluster_programs import find_binary
 from tests.support.paths import ROOT
-from tests.support.programs import find_binary
 
 KUBERNETES = "kubernetes"
 ROLES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -27,7 +27,7 @@ ARCHIVES = {
     "node": (
         *("containerd", "containerd-shim-runc-v2", "ctr", "runc"),
         *("ptp", "host-local", "loopback"),
-        *strangers.STRANGERS["NVIDIA_TOOLKIT"].files,
+        *other_programs.STRANGERS["NVIDIA_TOOLKIT"].files,
         *("ip", "busybox"),
     ),
 }
@@ -71,7 +71,7 @@ def find(program: str) -> str:
     """Return the path of a program; exit with a message where it is missing."""
     found = (
         find_binary(program)
-        or strangers.find("NVIDIA_TOOLKIT", program)
+        or other_programs.find("NVIDIA_TOOLKIT", program)
         or shutil.which(program, path=plugins())
     )
     if not found:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.api_server import ApiServer, merged
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy, a_rule
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.admission.sidecar.container import LIMIT_VARIABLE

@@ -8,9 +8,9 @@ import pytest
 
 from tests.server.placement.binding_reviews import review
 from tests.support.api_server import write_kubeconfig
+from tests.support.cluster_programs import free_port
 from tests.support.paths import REVIEWS
-from tests.support.programs import free_port
-from tests.support.servers import running
+from tests.support.server_process import running
 
 pytestmark = pytest.mark.process
 

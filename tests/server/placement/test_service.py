@@ -6,8 +6,8 @@ import itertools
 from dataclasses import replace
 
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod, a_policy, a_rule
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignments import PodState, Waits

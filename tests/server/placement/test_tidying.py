@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
 from webhook.core.placement.assignments import PodState, Whole

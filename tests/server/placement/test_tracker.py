@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.server.placement.binding_reviews import review
-from tests.support import routers
+from tests.support import router_client
 from tests.support.api_server import ApiServer
-from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy
+from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.placement import GpuNode, PlacementApi
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
@@ -62,7 +62,7 @@ class Scene:
         body = json.dumps(review(object=obj)).encode()
         size = 2**16 if in_parts else len(body)
         parts = [body[start : start + size] for start in range(0, len(body), size)]
-        status, headers, answer, _ = await routers.post(self.router, "/bind", *parts)
+        status, headers, answer, _ = await router_client.post(self.router, "/bind", *parts)
         return status, headers, answer
 
     async def until(self, waiting):

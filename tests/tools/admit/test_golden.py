@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.golden_files import assert_recorded, how, recorded
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy
 from tests.support.policies import load
-from tests.support.recordings import assert_recorded, how, recorded
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import Action, EnforceBy
 from webhook.tools.manifests.documents import read_documents

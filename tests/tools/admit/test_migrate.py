@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_policy
-from tests.support.recordings import assert_recorded
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES
 from webhook.tools.admit.judge.migration.foreign_pod import Origin

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.calls import calls
+from tests.support.call_count import calls
 from tests.tools.admit.runs import POD, run
 from webhook.tools.manifests.bounds import DEEPEST_MANIFEST, MAX_ALIASED
 from webhook.tools.manifests.reading import (

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_policy, a_rule
-from tests.support.recordings import assert_recorded
 from tests.tools.admit.runs import POD, run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 from webhook.tools.admit.show import reports

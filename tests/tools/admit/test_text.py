@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.support.calls import calls
+from tests.support.call_count import calls
 from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from tests.tools.admit.runs import POD, run

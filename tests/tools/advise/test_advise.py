@@ -11,8 +11,8 @@ import pytest
 from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, MIB, RAG, VLLM, a_history, runs
 from tests.support.api_server import ApiServer
 from tests.support.clusters import a_cluster, a_gpu, a_node
-from tests.support.commands import reached, runner
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
+from tests.support.run_command import reached, runner
 from webhook.cli.main import main
 from webhook.core.kinds.histories import write_history
 from webhook.core.kinds.nodes import write_gpu_node

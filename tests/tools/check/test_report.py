@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.clusters import a_cluster, a_gpu, held
-from tests.support.documents import table_of
+from tests.support.golden_files import assert_recorded
 from tests.support.installations import WEBHOOK
-from tests.support.recordings import assert_recorded
+from tests.support.page_commands import table_of
 from tests.tools.situations.checks import OFFERED, installed, labelled, patched
 from tests.tools.situations.scenes import gpu_node, rag, refused, to_pods_that_ask
 from webhook.tools.check.show import as_json, as_text

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.api_server import ApiServer
-from tests.support.commands import runner
+from tests.support.run_command import runner
 from webhook.adapters.kube import client
 from webhook.cli.main import main
 

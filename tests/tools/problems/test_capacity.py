@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_listed_pod, a_node, held
-from tests.support.documents import table_of
+from tests.support.page_commands import table_of
 from webhook.core.placement.fit import Need
 from webhook.tools.problems.capacity import (
     best,

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.commands import runner
 from tests.support.foreign_clusters import gfd_node, whole
 from tests.support.paths import ROOT
+from tests.support.run_command import runner
 from webhook.adapters.kube.client import Kube
 from webhook.cli.main import main
 from webhook.tools.render import progress

@@ -12,11 +12,11 @@ import pytest
 from tests.support import charts
 from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
-from tests.support.commands import reached, runner
-from tests.support.injectors import DENIED, HONEST
+from tests.support.device_annotations import DENIED, HONEST
+from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_container
 from tests.support.policies import SHIPPED
-from tests.support.recordings import assert_recorded
+from tests.support.run_command import reached, runner
 from tests.tools.situations.scenes import a_workload, failed_create
 from webhook.cli.main import main
 from webhook.tools.report import command

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import ApiServer
-from tests.support.commands import runner
 from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixed_cluster, whole
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
+from tests.support.run_command import runner
 from tests.support.strategies import ANY_JSON
 from webhook.options import ReachedCluster
 from webhook.tools.simulate import command

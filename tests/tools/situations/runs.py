@@ -8,7 +8,7 @@ from functools import cache
 from unittest.mock import patch
 
 from tests.support.api_server import ApiServer
-from tests.support.commands import runner
+from tests.support.run_command import runner
 from tests.tools.situations.bound import ROWS
 from tests.tools.situations.scenes import TEAM, Situation, has_role_view
 from webhook import __version__

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deploy.references import problem_codes
+from tests.support.golden_files import assert_recorded, how
 from tests.support.pods import a_request
-from tests.support.recordings import assert_recorded, how
 from tests.tools.situations import bound, checks, denied, waiting
 from tests.tools.situations.claims import claims, disagreements
 from tests.tools.situations.runs import (

@@ -17,7 +17,7 @@ from tests.support.clusters import (
     held,
     many_nodes,
 )
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
 from webhook.tools.top.judge import build_report
 from webhook.tools.top.page import as_html

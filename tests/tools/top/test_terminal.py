@@ -27,7 +27,7 @@ from tests.support.clusters import (
     team_nodes,
     team_pods,
 )
-from tests.support.recordings import assert_recorded
+from tests.support.golden_files import assert_recorded
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words

@@ -17,8 +17,8 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
+from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
-from tests.support.told import followed
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
 

@@ -22,7 +22,7 @@ from tests.core.admission.decisions import (
     translated,
     updated,
 )
-from tests.support.injectors import ALL, DENIED, HONEST, asking
+from tests.support.device_annotations import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.bounds import MOST_INJECTED, MOST_READ

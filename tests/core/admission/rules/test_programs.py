@@ -16,8 +16,8 @@ from tests.core.admission.rules.program_rows import (
     VLLM,
     VLLM_LINE,
 )
+from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from tests.support.told import followed
 from webhook.adapters.review_json import encode_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.cluster import Cluster, SlicedNode

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.admission.decisions import decided
+from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
-from tests.support.told import followed
 from webhook.core.admission.decide import Outcome
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Accounting, EnforceBy, Placement

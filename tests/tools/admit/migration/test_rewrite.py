@@ -7,8 +7,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.follow_advice import followed, lines, respelled
 from tests.support.pods import a_container, a_pod, a_policy, a_request
-from tests.support.told import followed, lines, respelled
 from tests.tools.admit.migration.moving import GIB, a_limited, limits, move
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices

@@ -593,7 +593,7 @@ def followed(pod: Json, path: str, detail: str) -> list[Json]:
                     made = do(pod, path, found)
                     again = (do(one, of_requests(path), found) for one in made if both)
                     return [ways[n] for n, ways in enumerate(again)] or made
-    raise AssertionError(f"say in tests/support/told.py how to follow: {detail}")
+    raise AssertionError(f"say in tests/support/follow_advice.py how to follow: {detail}")
 
 
 def respelled(pod: Json) -> Json:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from certs import read
-from tests.support.programs import free_port
+from tests.support.cluster_programs import free_port
 from webhook.server.bind_path import bind_path
 
 Json = dict[str, Any]

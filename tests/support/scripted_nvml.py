@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
+from tests.support.cluster_programs import wait_until
 from tests.support.nvml_stub import build, compiler
-from tests.support.programs import wait_until
 from webhook.adapters.host_environment import trustworthy_kernel
 from webhook.adapters.nvml import NvmlError
 from webhook.core.nvidia.drivers import ScannedGpu

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.programs import wait_until
+from tests.support.cluster_programs import wait_until
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 

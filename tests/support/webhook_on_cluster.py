@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.support import servers
+from tests.support import server_process
 from tests.support.control_planes import Api, ApiError, ControlPlane, free_port, needs
 from tests.support.webhook_configurations import (
     apply,
@@ -58,7 +58,7 @@ spec:
 @contextmanager
 def serving(
     folder: Path, *options: str, port: int | None = None, **env: str
-) -> Iterator[servers.Server]:
+) -> Iterator[server_process.Server]:
     """Run the real server until the block ends, at a free port or a given one."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
@@ -67,8 +67,8 @@ def serving(
     # Not the ports of `running`: one of those may be another's by the time of a restart.
     ports = itertools.chain([port] if port else [], iter(free_port, None))
     with (
-        mock.patch.object(servers, "free_port", ports.__next__),
-        servers.running(folder, *options, policy=None, **env) as server,
+        mock.patch.object(server_process, "free_port", ports.__next__),
+        server_process.running(folder, *options, policy=None, **env) as server,
     ):
         yield server
 
@@ -99,7 +99,7 @@ def knowing(
 class OurServer:
     """The server, and the configurations that make an API server call it."""
 
-    def __init__(self, server: servers.Server) -> None:
+    def __init__(self, server: server_process.Server) -> None:
         self.server = server
         authority = (server.certificates / "ca.crt").read_bytes()
         url = f"https://127.0.0.1:{server.port}"

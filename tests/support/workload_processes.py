@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.support import scenes
+from tests.support import isolated_interpreter
 from webhook.adapters import host_environment, processes
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(120)"
@@ -45,14 +45,14 @@ if sys.platform != "linux":
 
 def in_namespace(scenario, *arguments, own_proc=True):
     """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
-    if reason := scenes.missing():
+    if reason := isolated_interpreter.missing():
         skip(reason)
-    within = scenes.NAMESPACE[: None if own_proc else -1]
-    return scenes.play(__name__, scenario, *arguments, within=within)
+    within = isolated_interpreter.NAMESPACE[: None if own_proc else -1]
+    return isolated_interpreter.play(__name__, scenario, *arguments, within=within)
 
 
 def in_fresh_process(scenario):
-    return scenes.play(__name__, scenario, within=())
+    return isolated_interpreter.play(__name__, scenario, within=())
 
 
 def play(scenario, sent):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.documents import PAGES, all_commands
+from tests.support.page_commands import PAGES, all_commands
 from tests.support.paths import ROOT
 
 KUBELET = r"kubectl (-n \S+ )?(logs|exec|debug)\b"
@@ -67,7 +67,7 @@ MADE = {
     "make generate$": ("tests/contracts/test_generated.py", "generate"),
     "make image PREFIX=": ("tests/e2e/images.py", "deploy/images/build"),
     "make release": ("tests/release/test_release.py", "deploy.release"),
-    "make test-changed$": ("tests/contracts/test_lanes.py", "tests.support.changed"),
+    "make test-changed$": ("tests/contracts/test_lanes.py", "tests.support.changed_tests"),
     "make test-fast$": ("tests/core/test_fast_lane.py", "tests.support.fast_lane"),
 }
 """Targets, each with the file that runs its recipe, and words that stand in both."""

@@ -15,10 +15,10 @@ from http.client import HTTPException
 from pathlib import Path
 
 from tests.server.placement.binding_reviews import review as binding_review
-from tests.support.drawn_reviews import NAMES_OF_OTHERS, UNEQUAL_AMOUNTS
-from tests.support.drawn_reviews import review as drawn_review
 from tests.support.pods import a_container, a_pod, a_review, as_the_api_server_writes_it
-from tests.support.servers import Server
+from tests.support.random_reviews import NAMES_OF_OTHERS, UNEQUAL_AMOUNTS
+from tests.support.random_reviews import review as drawn_review
+from tests.support.server_process import Server
 
 JSON = {"Content-Type": "application/json"}
 
