@@ -56,7 +56,7 @@ TREE = {
     [
         ("webhook/core/node/state.py", ["tests/agent/test_loop.py", "tests/core/node"]),
         ("webhook/core/deeper/room/new.py", ["tests/core"]),
-        ("webhook/core/words.py tests/core/node/test_state.py", ["tests/core"]),
+        ("webhook/core/formatting.py tests/core/node/test_state.py", ["tests/core"]),
         ("tests/core/test_words.py", ["tests/core/test_words.py"]),
         ("tests/core/test_that_is_gone.py", []),
         ("tests/core/node/golden/one.yaml", ["tests/core/node/golden"]),

@@ -12,7 +12,7 @@ from tests.e2e.images import busybox_image
 from tests.e2e.node import NODE
 from tests.e2e.pods import GIB, HOLD, container, holding, pod, statuses
 from tests.support.control_planes import ApiError, wait_until
-from webhook.core.words import amount
+from webhook.core.formatting import format_amount
 
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
@@ -109,7 +109,7 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
     assert {one["reason"] for one in (event, *more)} == {EXCEEDED}
     assert event["message"].startswith(condition["message"][:200])
     print(event["message"])
-    for figure in (amount(OVER), amount(CAP)):
+    for figure in (format_amount(OVER), format_amount(CAP)):
         assert figure in event["message"]
     assert [line for line in sentry.log() if uid in str(line)]
 
@@ -189,7 +189,7 @@ def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(ten
 def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sentry, tenant):
     found, team = intruder
     uid = found["metadata"]["uid"]
-    said = amount(UNPROMISED)
+    said = format_amount(UNPROMISED)
 
     def told_of():
         events = sentry.events(kind="Node", name=NODE)

@@ -30,7 +30,7 @@ FILES = {
     "webhook/core/enforcement/step.py", "webhook/core/enforcement/sufficient_request.py",
     "webhook/core/enforcement/termination_message.py", "webhook/core/nvidia/__init__.py",
     "webhook/core/nvidia/drivers.py", "webhook/core/pod/__init__.py",
-    "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/ending.py",
+    "webhook/core/pod/duration.py", "webhook/core/formatting.py", "webhook/sidecar/ending.py",
     "webhook/sidecar/events.py", "webhook/sidecar/guard.py", "webhook/sidecar/journal.py",
     "webhook/sidecar/limit.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
     "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",

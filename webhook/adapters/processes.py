@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.step import Process
-from webhook.core.words import printable
+from webhook.core.formatting import replace_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,4 +266,4 @@ def read_file(path: str, most: int = _LARGEST_FILE) -> str:
 
 def as_line(text: str) -> str:
     """Return a text that a log can hold: one line, bounded, other letters as question marks."""
-    return printable(text.replace("\0", " ").strip(), _LONGEST_COMMAND)
+    return replace_unprintable(text.replace("\0", " ").strip(), _LONGEST_COMMAND)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from webhook.adapters.kube.node_watch import FiguresSeen
+from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import (
     SENTRY_FRESH_S,
     NodeFigures,
@@ -18,7 +19,6 @@ from webhook.core.node.inventory import Scan
 from webhook.core.node.state import Conditions
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import Gpu
-from webhook.core.words import named
 from webhook.names import SENTRY_ACTING_CONDITION
 
 LIMIT_FRESH_S: Final = 240.0
@@ -133,7 +133,7 @@ def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:
-        why = f"the sentry of this node cannot measure {named(unmeasured(figures, gpus))}"
+        why = f"the sentry of this node cannot measure {join_names(unmeasured(figures, gpus))}"
     else:
         why = _NO_SENTRY
     return f"{why}: {_WITHOUT}"

@@ -25,9 +25,9 @@ from webhook.adapters.policy.files import (
 )
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.examples import run_example
+from webhook.core.formatting import format_count
 from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.policy.values import Example, Policy
-from webhook.core.words import counted
 from webhook.options import default_enforcer_image, output_option
 from webhook.tools.manifests.ci import JUnitCase, annotation, junit
 from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
@@ -167,9 +167,9 @@ def _say_check(one: _Checked) -> None:
         for mismatch in mismatches:
             click.echo(f"{example.where}: example {example.name!r}: {mismatch}", err=True)
     if one.policy is not None and one.passed:
-        rules = counted(len(one.policy.rules), "rule")
-        classes = counted(len(one.policy.classes), "class")
-        examples = counted(len(one.examples), "example")
+        rules = format_count(len(one.policy.rules), "rule")
+        classes = format_count(len(one.policy.classes), "class")
+        examples = format_count(len(one.examples), "example")
         verb = "passes" if len(one.examples) == 1 else "pass"
         click.echo(f"{one.name}: valid: {rules}, {classes}, {examples} {verb}")
 

@@ -9,10 +9,10 @@ from typing import Final
 from webhook.adapters.journal import Journal
 from webhook.adapters.nvml import LimitDeniedError, Nvml, NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT
+from webhook.core.formatting import format_amount
 from webhook.core.node.limits import MOST_LIMITED, MOST_TOLD, Limited, Told
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.words import amount
 from webhook.limiter.cgroups import Leaf, NodeCgroups
 from webhook.limiter.proof import why_denied
 
@@ -132,7 +132,12 @@ class PodLimiter:
                     "nvmlDeviceGetMemoryLimits_v1", 0, gpu=uuid, detail=f"{found} for {want}"
                 )
             what = "a pod is limited" if held is None else "a pod's limit was lost, and is set anew"
-            values = {"uid": pod.uid, "gpu": uuid, "limit": amount(pod.cap_bytes), "late": late}
+            values = {
+                "uid": pod.uid,
+                "gpu": uuid,
+                "limit": format_amount(pod.cap_bytes),
+                "late": late,
+            }
             self._journal.event("info" if held is None else "warning", what, **values)
             self.late[pod.uid, uuid, pod.cap_bytes], self.changed = late, True
             while len(self.late) > MOST_LIMITED:
@@ -179,11 +184,11 @@ class PodLimiter:
         return (pod.cap_bytes if self.misc else 0), pod.cap_bytes
 
     def _report(self, pod: LimitedPod, uuid: str, leaf: Leaf, had_bytes: int) -> None:
-        had = "none" if had_bytes == NO_LIMIT else amount(had_bytes)
+        had = "none" if had_bytes == NO_LIMIT else format_amount(had_bytes)
         why = (
             f"container {leaf.container[:12] or 'unknown'} had a driver's limit of its own on"
             f" {uuid} ({had}), as its image's or its runtime's variables set it: it is the pod's"
-            f" cap now, {amount(pod.cap_bytes)}"
+            f" cap now, {format_amount(pod.cap_bytes)}"
         )
         if self.misc:
             why += "; the driver counts it apart from its pod, whose sum sidecar and sentry hold"

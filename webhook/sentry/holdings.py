@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from webhook.core.formatting import format_amount
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.words import amount
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 Unmanaged = Mapping[ScannedGpu, Mapping[str, int]]
@@ -122,7 +122,7 @@ def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bo
 
     `listed` is whether the pod was given other GPUs of this node.
     """
-    what = f"{amount(held_bytes)} on GPU {gpu.index} ({gpu.uuid}) are held by"
+    what = f"{format_amount(held_bytes)} on GPU {gpu.index} ({gpu.uuid}) are held by"
     if not pod:
         return f"{what} processes of no pod; they can push pods out of memory"
     given = "given other GPUs" if listed else "promised none"

@@ -37,6 +37,7 @@ from webhook.core.enforcement.step import (
     ReportExcess,
     Terminate,
 )
+from webhook.core.formatting import format_amount
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
@@ -44,7 +45,6 @@ from webhook.core.node.driver import Driver, after_scan, needs_new_container, wh
 from webhook.core.node.events import EventReason
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import EnforceBy
-from webhook.core.words import amount
 from webhook.names import CAP_HELD_CONDITION, SENTRY_REPORTER
 from webhook.nodekit.events import EventReport, EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
@@ -428,7 +428,7 @@ class Sentry:
                 if (gpu.uuid, uid) not in self._reported:
                     listed = uid in (self._promises or {})
                     why = describe_unmanaged(gpu, uid, held_bytes, listed=listed)
-                    values = {"gpu": gpu.uuid, "uid": uid, "held": amount(held_bytes)}
+                    values = {"gpu": gpu.uuid, "uid": uid, "held": format_amount(held_bytes)}
                     self._journal.event("warning", "unmanaged memory", why=why, **values)
                     self._events.report_node(EventReason.UNMANAGED, why)
         self._reported = large

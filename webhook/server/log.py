@@ -16,7 +16,7 @@ import orjson
 from gunicorn.glogging import Logger as GunicornLogger
 
 from webhook.adapters.journal import Journal
-from webhook.core.words import shortened
+from webhook.core.formatting import shorten
 from webhook.names import LONGEST_NAME
 from webhook.server.bounds import MAX_ITEMS, MAX_LINE_BYTES, MAX_TRACE
 
@@ -27,7 +27,7 @@ def short(value: object) -> str | None:
         return None
     if type(value) is not str:
         return f"({type(value).__name__})"
-    return shortened(value, LONGEST_NAME)
+    return shorten(value, LONGEST_NAME)
 
 
 class JsonLog(Journal):

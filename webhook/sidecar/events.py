@@ -22,7 +22,7 @@ from webhook.core.enforcement.step import (
     StopContainer,
     Terminate,
 )
-from webhook.core.words import amount
+from webhook.core.formatting import format_amount
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Excess, Process
@@ -57,7 +57,7 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             if returned:
                 why = (
                     f"{describe(process)} left the driver's list {after_s:.1f} s after its first "
-                    f"signal, and its {amount(freed_bytes)} with it"
+                    f"signal, and its {format_amount(freed_bytes)} with it"
                 )
                 values = {"gpu": gpu, "after_s": after_s, "freed_bytes": freed_bytes}
                 journal.event("info", LogMessage.CAME_BACK, why=why, **values, **who)

@@ -20,7 +20,7 @@ from webhook.adapters.processes import own_cgroup
 from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.pacing import LIST_EVERY_S
-from webhook.core.words import exactly
+from webhook.core.formatting import format_exact
 from webhook.sidecar.heartbeat import leave_waiting
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class PodLimit:
             return None, f"the driver has no limit for this pod on GPU {gpu}"
         cap_bytes = self._settings.cap_bytes
         if limit.hard_bytes > cap_bytes:
-            more = f"{exactly(limit.hard_bytes)}, more than the cap of {exactly(cap_bytes)}"
+            more = (
+                f"{format_exact(limit.hard_bytes)}, more than the cap of {format_exact(cap_bytes)}"
+            )
             return None, f"the driver's limit for this pod on GPU {gpu} is {more}"
         return limit.used_bytes, ""

@@ -10,9 +10,9 @@ from webhook.adapters.nvml import NvmlError
 from webhook.core.enforcement.limits import judged_bytes
 from webhook.core.enforcement.pacing import Pace, wants_lists
 from webhook.core.enforcement.step import UNIDENTIFIED, Observation, Process, Usage
+from webhook.core.formatting import format_amount
 from webhook.core.frozen import dataclass
 from webhook.core.nvidia.drivers import Fault
-from webhook.core.words import amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -237,4 +237,4 @@ class Observer:
 
 
 def _figure(used_bytes: int | None) -> str:
-    return "without a figure" if used_bytes is None else f"with {amount(used_bytes)}"
+    return "without a figure" if used_bytes is None else f"with {format_amount(used_bytes)}"

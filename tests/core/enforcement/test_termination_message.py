@@ -20,7 +20,7 @@ from webhook.core.enforcement.termination_message import (
     write_message,
     write_process_name,
 )
-from webhook.core.words import MOST_GPU_BYTES
+from webhook.core.formatting import MOST_GPU_BYTES
 
 GIB = 2**30
 GOOD = '{"v":1,"cap":17179869184,"peak":{"GPU-8f1":6549425356},"stops":0,"s":11520}'

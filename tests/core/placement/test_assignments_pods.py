@@ -13,6 +13,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.bounds import LONGEST_UUID
+from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignments import (
     Assignment,
     PodState,
@@ -32,7 +33,6 @@ from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy, Placement
-from webhook.core.words import MAX_BYTES
 
 VRAM = "vramwarden.io/vram"
 GIB = 1024 * MIB

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.core.formatting import MAX_BYTES
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.quantity import (
     MIB,
@@ -15,7 +16,6 @@ from webhook.core.pod.quantity import (
     parse_vram,
     parse_vram_resource,
 )
-from webhook.core.words import MAX_BYTES
 
 
 @pytest.mark.parametrize(

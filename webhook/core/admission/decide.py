@@ -18,6 +18,7 @@ from webhook.core.admission.rules.other_webhooks import found_late
 from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import hide_devices_unless_set, hide_visible_devices
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram
@@ -36,7 +37,6 @@ from webhook.core.pod.views import (
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
-from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 SHOWN_BESIDE: Final = 10
@@ -145,7 +145,7 @@ class Decision:
 
         A tenant can have it grow with their pod, so it is cut; the answer to them is not.
         """
-        return shortened(
+        return shorten(
             self.malformed or render(self.findings[:LOGGED_FINDINGS], "; "), LONGEST_SENTENCE
         )
 

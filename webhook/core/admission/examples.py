@@ -14,6 +14,7 @@ from typing import Any, Final
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Skip
 from webhook.core.admission.templates import creation_of, decide_both
+from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
@@ -22,7 +23,6 @@ from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import Example, Policy
-from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
 
 _SHOWN_TOLERATIONS: Final = 3
@@ -234,4 +234,4 @@ def _shown(value: Any) -> str:
     if value is _ABSENT:
         return "none"
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return shortened(text, _LONGEST_VALUE)
+    return shorten(text, _LONGEST_VALUE)

@@ -30,6 +30,7 @@ from webhook.core.admission.rules.hints import (
     written,
 )
 from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
+from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
@@ -46,7 +47,6 @@ from webhook.core.pod.shapes import (
     walk,
 )
 from webhook.core.pod.views import read_pod
-from webhook.core.words import shortened
 from webhook.names import (
     API_GROUP,
     ASKING_ANNOTATIONS,
@@ -97,7 +97,7 @@ class StrayKey(NamedTuple):
         """Its place as messages write it."""
         if self.is_in_text:
             return shown_path(self.path)
-        return f"{shown_path(self.path[:-1])}[{shortened(self.key, LONGEST_KEY)}]"
+        return f"{shown_path(self.path[:-1])}[{shorten(self.key, LONGEST_KEY)}]"
 
     @property
     def paths(self) -> list[Path]:

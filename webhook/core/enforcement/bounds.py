@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from webhook.core.formatting import MAX_BYTES
 from webhook.core.frozen import dataclass
-from webhook.core.words import MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)

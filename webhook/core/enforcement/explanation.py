@@ -12,7 +12,7 @@ from webhook.core.enforcement.step import (
     StopContainer,
 )
 from webhook.core.enforcement.sufficient_request import advise_request
-from webhook.core.words import amount, counted, exactly, shortened
+from webhook.core.formatting import format_amount, format_count, format_exact, shorten
 
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
 SHOWN_ID = 12  # characters of a container's id in a sentence
@@ -21,7 +21,7 @@ SHOWN_ID = 12  # characters of a container's id in a sentence
 def explain_stop(process: Process, excess: Excess) -> str:
     """Return why a process is stopped, and which request would do."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
-    reason = f"it grew last, by {amount(excess.grew_bytes)} {within}"
+    reason = f"it grew last, by {format_amount(excess.grew_bytes)} {within}"
     if excess.first is First.LARGEST:
         reason = "it holds the most"
     return _explain(process, excess, reason)
@@ -54,31 +54,31 @@ def explain_report(action: ReportExcess, why_not: str) -> str:
 
 def _none_can_be_stopped(over: Powerless) -> str:
     return (
-        f"over the VRAM cap on GPU {over.gpu}: the pod holds {amount(over.sum_bytes)}, the cap "
-        f"is {exactly(over.cap_bytes)}, and none of its processes can be stopped from here; "
-        f"{advise_request(over.peak_bytes)}"
+        f"over the VRAM cap on GPU {over.gpu}: the pod holds {format_amount(over.sum_bytes)}, "
+        f"the cap is {format_exact(over.cap_bytes)}, and none of its processes can be stopped "
+        f"from here; {advise_request(over.peak_bytes)}"
     )
 
 
 def _not_exactly(excess: Excess) -> str:
     were = "was" if excess.stops_before == 1 else "were"
-    stops = counted(excess.stops_before, "stop")
+    stops = format_count(excess.stops_before, "stop")
     return f"{stops} {were} not enough in {excess.stops_within_s:.0f} s"
 
 
 def _explain(process: Process, excess: Excess, reason: str) -> str:
     others = excess.sum_bytes - excess.used_bytes
-    beside = f", other processes of the pod {amount(others)}" if others else ""
+    beside = f", other processes of the pod {format_amount(others)}" if others else ""
     return (
         f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
-        f"{amount(excess.used_bytes)}{beside}, the cap is {exactly(excess.cap_bytes)}; "
+        f"{format_amount(excess.used_bytes)}{beside}, the cap is {format_exact(excess.cap_bytes)}; "
         f"{reason}; {advise_request(excess.peak_bytes)}"
     )
 
 
 def describe(process: Process) -> str:
     """Name a process: pid, command, container."""
-    shown = shortened(process.command, _LONGEST_COMMAND)
+    shown = shorten(process.command, _LONGEST_COMMAND)
     command = f" ({shown})" if shown else ""
     container = f" of container {process.container[:SHOWN_ID]}" if process.container else ""
     return f"process {process.pid}{command}{container}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from webhook.core.words import amount, exactly
+from webhook.core.formatting import format_amount, format_exact
 
 MARGIN_PERCENT: Final = 15
 _GIB: Final = 2**30
@@ -28,8 +28,8 @@ def sufficient_request(peak_bytes: int) -> int:
 
 def advise_request(peak_bytes: int) -> str:
     """Return the end of a sentence about a pod over its cap: its peak, and what to write."""
-    asks = exactly(sufficient_request(peak_bytes))
+    asks = format_exact(sufficient_request(peak_bytes))
     return (
-        f"the pod's peak was {amount(peak_bytes)}, so write vramwarden.io/gpu-memory: {asks} "
-        f"(the peak and {MARGIN_PERCENT} %)"
+        f"the pod's peak was {format_amount(peak_bytes)}, so write vramwarden.io/gpu-memory: "
+        f"{asks} (the peak and {MARGIN_PERCENT} %)"
     )

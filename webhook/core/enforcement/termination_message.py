@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.formatting import MOST_GPU_BYTES, format_amount, format_duration, format_exact
 from webhook.core.frozen import dataclass
-from webhook.core.words import MOST_GPU_BYTES, amount, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,10 +65,10 @@ def in_words(words: TerminationMessage) -> str:
     """Return the sentence for people."""
     if words.peaks:
         gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
-        peak = f"peak {amount(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"
+        peak = f"peak {format_amount(peak_bytes)} of {format_exact(words.cap_bytes)} on {gpu}"
     else:
-        peak = f"no peak was measured, the cap is {exactly(words.cap_bytes)}"
-    return f"{peak}, {stops_in_words(words.stops)}, guarded for {span(words.seconds)}"
+        peak = f"no peak was measured, the cap is {format_exact(words.cap_bytes)}"
+    return f"{peak}, {stops_in_words(words.stops)}, guarded for {format_duration(words.seconds)}"
 
 
 def stops_in_words(stops: int) -> str:

@@ -15,13 +15,13 @@ from typing import Any, Final
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
 from webhook.core.enforcement.termination_message import MOST_SECONDS
+from webhook.core.formatting import MOST_GPU_BYTES, format_count, format_exact, shorten
+from webhook.core.formatting import format_amount as in_words
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.quantity import MIB
-from webhook.core.words import MOST_GPU_BYTES, counted, exactly, shortened
-from webhook.core.words import amount as in_words
 from webhook.names import LONGEST_NAME, SEEING_API_VERSION, VRAM_HISTORY_KIND
 
 MOST_RUNS: Final = 20
@@ -151,9 +151,9 @@ def write_history(history: History) -> Json:
     asked, peak = asked_bytes(history), peak_bytes(history)
     summary = {
         "runs": str(len(history.runs)),
-        "asks": "-" if asked is None else exactly(asked),
+        "asks": "-" if asked is None else format_exact(asked),
         "peak": "-" if peak is None else in_words(peak),
-        "advice": "-" if advice.amount_bytes is None else exactly(advice.amount_bytes),
+        "advice": "-" if advice.amount_bytes is None else format_exact(advice.amount_bytes),
     }
     return {
         "apiVersion": SEEING_API_VERSION,
@@ -264,7 +264,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     if amount > asked and any(run.stops for run in history.runs[-_RECENT_RUNS:]):
         why = f"stopped at its cap; the largest held {in_words(need)}"
         if largest_bytes is not None and amount > largest_bytes:
-            why += f", and no GPU here has {exactly(amount)}"
+            why += f", and no GPU here has {format_exact(amount)}"
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
     denied = amount > asked and any(map(filled_cap, history.runs[-_RECENT_RUNS:]))
@@ -279,7 +279,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     known = not (stops(history) or any(map(filled_cap, history.runs)))
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and known:
         of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
-        why = f"largest peak + {MARGIN_PERCENT} %; saves {exactly(saves)} {of}"
+        why = f"largest peak + {MARGIN_PERCENT} %; saves {format_exact(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
     return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
 
@@ -297,15 +297,15 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     too_large = warn_of_size(asked, largest_bytes)
     if too_large or history is None:
         return too_large
-    asks = f"asks for {exactly(asked)}"
+    asks = f"asks for {format_exact(asked)}"
     advice = advise(history, asked, largest_bytes)
     if advice.amount_bytes is None:
         return ""
-    count, amount = len(history.runs), exactly(advice.amount_bytes)
+    count, amount = len(history.runs), format_exact(advice.amount_bytes)
     if advice.verdict is Verdict.MORE:
         before = f"{asks}; {stops(history)} of the last {count} pods of "
         cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
-        at = "that" if cap == asked else exactly(cap)
+        at = "that" if cap == asked else format_exact(cap)
         after = f" were stopped at {at}; {amount} would do"
     else:
         peak = in_words(peak_bytes(history) or 0)
@@ -314,14 +314,14 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         before = f"{asks}; {of} pods of "
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
     room = LONGEST_WARNING - len(before) - len(after)
-    return before + shortened(f"{history.kind} {history.workload}", room) + after
+    return before + shorten(f"{history.kind} {history.workload}", room) + after
 
 
 def _too_little(runs: int, measured_runs: int) -> str:
     if measured_runs >= ENOUGH_RUNS:
         return "ran for less than an hour in sum; advice begins with that"
     of = f", {measured_runs} of them measured" if measured_runs < runs else ""
-    return f"{counted(runs, 'run')}{of}; advice begins with {ENOUGH_RUNS}"
+    return f"{format_count(runs, 'run')}{of}; advice begins with {ENOUGH_RUNS}"
 
 
 def held_bytes(run: Run) -> int | None:

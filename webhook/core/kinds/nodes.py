@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_STORED, LONGEST_WORD
+from webhook.core.formatting import replace_unprintable
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import (
@@ -26,7 +27,6 @@ from webhook.core.pod.gpus import (
     names_gpu,
 )
 from webhook.core.pod.quantity import MIB, format_bytes
-from webhook.core.words import printable
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
 
 MOST_PODS: Final = 256
@@ -395,4 +395,4 @@ def _count(raw: Json, key: str) -> int | None:
 
 def _text(raw: Json, key: str, limit: int = LONGEST_WORD) -> str:
     value = raw.get(key)
-    return printable(value, limit) if isinstance(value, str) else ""
+    return replace_unprintable(value, limit) if isinstance(value, str) else ""

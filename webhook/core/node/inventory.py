@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.formatting import join_names_within
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
 from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
-from webhook.core.words import fitting
 from webhook.names import ENFORCED_BY_SIDECAR, NODE_SHARE_LABEL, NOT_ENFORCED
 
 GRACE_S: Final = 300.0
@@ -141,7 +141,7 @@ def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
         if reasons.get(gpu.uuid) == NO_MEMORY and gpu.uuid not in advertised
     ]
     then = f" cannot be shared by memory: {NO_MEMORY}; {_UNLESS_OTHERS}"
-    return fitting(names, LONGEST_STORED - len(then)) + then if names else ""
+    return join_names_within(names, LONGEST_STORED - len(then)) + then if names else ""
 
 
 def skipped(scan: Scan) -> dict[str, str]:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from webhook.core.formatting import format_count, join_names
 from webhook.core.node.state import Patches, annotations_of, labels_of
 from webhook.core.pod.fields import as_object, as_objects
-from webhook.core.words import counted, named
 from webhook.names import PREFIX
 
 
@@ -26,13 +26,13 @@ class NodeLeftovers:
 
     def __str__(self) -> str:
         parts = [
-            counted(len(keys), what)
+            format_count(len(keys), what)
             for keys, what in ((self.labels, "label"), (self.annotations, "annotation"))
             if keys
         ]
         parts += [f"resource {name}" for name in self.resources]
         parts += [f"condition {name}" for name in self.conditions]
-        return named(parts, len(parts))
+        return join_names(parts, len(parts))
 
     def patches(self) -> Patches:
         """Return the patches that remove these names and change nothing else."""

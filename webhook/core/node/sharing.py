@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.documentation import Page
+from webhook.core.formatting import join_names_within, replace_unprintable
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.node.state import (
@@ -28,7 +29,6 @@ from webhook.core.node.verdict import SharingCode, SharingVerdict
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import AMD_DRA_DRIVER, gives_gpus, is_more_than_nothing
-from webhook.core.words import fitting, printable
 from webhook.names import (
     NODE_ASKS_LABEL,
     NODE_DRA_ANNOTATION,
@@ -244,7 +244,7 @@ def _sentence(what: str, names: tuple[str, ...], then: str, count: int = 0) -> s
     `count` is the number of all names, if it is larger.
     """
     room = LONGEST_STORED - len(f"{what} (){then}")
-    return f"{what} ({fitting(names, room, count)}){then}" if names else what + then
+    return f"{what} ({join_names_within(names, room, count)}){then}" if names else what + then
 
 
 def _allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:
@@ -390,7 +390,7 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
     shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")
-    return tuple(filter(None, printable(shown, LONGEST_STORED).split(",")))
+    return tuple(filter(None, replace_unprintable(shown, LONGEST_STORED).split(",")))
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import islice, zip_longest
 from typing import Any, Final
 
+from webhook.core.formatting import MOST_GPU_BYTES, replace_unprintable
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.verdict import SharingCode, read_sharing
 from webhook.core.nvidia.variables import DeviceNames
@@ -31,7 +32,6 @@ from webhook.core.pod.gpus import (
     names_gpu,
 )
 from webhook.core.pod.quantity import MIB, amount_or, format_bytes
-from webhook.core.words import MOST_GPU_BYTES, printable
 from webhook.names import (
     LONGEST_LABEL,
     NODE_DEVICE_NAMES_LABEL,
@@ -378,7 +378,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
                 return Gpu(
                     uuid=uuid,
                     memory_bytes=amount_bytes,
-                    product=printable(name, LONGEST_PRODUCT),
+                    product=replace_unprintable(name, LONGEST_PRODUCT),
                     index=index,
                     total_bytes=_total(entry, amount_bytes),
                     healthy=healthy,
@@ -388,7 +388,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
 
 
 def _fault(fault: object) -> str:
-    return printable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
+    return replace_unprintable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.formatting import replace_unprintable
 from webhook.core.pod.fields import as_object
-from webhook.core.words import printable
 from webhook.names import NODE_SHARING_ANNOTATION
 
 
@@ -70,7 +70,7 @@ class SharingVerdict:
 
     def __str__(self) -> str:
         """Return the value of the annotation."""
-        return f"{self.code}: {printable(self.sentence, LONGEST_STORED)}"
+        return f"{self.code}: {replace_unprintable(self.sentence, LONGEST_STORED)}"
 
 
 def read_sharing(node: Mapping[str, Any]) -> SharingVerdict | None:
@@ -78,7 +78,7 @@ def read_sharing(node: Mapping[str, Any]) -> SharingVerdict | None:
     code, colon, sentence = str(_written(node) or "").partition(": ")
     if code not in _CODES or not colon:
         return None
-    return SharingVerdict(_CODES[code], printable(sentence, LONGEST_STORED))
+    return SharingVerdict(_CODES[code], replace_unprintable(sentence, LONGEST_STORED))
 
 
 def why_closed(node: Mapping[str, Any]) -> str:

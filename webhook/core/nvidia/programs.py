@@ -22,9 +22,9 @@ from itertools import chain, takewhile
 from typing import Final, NamedTuple
 
 from webhook.core.bounds import MOST_DIGITS
+from webhook.core.formatting import format_amount, format_exact
 from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB
-from webhook.core.words import amount, exactly
 from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     GPU_MEMORY_FRACTION_ENV,
@@ -243,5 +243,5 @@ def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:
     if asked <= has_bytes:
         return ""
     which = "any GPU sold has" if largest_bytes is None else "the largest GPU here has"
-    why = f"{exactly(asked)} is more than {which}: this pod will never start"
-    return f"ask for {amount(has_bytes, down=True)} or less; {why}"
+    why = f"{format_exact(asked)} is more than {which}: this pod will never start"
+    return f"ask for {format_amount(has_bytes, down=True)} or less; {why}"

@@ -24,6 +24,7 @@ from webhook.core.bounds import (
     LONGEST_SENTENCE,
     LONGEST_WHOLE,
 )
+from webhook.core.formatting import MAX_BYTES
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
@@ -49,7 +50,6 @@ from webhook.core.pod.gpus import (
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
-from webhook.core.words import MAX_BYTES
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_WAITS_ANNOTATION,

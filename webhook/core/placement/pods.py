@@ -27,6 +27,7 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
+from webhook.core.formatting import MAX_BYTES
 from webhook.core.nvidia.programs import usable_bytes
 from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
 from webhook.core.placement.fit import Need
@@ -39,7 +40,6 @@ from webhook.core.pod.views import MARK, Container, Pod, effective_amount, servi
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Policy
-from webhook.core.words import MAX_BYTES
 from webhook.names import (
     ADMITTED_ANNOTATION,
     CAP_BYTES_ENV,

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.merging import add_mounted_volumes, merge, merge_metadata
 from webhook.core.pod.shapes import (
@@ -28,7 +29,6 @@ from webhook.core.pod.shapes import (
     are_objects,
     objects_in,
 )
-from webhook.core.words import shortened
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """Name of the first container of a component of KServe."""
@@ -101,7 +101,7 @@ def _of_kserve(component: Json, path: Path, common: Json) -> Template:
         spec["containers"] = [{**image, **part(component, one), "name": KSERVE_CONTAINER}]
         places["spec", "containers", 0] = (*path, one) if one else path
         if one:
-            named = f"ServingRuntime {shortened(runtime, LONGEST_STORED)}"
+            named = f"ServingRuntime {shorten(runtime, LONGEST_STORED)}"
             unjudged.append(
                 Unjudged((*path, one), f"{named if runtime else 'a ServingRuntime'} adds to it")
             )

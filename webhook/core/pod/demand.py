@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
+from webhook.core.formatting import MAX_BYTES, shorten
 from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
@@ -34,7 +35,6 @@ from webhook.core.pod.quantity import (
 )
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
-from webhook.core.words import MAX_BYTES, shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
@@ -345,7 +345,7 @@ def unequal_amounts(
     limit = container.resources("limits").get(resource)
     if request is None or request == limit:
         return None
-    shown = shortened(request if limit is None else limit, LONGEST_WORD)
+    shown = shorten(request if limit is None else limit, LONGEST_WORD)
     if limit is None:
         what, do = (
             f"the request of {shown} has no limit",
@@ -357,7 +357,7 @@ def unequal_amounts(
                 return None
         except QuantityError:
             pass
-        what = f"the request is {shortened(request, LONGEST_WORD)} but the limit is {shown}"
+        what = f"the request is {shorten(request, LONGEST_WORD)} but the limit is {shown}"
         do = f"write {shown} in both"
     if not is_valid(request if limit is None else limit):
         do = "make them equal"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
-from webhook.core.words import shortened
+from webhook.core.formatting import shorten
 
 MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
@@ -211,9 +211,9 @@ class Finding:
     def __post_init__(self) -> None:
         """Cut what a user's own names make long: an answer and a log line repeat it."""
         if len(self.path) > LONGEST_PATH:
-            object.__setattr__(self, "path", shortened(self.path, LONGEST_PATH))
+            object.__setattr__(self, "path", shorten(self.path, LONGEST_PATH))
         if len(self.detail) > LONGEST_SENTENCE:
-            object.__setattr__(self, "detail", shortened(self.detail, LONGEST_SENTENCE))
+            object.__setattr__(self, "detail", shorten(self.detail, LONGEST_SENTENCE))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.path}: {self.detail}"
@@ -223,7 +223,7 @@ class MalformedObjectError(ValueError):
     """A field of the reviewed object has a type that Kubernetes' API does not allow."""
 
     def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
-        shown = shortened(path, LONGEST_PATH)
+        shown = shorten(path, LONGEST_PATH)
         super().__init__(f"{shown}: must be {wanted}, not {_json_type(found)}{cure}")
 
 
@@ -244,7 +244,7 @@ def render(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
 
 def quoted(value: object, limit: int = 64) -> str:
     """Show a user's value in a message: in quotes, escaped, cut to `limit` characters."""
-    text = shortened(str(value), limit)
+    text = shorten(str(value), limit)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 

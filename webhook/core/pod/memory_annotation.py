@@ -9,6 +9,7 @@ from itertools import filterfalse, islice
 from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
+from webhook.core.formatting import shorten
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import (
     QuantityError,
@@ -17,7 +18,6 @@ from webhook.core.pod.quantity import (
     parse_vram_resource,
 )
 from webhook.core.pod.views import Pod
-from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
@@ -145,7 +145,7 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
     for entry, name, equals, size in entries:
         if len(faults) >= MOST_DEMAND_FINDINGS:
             break
-        prefix = f"{shortened(name, LONGEST_WORD)}="
+        prefix = f"{shorten(name, LONGEST_WORD)}="
         if not equals or not name:
             faults.append(_no_list(pod, f"the entry {quoted(entry)} is not of the form name=size"))
         elif name not in known:
@@ -247,7 +247,7 @@ def rivals(pod: Pod) -> list[str]:
 
 
 def _unknown(name: str, known: Collection[str], nearest: str) -> str:
-    shown = (shortened(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
+    shown = (shorten(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
     have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
     write = f"write {nearest} in place of {name}; " if nearest else ""
     return f"{write}the pod has no container {quoted(name)}; it has {have or 'none'}"

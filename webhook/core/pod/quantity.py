@@ -13,8 +13,8 @@ from math import ceil
 from typing import Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
+from webhook.core.formatting import MAX_BYTES, MOST_GPU_BYTES
 from webhook.core.pod.fields import EXAMPLE, MOST_GIBIBYTES
-from webhook.core.words import MAX_BYTES, MOST_GPU_BYTES
 
 _Otherwise = TypeVar("_Otherwise")
 

@@ -30,6 +30,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
+from webhook.core.formatting import join_names, shorten
 from webhook.core.pod.components import KSERVE_CONTAINER, of_components
 from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.shapes import (
@@ -44,7 +45,6 @@ from webhook.core.pod.shapes import (
     walk,
 )
 from webhook.core.pod.workflows import ARGO_GROUP, ReadText, of_workflow, references
-from webhook.core.words import named, shortened
 from webhook.names import API_GROUP
 
 
@@ -167,14 +167,14 @@ def made_elsewhere(obj: Json, kind: str, version: str) -> list[Unjudged]:
         return list(references(obj))
     if group == "ray.io":
         found = _SETTING.findall(text_of(obj, "spec", "serveConfigV2"))
-        why = f"it sets {named(dict.fromkeys(found))}"
+        why = f"it sets {join_names(dict.fromkeys(found))}"
         return [Unjudged(("spec", "serveConfigV2"), why)] if found else []
     if (kind, group) != _TRAIN_JOB:
         return []
     spec = part(obj, "spec")
     runtime = part(spec, "runtimeRef")
     which = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
-    return [Unjudged(("spec", "runtimeRef"), shortened(which, LONGEST_STORED))]
+    return [Unjudged(("spec", "runtimeRef"), shorten(which, LONGEST_STORED))]
 
 
 def _search(obj: Json, read: ReadText | None) -> list[Template]:

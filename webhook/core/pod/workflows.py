@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
+from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json, as_objects, part
 from webhook.core.pod.merging import (
     DirectiveError,
@@ -40,7 +41,6 @@ from webhook.core.pod.shapes import (
     value_at,
     walk,
 )
-from webhook.core.words import shortened
 from webhook.names import DEFAULT_CONTAINER_ANNOTATION, PREFIX
 
 ReadText = Callable[[str], Any]
@@ -185,7 +185,7 @@ def _read_patch(text: str, read: ReadText | None) -> Json:
     if len(text) > MOST_READ:
         raise ValueError(f"it has more than {MOST_READ:,} characters")
     if expression := _EXPRESSION.search(text):
-        raise ValueError(f"it holds {shortened(expression[0], 64)}")
+        raise ValueError(f"it holds {shorten(expression[0], 64)}")
     patch = read(text) if read else None
     if type(patch) is not dict:
         raise ValueError("it is no YAML that holds fields of a pod's spec")
@@ -226,7 +226,7 @@ def references(obj: Json) -> Iterator[Unjudged]:
             one = value.get(key)
             if type(one) is dict and one.get("name"):
                 kind = "ClusterWorkflowTemplate" if one.get("clusterScope") else "WorkflowTemplate"
-                name = shortened(str(one["name"]), LONGEST_STORED)
+                name = shorten(str(one["name"]), LONGEST_STORED)
                 found.append(Unjudged((*path, key), f"{kind} {name}"))
         text = value.get("manifest") if path[-1:] == ("resource",) else ""
         if type(text) is str and PREFIX in text:

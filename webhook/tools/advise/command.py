@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from webhook.core.formatting import format_amount, format_exact
 from webhook.core.kinds.histories import (
     ENOUGH_RUNS,
     Advice,
@@ -21,7 +22,6 @@ from webhook.core.kinds.histories import (
 )
 from webhook.core.kinds.nodes import largest_gpu
 from webhook.core.kinds.workloads import Workload
-from webhook.core.words import amount, exactly
 from webhook.options import cluster_options, output_option, reach
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
 
@@ -111,11 +111,11 @@ def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
         *((history.namespace,) if named else ()),
         str(Workload(history.kind, history.workload)),
         str(len(history.runs)),
-        _NOTHING if asked is None else exactly(asked),
-        _NOTHING if peak is None else amount(peak),
-        _NOTHING if median is None else amount(median),
+        _NOTHING if asked is None else format_exact(asked),
+        _NOTHING if peak is None else format_amount(peak),
+        _NOTHING if median is None else format_amount(median),
         str(stops(history)),
-        _NOTHING if advised is None else exactly(advised),
+        _NOTHING if advised is None else format_exact(advised),
         advice.why,
     )
 

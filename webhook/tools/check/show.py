@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from webhook.core.words import counted, named
+from webhook.core.formatting import format_count, join_names
 from webhook.tools.check.table import CheckOutcome, CheckResult, CheckVerdict, verdict
 from webhook.tools.problems.problem import CLUSTER, Problem
 from webhook.tools.render.output import IN_ASCII, as_report, known, line_of, write_json
@@ -90,7 +90,7 @@ def _is_alike(one: Problem, other: Problem) -> bool:
 
 
 def _names(problems: Sequence[Problem]) -> str:
-    return named(sorted(str(one.subject) for one in problems))
+    return join_names(sorted(str(one.subject) for one in problems))
 
 
 def _summary(outcomes: Sequence[CheckOutcome], whys: Counter[str], *, is_before: bool) -> str:
@@ -105,7 +105,7 @@ def _summary(outcomes: Sequence[CheckOutcome], whys: Counter[str], *, is_before:
         return f"nothing has failed, but {of} {were} not looked at: {ask}"
     parts = [
         f"{counts[CheckResult.OK]} ok",
-        counted(counts[CheckResult.WARNING], "warning"),
+        format_count(counts[CheckResult.WARNING], "warning"),
         f"{counts[CheckResult.FAILED]} failed",
         f"{counts[CheckResult.NOT_CHECKED]} not looked at",
     ]

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.formatting import format_count, join_names
 from webhook.core.node.leftovers import NodeLeftovers, find_leftovers
 from webhook.core.node.state import labels_of
 from webhook.core.pod.fields import Json, text_of
-from webhook.core.words import counted, named
 from webhook.names import NODE_SHARE_LABEL
 from webhook.options import ExitCode
 from webhook.tools.snapshot.facts import asking
@@ -64,11 +64,13 @@ def why_installed(kube: Kube) -> str:
     if found:
         release = f"`helm uninstall vramwarden --namespace {found[0].namespace}`"
         return (
-            f"vramwarden is still installed ({named(map(str, found))}), and its agents would write "
-            f"it all again; uninstall it first: {release}"
+            f"vramwarden is still installed ({join_names(map(str, found))}), and its agents "
+            f"would write it all again; uninstall it first: {release}"
         )
     if pods := _list_ours(kube, joined("pods"), fieldSelector=NOT_ENDED):
-        return f"pods of vramwarden still end ({named(map(str, pods))}); wait until they are gone"
+        return (
+            f"pods of vramwarden still end ({join_names(map(str, pods))}); wait until they are gone"
+        )
     return ""
 
 
@@ -102,7 +104,7 @@ class Cleaner:
         if self._everything:
             self._remove_objects(_DEFINITIONS, definitions)
         elif definitions:
-            self._kept.append(f"{named(map(str, definitions))} with their objects")
+            self._kept.append(f"{join_names(map(str, definitions))} with their objects")
         if self._kept:
             kept = " and ".join(self._kept)
             text = f"kept for another installation: {kept}; --all removes this, too"
@@ -128,7 +130,9 @@ class Cleaner:
             if self._is_done(f"node {name}", partial(self._patch, name, found)):
                 self._report_removed(f"node {name}", str(found))
         if shared:
-            self._kept.append(f"the label {NODE_SHARE_LABEL} of {counted(len(shared), 'node')}")
+            self._kept.append(
+                f"the label {NODE_SHARE_LABEL} of {format_count(len(shared), 'node')}"
+            )
 
     def _patch(self, name: str, found: NodeLeftovers) -> None:
         for patch, is_status in found.patches().in_order():

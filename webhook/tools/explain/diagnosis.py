@@ -24,13 +24,19 @@ from typing import Final
 from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
+from webhook.core.formatting import (
+    format_amount,
+    format_count,
+    format_duration,
+    format_exact,
+    join_names,
+)
 from webhook.core.kinds.histories import filled_cap, held_bytes
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.placement.fit import Need
 from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.templates import find_templates
-from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
 from webhook.tools.explain import notes
 from webhook.tools.problems.bound_pod import (
@@ -161,7 +167,7 @@ def _diagnose_workload(snapshot: ClusterSnapshot, found: WorkloadState) -> Diagn
     templates = find_templates(found.raw, found.kind, "") if found.raw else []
     template = ClusterPod(templates[0].pod) if templates and templates[0].pod else None
     problems = [*find_denial(found.denial, template)] if found.denial else []
-    has = counted(found.running, "pod")
+    has = format_count(found.running, "pod")
     if found.wanted is not None:
         has = f"{found.running} of {found.wanted} pods"
     if problems:
@@ -179,7 +185,7 @@ def _diagnose_workload(snapshot: ClusterSnapshot, found: WorkloadState) -> Diagn
     strays = find_stray_keys(found.raw, found.kind, templates) if found.raw else ()
     misplaced = dict.fromkeys(one.key for one in strays if one.templates and one.key == one.meant)
     if misplaced:
-        detail = f"{named(misplaced)} is on the {found.kind}, where nothing reads it"
+        detail = f"{join_names(misplaced)} is on the {found.kind}, where nothing reads it"
         fix = f"move it to {templates[0].shown('metadata.annotations')}"
         problems.append(Problem(Code.NOT_READ, Severity.WARNING, detail, fix))
     if pod is None and state is State.PENDING:
@@ -208,12 +214,14 @@ def _not_found(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diag
         fix = f"see kubectl describe {kind.name.lower()} {name} -n {snapshot.namespace}"
         if not others:
             known = [one.name.lower() for one in KINDS]
-            detail = f"the known kinds are {named(known, len(known))}; pods of any other kind are "
+            detail = (
+                f"the known kinds are {join_names(known, len(known))}; pods of any other kind are "
+            )
             detail += "found by their owners"
             for like in difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND):
                 fix = f"did you mean {like}/{name}?"
     if near := _near(name, [*names]):
-        fix = f"did you mean {named(near)}?"
+        fix = f"did you mean {join_names(near)}?"
     problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
     subject = ProblemSubject(title, name, snapshot.namespace)
     return Diagnosis(subject=subject, state=State.UNKNOWN, sentence=headline, problems=[problem])
@@ -247,7 +255,7 @@ def _missing_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     if last is None:
         return _not_found(snapshot, POD, name)
     run, history = last
-    ago = span(snapshot.now_s - run.ended_s)
+    ago = format_duration(snapshot.now_s - run.ended_s)
     held = notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)
     headline = f"is gone; it ended {ago} ago: {held}."
     fix = line_for(None, sufficient_request(held_bytes(run) or 0), nodes)
@@ -293,7 +301,7 @@ def _demand_words(pod: ClusterPod) -> str:
     need = pod.state.need or Need(0)
     on = "1 GPU" if need.gpu_count == 1 else f"each of {need.gpu_count} GPUs"
     whose = f" (rule {pod.rule})" if pod.rule else ""
-    return f"It asks for {exactly(need.memory_bytes)} on {on}{whose}."
+    return f"It asks for {format_exact(need.memory_bytes)} on {on}{whose}."
 
 
 def _pending(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
@@ -301,7 +309,7 @@ def _pending(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     state = pod.state
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     now_s, created_s = snapshot.now_s, pod.created_s
-    waited = f" for {span(now_s - created_s)}" if created_s is not None else ""
+    waited = f" for {format_duration(now_s - created_s)}" if created_s is not None else ""
     headline = f"has waited{waited}. {_demand_words(pod)}"
     problems: list[Problem] = []
     room = None
@@ -387,7 +395,7 @@ def _about_accounting(snapshot: ClusterSnapshot, pod: ClusterPod) -> Iterator[tu
         )
         nodes = snapshot.attempt(lambda: snapshot.shared_nodes) or {}
         if said := [one.name for one in nodes.values() if one.said]:
-            yield "amounts", f"those of {named(said)} are {SAID}"
+            yield "amounts", f"those of {join_names(said)} are {SAID}"
 
 
 def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
@@ -439,7 +447,7 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
     if state.finished:
         return State.ENDED, _ended(snapshot, bound)
     since_s = read_time(status.get("startTime"))
-    passed = "" if since_s is None else span(bound.now_s - since_s)
+    passed = "" if since_s is None else format_duration(bound.now_s - since_s)
     asks = _demand_words(pod)
     if state.waits is not None:
         waits = f"has waited {passed}" if passed else "waits"
@@ -462,7 +470,7 @@ def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
     states = (part(one, "state", "terminated") for one in pod.statuses())
     times = (read_time(one.get("finishedAt")) for one in states)
     ended_s = max((at_s for at_s in times if at_s is not None), default=None)
-    when = "" if ended_s is None else f" {span(bound.now_s - ended_s)} ago"
+    when = "" if ended_s is None else f" {format_duration(bound.now_s - ended_s)} ago"
     ended = f"ended{when} ({pod.phase})"
     if message:
         words = notes.held_words(message.peak_bytes, message.cap_bytes, message.stops)
@@ -485,16 +493,16 @@ def _gpus(bound: BoundPod) -> str:
         gpu = known.get(uuid)
         product = f"{gpu.product}, " if gpu and gpu.product else ""
         said.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
-    return named(said, 4)
+    return join_names(said, 4)
 
 
 def _use(bound: BoundPod) -> str:
     """Return cap, use and peak, on the GPU on which each is largest."""
     several = bound.pod.state.need is not None and bound.pod.state.need.gpu_count > 1
-    cap = f"cap {exactly(bound.cap_bytes)}" + (" on each" if several else "")
+    cap = f"cap {format_exact(bound.cap_bytes)}" + (" on each" if several else "")
     used = [one.used_bytes for one in bound.figures if one.used_bytes is not None]
     peaks = [one.peak_bytes for one in bound.figures if one.peak_bytes is not None]
     if not used:
         return f"{cap}, what it uses is not known"
-    uses = f"{cap}, uses {amount(max(used))}" + (" on one" if several else "")
-    return f"{uses}, peak {amount(max(peaks))}" if peaks else uses
+    uses = f"{cap}, uses {format_amount(max(used))}" + (" on one" if several else "")
+    return f"{uses}, peak {format_amount(max(peaks))}" if peaks else uses

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from webhook.core.enforcement.termination_message import stops_in_words
+from webhook.core.formatting import format_amount, format_count, format_exact, join_names
 from webhook.core.kinds.histories import History, Run, advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
@@ -16,7 +17,6 @@ from webhook.core.kinds.nodes import (
     largest_gpu,
 )
 from webhook.core.placement.fit import Denial, place
-from webhook.core.words import amount, counted, exactly, named
 from webhook.tools.problems.bound_pod import BoundPod, line_for
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.problems.eligibility import requires_sentry
@@ -36,8 +36,8 @@ _BY_SENTRY_ALONE: Final = "the sentry of its node: what exceeds {} is stopped, a
 
 def held_words(peak: int | None, cap_bytes: int, stops: int) -> str:
     """Return the peak and the stops of a pod: `peak 6.1Gi of 16Gi, nothing was stopped`."""
-    of = "no peak was measured, the cap was" if peak is None else f"peak {amount(peak)} of"
-    return f"{of} {exactly(cap_bytes)}, {stops_in_words(stops)}"
+    of = "no peak was measured, the cap was" if peak is None else f"peak {format_amount(peak)} of"
+    return f"{of} {format_exact(cap_bytes)}, {stops_in_words(stops)}"
 
 
 def find_run(
@@ -62,11 +62,11 @@ def history_note(
     advice = advise(history, asked_bytes, largest_gpu(nodes))
     whose = f"{history.kind} {history.workload}"
     runs, known = len(history.runs), measured_runs(history)
-    last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
+    last = "the last pod" if runs == 1 else f"the last {format_count(runs, 'pod')}"
     of = f"{last} of {whose}"
     if known != runs:
         of = f"of {of} {known} were measured, and"
-    said = f"{of} peaked at {amount(peak)}"
+    said = f"{of} peaked at {format_amount(peak)}"
     if advice.amount_bytes is not None:
         said += f"; this would do: {line_for(pod, advice.amount_bytes, nodes)}"
     yield "history", said
@@ -77,7 +77,7 @@ def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str
     newest_first = sorted(nodes, key=lambda one: -one.observed_s)
     old = [problem for node in newest_first for problem in find_stale(node, now_s)]
     if old:
-        names = named(sorted(one.subject.name for one in old))
+        names = join_names(sorted(one.subject.name for one in old))
         yield "old figures", f"{names}: {old[0].message} (vramwarden check)"
 
 
@@ -89,7 +89,10 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
         wanted, left = bound.sufficient_bytes, free + allocations[0][1].cap_bytes
         fits = "fits now" if free >= wanted else "fits once this one ends"
         fits = fits if left >= wanted else "does not fit, even once this one ends"
-        yield "on that GPU", f"such a pod {fits} ({amount(max(0, free), down=True)} are free there)"
+        yield (
+            "on that GPU",
+            f"such a pod {fits} ({format_amount(max(0, free), down=True)} are free there)",
+        )
     if bound.pod.state.finished:
         return
     by = held_by(bound.figures)
@@ -98,7 +101,7 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
         means = None if bound.lacks_sentry else _BY_SENTRY_ALONE
     if means and bound.cap_bytes:
         several = " on each" if len(allocations) > 1 else ""
-        yield "held by", means.format(f"{exactly(bound.cap_bytes)}{several}")
+        yield "held by", means.format(f"{format_exact(bound.cap_bytes)}{several}")
     yield from _why_those(bound)
     yield from stale_note([bound.node] if bound.node else [], bound.now_s)
 
@@ -113,7 +116,7 @@ def _why_those(bound: BoundPod) -> Iterator[tuple[str, str]]:
     again = place(node.name, gpus, without, bound.pod.state.need)
     shown = []
     for gpu in sorted(gpus, key=lambda one: one.index):
-        left = amount(max(0, without[gpu.uuid]), down=True)
+        left = format_amount(max(0, without[gpu.uuid]), down=True)
         has = f"would have {left} without this pod" if gpu.uuid in own else f"has {left}"
         shown.append(f"GPU {gpu.index} {has}")
     indices = sorted(gpu.index for gpu, _ in bound.allocations)
@@ -121,5 +124,5 @@ def _why_those(bound: BoundPod) -> Iterator[tuple[str, str]]:
     rule = "the GPUs with the least free memory that fit are taken"
     rule = rule if len(indices) > 1 else "the GPU with the least free memory that fits is taken"
     same = not isinstance(again, Denial) and {*again} == own.keys()
-    today = f"; today {named(shown, 8)}" if same else ", by what was free when it was bound"
+    today = f"; today {join_names(shown, 8)}" if same else ", by what was free when it was bound"
     yield f"why {which}", f"{rule}{today}"

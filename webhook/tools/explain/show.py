@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from webhook.core.formatting import format_amount, format_duration, join_names
 from webhook.core.kinds.nodes import STALE_S, GpuFigures
-from webhook.core.words import amount, named, span
 from webhook.tools.explain.diagnosis import Diagnosis
 from webhook.tools.problems.capacity import NodeFit
 from webhook.tools.problems.problem import Code, Problem, Severity
@@ -78,7 +78,8 @@ def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
     if len(room) > MOST_NODES:
         rows.append(("...", f"{len(room) - MOST_NODES} more nodes with less (-o json has all)"))
     rows += [
-        (named(names), f"no: {detail}") for detail, names in islice(without.items(), MOST_NODES)
+        (join_names(names), f"no: {detail}")
+        for detail, names in islice(without.items(), MOST_NODES)
     ]
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
@@ -90,14 +91,14 @@ def _gpus(node: NodeFit) -> str:
     parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
     if len(gpus) > _MOST_GPUS:
         parts.append(f"and {len(gpus) - _MOST_GPUS} more with less")
-    old = f"  ({span(node.age_s)} old)" if node.age_s > STALE_S else ""
+    old = f"  ({format_duration(node.age_s)} old)" if node.age_s > STALE_S else ""
     return "    ".join(parts) + old
 
 
 def _gpu(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return f"GPU {gpu.index}: {gpu.fault or 'unhealthy'}"
-    free = "?" if gpu.free_bytes is None else amount(max(0, gpu.free_bytes), down=True)
+    free = "?" if gpu.free_bytes is None else format_amount(max(0, gpu.free_bytes), down=True)
     return f"GPU {gpu.index}: {free} free"
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.stray_keys import useless_bounds
+from webhook.core.formatting import format_count, join_names
 from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.values import Action, Rollout
-from webhook.core.words import counted, named
 from webhook.tools.problems.creation import unreachable_cause
 from webhook.tools.problems.installation import action_for, read_logs, upgrade
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
@@ -182,7 +182,7 @@ def judge_policy(installation: Installation) -> Finding:
     if not found.rules:
         why = "the policy has no rule, so every pod is left alone"
         return [Problem(Code.POLICY_INVALID, Severity.WARNING, why, "set policies.files")]
-    policy = f"policy with {counted(len(found.rules), 'rule')} (digest {found.short_digest})"
+    policy = f"policy with {format_count(len(found.rules), 'rule')} (digest {found.short_digest})"
     tried = installation.attempt(lambda: installation.tried_good)
     digest = tried.pod.policy_digest if tried and tried.pod else ""
     if not digest or not _rollout(installation):
@@ -211,7 +211,7 @@ def judge_fence(installation: Installation) -> Finding:
     namespace, where = installation.namespace, f"{installation.namespace}/vramwarden-fence"
     loose = sorted(policies - installation.bound_policies)
     if loose:
-        why = f"{named(loose)} has no binding that denies, so it has no effect"
+        why = f"{join_names(loose)} has no binding that denies, so it has no effect"
         return [Problem(code, Severity.ERROR, why, upgrade(installation))]
     reads_rules = policies & {"vramwarden-second-line", "vramwarden-void"}
     data = installation.fence_data if reads_rules else {}
@@ -221,7 +221,9 @@ def judge_fence(installation: Installation) -> Finding:
         return [Problem(code, Severity.ERROR, why, fix)]
     missing = [value for value, names in FENCE_PARTS.items() if not policies >= {*names}]
     if missing:
-        why = f"{named(missing)} is off, or was deleted: what it holds is open while no replica "
+        why = (
+            f"{join_names(missing)} is off, or was deleted: what it holds is open while no replica "
+        )
         fix = upgrade(installation, *(f"{one}=true" for one in missing))
         return [Problem(code, Severity.WARNING, f"{why}answers", fix)]
     rules, expected = data.get(RULES_KEY, ""), _expected_rules(installation)
@@ -231,7 +233,7 @@ def judge_fence(installation: Installation) -> Finding:
         return [Problem(Code.POLICY_NOT_LOADED, Severity.WARNING, why, fix)]
     parts = [value.removeprefix("fence.") for value in FENCE_PARTS]
     parts += ["void"] if "vramwarden-void" in policies else []
-    knows = f", and knows {counted(rules.count(chr(10)), 'rule')}" if reads_rules else ""
+    knows = f", and knows {format_count(rules.count(chr(10)), 'rule')}" if reads_rules else ""
     return f"the fence holds {', '.join(parts)}{knows}"
 
 
@@ -265,5 +267,5 @@ def judge_quotas(installation: Installation) -> Finding:
         for quota in installation.quotas
         for one in useless_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
     ]
-    quotas = counted(len(installation.quotas), "ResourceQuota")
+    quotas = format_count(len(installation.quotas), "ResourceQuota")
     return found or (f"{quotas} of VRAM are counted" if installation.quotas else None)

@@ -9,6 +9,7 @@ from typing import Final
 from webhook.core.enforcement.explanation import SHOWN_ID
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import TerminationMessage, stops_in_words
+from webhook.core.formatting import format_amount, format_duration, format_exact
 from webhook.core.kinds.endings import read_words
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import (
@@ -22,7 +23,6 @@ from webhook.core.kinds.nodes import (
     sentry_fault,
 )
 from webhook.core.pod.fields import part, text_of
-from webhook.core.words import amount, exactly, span
 from webhook.names import (
     CAP_HELD_CONDITION,
     DRIVER_LIMIT_ANNOTATION,
@@ -145,7 +145,7 @@ def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigu
     | is a list by container | the sum of its entries |
     | is absent: its containers say it themselves | the sum of their limits, per GPU |
     """
-    asks, largest_bytes = exactly(amount_bytes), largest_gpu(nodes)
+    asks, largest_bytes = format_exact(amount_bytes), largest_gpu(nodes)
     if largest_bytes is not None and amount_bytes > largest_bytes:
         return f"no GPU here has {asks}: let it take less at a time, as by smaller batches"
     if pod is None:
@@ -169,7 +169,11 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     if by_sentry:
         at_s = read_time(by_sentry.since)
-        when = "" if at_s is None else f"{span(bound.now_s - at_s)} ago, by the node's sentry: "
+        when = (
+            ""
+            if at_s is None
+            else f"{format_duration(bound.now_s - at_s)} ago, by the node's sentry: "
+        )
         detail = f"{when}{_with_names(bound.pod, by_sentry.message)}"
         yield Problem(Code.CAP_EXCEEDED, Severity.WARNING, detail, bound.request_line)
     elif not bound.stops:
@@ -179,7 +183,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
 def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
     """Return when the newest entry was written, how many are known, and its sentence."""
     newest, count = entries[-1], max(known, len(entries))
-    when = "earlier" if newest.at_s is None else f"{span(bound.now_s - newest.at_s)} ago"
+    when = "earlier" if newest.at_s is None else f"{format_duration(bound.now_s - newest.at_s)} ago"
     times = "" if count == 1 else f" ({count} times so far)"
     return f"{when}{times}: {_with_names(bound.pod, newest.why)}"
 
@@ -208,11 +212,11 @@ def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
     if not (by_driver and cap and fills(peak, cap) and failed):
         return
     at_s, name, code = failed
-    when = f"{span(bound.now_s - at_s)} ago: " if at_s else ""
+    when = f"{format_duration(bound.now_s - at_s)} ago: " if at_s else ""
     detail = (
         f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
-        f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
-        "beyond it. Its size is not known, so a larger request may still be too small"
+        f"{format_amount(peak)} of {format_exact(cap)}: the cap was hit, and the driver denied "
+        "an allocation beyond it. Its size is not known, so a larger request may still be too small"
     )
     yield Problem(Code.CAP_HIT, Severity.WARNING, detail, bound.request_line)
 
@@ -236,7 +240,9 @@ def find_reports(bound: BoundPod) -> Iterator[Problem]:
         detail = f"reported only, {_newest(bound, log.reports, 0)}"
         yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
     elif 0 < bound.cap_bytes < bound.peak_bytes and not (bound.stops or bound.cap_exceeded):
-        detail = f"it held {amount(bound.peak_bytes)}, and nothing is known to have been stopped"
+        detail = (
+            f"it held {format_amount(bound.peak_bytes)}, and nothing is known to have been stopped"
+        )
         yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
     if log.blind and not bound.pod.state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from webhook.core.formatting import format_amount, format_count, format_exact
 from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures, PodFigures
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
-from webhook.core.words import amount, counted, exactly
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 from webhook.tools.problems.eligibility import find_mismatch
 from webhook.tools.problems.problem import Code, Problem, Severity
@@ -107,15 +107,15 @@ def _fit(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
         return Code.UNHEALTHY_GPUS, "none of its GPUs is healthy now"
     large = sum(gpu.memory_bytes >= need.memory_bytes for gpu in gpus)
     if not large:
-        most = amount(max(gpu.memory_bytes for gpu in gpus), down=True)
+        most = format_amount(max(gpu.memory_bytes for gpu in gpus), down=True)
         return Code.TOO_LARGE, f"its GPU{' has' if len(gpus) == 1 else 's have'} {most}"
     if large < need.gpu_count:
-        has = f"has {counted(large, 'GPU')} of {exactly(need.memory_bytes)} or more"
+        has = f"has {format_count(large, 'GPU')} of {format_exact(need.memory_bytes)} or more"
         return Code.TOO_FEW_GPUS, f"{has}, the pod needs {need.gpu_count}"
     room = _free(node.gpus)
     if room >= need.memory_bytes * need.gpu_count:
-        return Code.GPUS_SPLIT, f"{amount(room, down=True)} are free there, in pieces"
-    return Code.NO_ROOM, f"{amount(room, down=True)} are free there"
+        return Code.GPUS_SPLIT, f"{format_amount(room, down=True)} are free there, in pieces"
+    return Code.NO_ROOM, f"{format_amount(room, down=True)} are free there"
 
 
 def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
@@ -193,10 +193,10 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
     code = no_room_code(need, fits)
     if code is None:
         return None
-    wants, eligible = exactly(need.memory_bytes), [node for node in fits if node.is_eligible]
+    wants, eligible = format_exact(need.memory_bytes), [node for node in fits if node.is_eligible]
     fix = _FIXES.get(code, "")
     if code not in {*_WITHOUT_ROOM, Code.NODES_SPLIT}:
-        many = f"none of {counted(len(fits), 'node')} with GPUs"
+        many = f"none of {format_count(len(fits), 'node')} with GPUs"
         detail = "the pod may not run on the one GPU node"
         detail = f"the pod may run on {many}" if len(fits) != 1 else detail
     elif code is Code.GPUS_UNKNOWN:
@@ -208,9 +208,12 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
     elif code is Code.TOO_LARGE:
         sizes = (gpu.usable_bytes for node in eligible for gpu in node.gpus)
         largest = max(sizes)
-        has = amount(largest, down=True)
+        has = format_amount(largest, down=True)
         detail = f"no {unit} has {wants}: the largest has {has}, so this pod will never start"
-        fix = f"ask for {amount(largest // parts, down=True)} or less ({GPU_MEMORY_ANNOTATION})"
+        fix = (
+            f"ask for {format_amount(largest // parts, down=True)} or less "
+            f"({GPU_MEMORY_ANNOTATION})"
+        )
     else:
         detail = f"no {unit} has {wants} free now"
         if need.gpu_count > 1:
@@ -219,16 +222,16 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
         large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in shared)
         if whole_nodes:
             most = max(eligible, key=lambda one: _free(one.gpus))
-            has = amount(most.gpus[0].usable_bytes, down=True)
-            detail += f"; {most.name} has {amount(_free(most.gpus), down=True)} of {has}"
+            has = format_amount(most.gpus[0].usable_bytes, down=True)
+            detail += f"; {most.name} has {format_amount(_free(most.gpus), down=True)} of {has}"
         else:
             how = "in all" if code is Code.NO_ROOM else "in pieces"
-            detail += f"; {amount(together_bytes(fits), down=True)} are free {how}"
+            detail += f"; {format_amount(together_bytes(fits), down=True)} are free {how}"
             if len(shared) > 1:
                 detail += f", on the {large:,} of {len(shared):,} nodes with large enough GPUs"
         found = best(fits)
         less = found.largest_bytes // parts if found else 0
-        fix = f"ask for {amount(less, down=True)} or less, or " if less else ""
+        fix = f"ask for {format_amount(less, down=True)} or less, or " if less else ""
         fix += "wait until a pod ends"
     return Problem(code, Severity.ERROR, detail, fix)
 

@@ -8,12 +8,12 @@ from typing import Final
 
 from webhook.core.admission.decide import Decision
 from webhook.core.admission.rules.hints import candidates, near_miss
+from webhook.core.formatting import join_names
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import GUIDANCE, SEPARATOR, MalformedObjectError, Reason, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.views import read_pod
-from webhook.core.words import named
 from webhook.names import (
     API_GROUP,
     GPU_MEMORY_ANNOTATION,
@@ -136,7 +136,7 @@ def find_foreign_requests(pod: ClusterPod) -> Iterator[Problem]:
                 found[f"the resource {key}"] = ""
     if found:
         line = next(filter(None, found.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
-        detail = f"vramwarden does not read {named(found)}"
+        detail = f"vramwarden does not read {join_names(found)}"
         fix = f"{line}, as an annotation of the pod"
         yield Problem(Code.NOT_READ, Severity.INFO, detail, fix)
 

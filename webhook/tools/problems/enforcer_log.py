@@ -13,9 +13,9 @@ from typing import Any
 
 from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.termination_message import read_verdict
+from webhook.core.formatting import MOST_GPU_BYTES
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import text_of
-from webhook.core.words import MOST_GPU_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
+from webhook.core.formatting import format_amount, format_duration, format_exact, join_names
 from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures
-from webhook.core.words import amount, exactly, named, span
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.node import SAID, ClusterNode
 
@@ -35,7 +35,7 @@ def find_stale(node: NodeFigures, now_s: float) -> Iterator[Problem]:
     """Yield that a node's figures are old at a Unix time."""
     age_s = now_s - node.observed_s
     if age_s > STALE_S:
-        message = f"figures are {span(age_s)} old; does its sentry run?"
+        message = f"figures are {format_duration(age_s)} old; does its sentry run?"
         subject = ProblemSubject("Node", node.name)
         yield Problem(Code.STALE_FIGURES, Severity.WARNING, message, _SENTRIES, subject)
 
@@ -59,7 +59,7 @@ def find_nodes_without_figures(
 def why_no_figures(shared: Collection[ClusterNode] | None) -> str:
     """Return why no node has figures; `shared` is None if the user may not read nodes."""
     if shared and all(one.said for one in shared):
-        has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in shared])
+        has = join_names([f"{one.name} {format_exact(one.vram_bytes)}" for one in shared])
         return f"no figures of GPUs: amounts are {SAID}: {has}"
     not_yet = f"no figures of GPUs: no node has reported yet; does the sentry run? ({_SENTRIES})"
     return not_yet if shared is not None else f"{not_yet} There is none where amounts are {SAID}."
@@ -73,9 +73,11 @@ def _of_gpu(
         yield Problem(Code.GPU_UNHEALTHY, Severity.WARNING, message, subject=subject)
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:
-        message = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
+        message = (
+            f"{format_exact(promised)} are promised of {format_exact(gpu.usable_bytes)} usable"
+        )
         yield Problem(Code.OVERCOMMITTED, Severity.ERROR, message, subject=subject)
     for uid, held_bytes in gpu.unmanaged.items():
         if held_bytes >= UNMANAGED_FROM_BYTES:
-            message = f"{amount(held_bytes)} are held by {owner_of(uid)}"
+            message = f"{format_amount(held_bytes)} are held by {owner_of(uid)}"
             yield Problem(Code.UNMANAGED_MEMORY, Severity.WARNING, message, subject=subject)

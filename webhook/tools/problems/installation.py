@@ -6,10 +6,10 @@ import re
 from typing import Final
 
 from webhook.core.documentation import Page
+from webhook.core.formatting import format_count, join_names
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Action, EnforceBy, Policy
-from webhook.core.words import counted, named
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import MUTATING, VALIDATING, Installation, OwnWorkload
 from webhook.tools.snapshot.objects import NotObservable
@@ -147,7 +147,10 @@ def judge_replicas(installation: Installation) -> Finding:
     webhook = installation.webhook
     if webhook is None:
         return None
-    seen = f"{webhook.ready_pods} of {counted(webhook.desired, 'replica')} of the webhook are ready"
+    seen = (
+        f"{webhook.ready_pods} of {format_count(webhook.desired, 'replica')} of the webhook "
+        "are ready"
+    )
     if webhook.ready_pods >= webhook.desired > 0:
         return seen
     severity = Severity.WARNING if webhook.ready_pods else Severity.ERROR
@@ -186,30 +189,39 @@ def judge_registration(installation: Installation) -> Finding:
     code = Code.NOT_REGISTERED
     old = sorted({one.configuration for one in hooks} - {current})
     if current and old:
-        why = f"left from an earlier webhook.configurationName, without a CA kept: {named(old)}"
+        why = (
+            f"left from an earlier webhook.configurationName, without a CA kept: {join_names(old)}"
+        )
         kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
         return [Problem(code, Severity.ERROR, why, f"`kubectl delete {kinds} {' '.join(old)}`")]
     found = {(one.kind, one.name): one.failure_policy for one in hooks}
     missing = sorted(f"{name} ({kind})" for kind, name in EXPECTED if (kind, name) not in found)
     if missing:
-        why = f"not registered with the API server: {named(missing)}"
+        why = f"not registered with the API server: {join_names(missing)}"
         return [Problem(code, Severity.ERROR, why, restore)]
     expected = {key: EXPECTED.get(key, "Ignore") for key in found}
     strict = sorted(key[1] for key in found if found[key] == "Fail" != expected[key])
     if strict:
-        why = f"{named(strict)} has failurePolicy Fail, so pods without VRAM wait for vramwarden"
+        why = (
+            f"{join_names(strict)} has failurePolicy Fail, so pods without VRAM wait for vramwarden"
+        )
         return [Problem(code, Severity.ERROR, why, restore)]
     lax = sorted(key[1] for key in EXPECTED if found[key] != "Fail" == expected[key])
     if lax:
-        why = f"{named(lax)} has failurePolicy Ignore: while no replica answers, only the fence "
+        why = (
+            f"{join_names(lax)} has failurePolicy Ignore: while no replica answers, only the fence "
+        )
         why += "denies pods that were not translated"
         fix = "set webhook.failurePolicy to Fail"
         return [Problem(code, Severity.WARNING, why, fix)]
     if later := installation.later_configurations:
-        why = f"{named(later)} changes new pods after vramwarden: a demand added there is denied"
+        why = (
+            f"{join_names(later)} changes new pods after vramwarden: a demand added there is denied"
+        )
         fix = "set webhook.configurationName to a name that sorts after these"
         return [Problem(Code.LATER_WEBHOOK, Severity.WARNING, why, fix)]
-    return f"{counted(len(found), 'webhook')} are registered, and no other changes pods after them"
+    count = format_count(len(found), "webhook")
+    return f"{count} are registered, and no other changes pods after them"
 
 
 def judge_bind_path(installation: Installation) -> Finding:
@@ -260,10 +272,10 @@ def judge_ca_bundle(installation: Installation) -> Finding:
     fix = f"in mode `self` a replica restores it: {read_logs(installation.namespace)}; "
     fix += "else write it again"
     if without := [name for name, days in trusted.items() if days is None]:
-        why = f"caBundle of {named(sorted(without))} has no readable certificate"
+        why = f"caBundle of {join_names(sorted(without))} has no readable certificate"
         return [Problem(code, Severity.ERROR, why, fix)]
     if strange := [f"{one.name} ({one.kind})" for one in hooks if installation.lacks_ca(one)]:
-        why = f"caBundle of {named(sorted(strange))} holds another CA than the certificate's"
+        why = f"caBundle of {join_names(sorted(strange))} holds another CA than the certificate's"
         return [Problem(code, Severity.ERROR, why, fix)]
     release = installation.attempt(lambda: installation.webhook)
     own_secret = release.option("cert-secret") if release else ""
@@ -271,7 +283,9 @@ def judge_ca_bundle(installation: Installation) -> Finding:
         fix = f"`vramwarden certs rotate --secret {own_secret}` makes another"
     days = min(days_left)
     found = expiry("the webhook's CA", days, ROTATE_DAYS if own_secret else SOON_DAYS, fix)
-    return found or f"the API server trusts the webhook, by a CA for {counted(int(days), 'day')}"
+    return (
+        found or f"the API server trusts the webhook, by a CA for {format_count(int(days), 'day')}"
+    )
 
 
 def judge_certificate(installation: Installation) -> Finding:
@@ -286,7 +300,7 @@ def judge_certificate(installation: Installation) -> Finding:
         return [Problem(Code.CERTIFICATE, Severity.ERROR, why, fix)]
     what = f"the certificate in {what}"
     found = expiry(what, days, SOON_DAYS, fix)
-    return found or f"{what} is valid for {counted(int(days), 'day')}"
+    return found or f"{what} is valid for {format_count(int(days), 'day')}"
 
 
 def expiry(what: str, days: float, soon_days: int, fix: str) -> list[Problem]:
@@ -294,7 +308,7 @@ def expiry(what: str, days: float, soon_days: int, fix: str) -> list[Problem]:
     if days > soon_days:
         return []
     severity = Severity.WARNING if days > 0 else Severity.ERROR
-    when = f"expires in {counted(int(days), 'day')}" if days > 0 else "has expired"
+    when = f"expires in {format_count(int(days), 'day')}" if days > 0 else "has expired"
     return [Problem(Code.CERTIFICATE, severity, f"{what} {when}", fix)]
 
 
@@ -328,7 +342,7 @@ def judge_daemon_sets(installation: Installation) -> Finding:
         found.append(Problem(Code.NO_SENTRY, Severity.WARNING, why, fix))
     for one in filter(None, (agent, sentry, limiter)):
         component = one.name.removeprefix("vramwarden-")
-        on = f"the {component} is ready on {one.ready_pods} of {counted(one.desired, 'node')}"
+        on = f"the {component} is ready on {one.ready_pods} of {format_count(one.desired, 'node')}"
         if one.ready_pods < one.desired:
             found.append(_not_ready(installation, Severity.ERROR, on, one))
         elif one.desired:
@@ -360,7 +374,7 @@ def judge_figures(installation: Installation) -> Finding:
         if figures is None or abs(installation.now_s - figures.observed_s) > STALE_S:
             why = f"its sentry wrote no figures in the last {STALE_S:.0f} s"
             found.append(Problem(Code.STALE_FIGURES, Severity.WARNING, why, fix, subject))
-    return found or f"sentries write figures of {counted(len(shared), 'node')}"
+    return found or f"sentries write figures of {format_count(len(shared), 'node')}"
 
 
 def judge_driver_limits(installation: Installation) -> Finding:
@@ -388,10 +402,10 @@ def judge_driver_limits(installation: Installation) -> Finding:
     if not proofs:
         return None
     if len(unable) < len(proofs):
-        able, of_all = len(proofs) - len(unable), counted(len(shared), "node")
+        able, of_all = len(proofs) - len(unable), format_count(len(shared), "node")
         without = [f"{name} ({why})" if why else name for name, why in unable.items()]
         seen = f"drivers hold caps on {able} of {of_all}"
-        return f"{seen}, not on {named(without)}" if unable else seen
+        return f"{seen}, not on {join_names(without)}" if unable else seen
     fix = "upgrade the driver there to r615; until then their sidecars hold pods to their caps"
     return [
         Problem(
@@ -454,7 +468,7 @@ def judge_validators(installation: Installation) -> Finding:
         Problem(Code.VALIDATOR_DENIED, Severity.WARNING, why, fix, ProblemSubject("Namespace", one))
         for one in namespaces
         if action_for(policy, one)[1] not in {None, Action.IGNORE}
-    ] or f"the policy leaves NVIDIA's validator pods in {named(namespaces)} alone"
+    ] or f"the policy leaves NVIDIA's validator pods in {join_names(namespaces)} alone"
 
 
 def judge_waiting_pods(installation: Installation) -> Finding:

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from webhook.core.documentation import Page
+from webhook.core.formatting import format_count, join_names
 from webhook.core.node.inventory import MODE_FAULT
 from webhook.core.node.verdict import SharingCode
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import EnforceBy
-from webhook.core.words import counted, named
 from webhook.names import NODE_SHARE_LABEL, NOT_ENFORCED, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
 from webhook.tools.problems.installation import enforcers, read_logs, upgrade
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
@@ -31,7 +31,7 @@ def judge_gpu_nodes(installation: Installation) -> Finding:
 
     A label brings the agent, by the chart's default.
     """
-    nodes, of_all = installation.nodes, counted(installation.node_count, "node")
+    nodes, of_all = installation.nodes, format_count(installation.node_count, "node")
     if not nodes:
         why = f"none of {of_all} shows that it has a GPU"
         fix = "label those that do: `kubectl label node NODE nvidia.com/gpu.present=true`"
@@ -98,7 +98,7 @@ def judge_taints(installation: Installation) -> Finding:
             and not tolerates(tolerations, taint)
         }
         if keys:
-            why = f"no rule's pods tolerate its taint {named(sorted(keys))}"
+            why = f"no rule's pods tolerate its taint {join_names(sorted(keys))}"
             fix = "add it to `tolerations` of the rules in your policy, or let pods bring their own"
             found += _of_nodes([node], Code.TAINT, Severity.WARNING, why, fix)
     return found or "pods of the policy tolerate the nodes' taints"
@@ -121,8 +121,8 @@ def judge_sharing(installation: Installation) -> Finding:
     shared = codes.count(SharingCode.SHARED)
     if not installation.is_before:
         total = format_bytes(sum(node.vram_bytes for node in nodes))
-        return f"{total} of GPU memory is shared, on {shared} of {counted(len(nodes), 'node')}"
-    said = f"{shared} of {counted(len(nodes), 'node')} would be shared"
+        return f"{total} of GPU memory is shared, on {shared} of {format_count(len(nodes), 'node')}"
+    said = f"{shared} of {format_count(len(nodes), 'node')} would be shared"
     unread = installation.failures.get("dra_drivers")
     return f"{said}; DRA drivers are not known: {unread.why}" if unread else said
 
@@ -213,7 +213,7 @@ def judge_gpu_health(installation: Installation) -> Finding:
             if all(one.fault.startswith(MODE_FAULT) for one in broken):
                 fix = "run that on the node; its agent sees it within half a minute"
             severity = Severity.ERROR if len(broken) == len(node.gpus) else Severity.WARNING
-            why = f"no new pod is placed on {named(said)}"
+            why = f"no new pod is placed on {join_names(said)}"
             found += _of_nodes([node], Code.GPU_UNHEALTHY, severity, why, fix)
     total = sum(len(one.gpus) for one in nodes)
     return found or (f"all GPUs are healthy: {total:,}" if nodes else None)
@@ -238,7 +238,7 @@ def judge_enforcement(installation: Installation) -> Finding:
     if not shared or by.isdisjoint({EnforceBy.SIDECAR, EnforceBy.SENTRY}):
         return None
     if not measured:
-        return f"amounts are {SAID} on {named(one.name for one in shared)}"
+        return f"amounts are {SAID} on {join_names(one.name for one in shared)}"
     found, seen = [], []
     if EnforceBy.SIDECAR in by:
         found += _without_sidecar(measured, installation)
@@ -250,7 +250,7 @@ def judge_enforcement(installation: Installation) -> Finding:
     unread = installation.failures.get("stored_policy")
     if unread and not found:
         raise unread  # rules by Sentry are unknown
-    return found or f"{', '.join(seen)} on {counted(len(measured), 'node')}"
+    return found or f"{', '.join(seen)} on {format_count(len(measured), 'node')}"
 
 
 def _without_sidecar(nodes: Iterable[ClusterNode], installation: Installation) -> list[Problem]:
@@ -312,4 +312,6 @@ def _tally(values: Iterable[str]) -> str:
     counts = Counter(value for value in values if value).most_common()
     if len(counts) == 1:
         return counts[0][0]
-    return named(sorted(f"{value} ({counted(number, 'node')})" for value, number in counts))
+    return join_names(
+        sorted(f"{value} ({format_count(number, 'node')})" for value, number in counts)
+    )

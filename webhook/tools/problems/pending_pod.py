@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from webhook.core.formatting import format_amount, format_duration, format_exact, join_names
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.placement.fit import Need
 from webhook.core.pod.findings import Reason
-from webhook.core.words import amount, exactly, named, span
 from webhook.names import VRAM_RESOURCE
 from webhook.tools.problems.capacity import (
     NodeFit,
@@ -113,12 +113,12 @@ def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iter
 
 def _not_scheduled_yet(room: Room, message: str) -> Problem:
     fits = [node for node in room.fits if node.code is None]
-    has, age_s = named(node.name for node in fits), max(node.age_s for node in fits)
+    has, age_s = join_names(node.name for node in fits), max(node.age_s for node in fits)
     selects = [one for one in scheduler_says(message) if any(text in one for text in _SELECTION)]
     if selects and not room.reads_nodes:
         detail = f"the scheduler says: {', '.join(selects)}"
         return Problem(Code.UNSCHEDULABLE, Severity.ERROR, detail)
-    old = f", by figures of {span(age_s)} ago" if age_s >= 1 else ""
+    old = f", by figures of {format_duration(age_s)} ago" if age_s >= 1 else ""
     said = f"said: {message}" if message else "has said nothing yet"
     detail = f"there is room for it on {has}{old}, and the scheduler {said}"
     severity = Severity.WARNING if message else Severity.INFO
@@ -131,7 +131,9 @@ def _blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
     own = [room.names[one.uid] for one in to_free if one.uid in room.names]
     older = [one for one in own if one.workload == pod.workload and one.owner_uid != pod.owner_uid]
     if older and pod.workload.kind == "Deployment":
-        detail = f"{named(one.name for one in older)} would make room by ending, and an older pod "
+        detail = (
+            f"{join_names(one.name for one in older)} would make room by ending, and an older pod "
+        )
         detail += "of a Deployment ends only once a new one is ready: the rollout blocks itself"
         fix = f"set strategy: Recreate in Deployment {pod.workload.name}, or rollingUpdate with "
         fix += "maxSurge: 0 and maxUnavailable: 1"
@@ -164,8 +166,8 @@ def room_notes(room: Room) -> Iterator[tuple[str, str]]:
     if found and (largest := found.largest_bytes // parts):
         gpus = room.whole_nodes or room.need.gpu_count
         on = "" if gpus == 1 else f" on each of {gpus} GPUs"
-        old = f", by figures of {span(found.age_s)} ago" if found.age_s >= 1 else ""
-        yield "would start now", f"{amount(largest, down=True)}{on} (on {found.name}{old})"
+        old = f", by figures of {format_duration(found.age_s)} ago" if found.age_s >= 1 else ""
+        yield "would start now", f"{format_amount(largest, down=True)}{on} (on {found.name}{old})"
     else:
         yield "would start now", "nothing"
     own, others = [], []
@@ -173,7 +175,7 @@ def room_notes(room: Room) -> Iterator[tuple[str, str]]:
         if one.uid in room.names:
             gpus_of = f"GPU {one.gpus[0]}" if len(one.gpus) == 1 else f"{len(one.gpus)} GPUs"
             on = one.node if room.whole_nodes else f"{gpus_of} of {one.node}"
-            own.append(f"{room.names[one.uid].name} ends ({exactly(one.cap_bytes)} on {on})")
+            own.append(f"{room.names[one.uid].name} ends ({format_exact(one.cap_bytes)} on {on})")
         else:
             whose = "a pod of another namespace" if room.names else "another pod"
             others.append(f"{whose} on {one.node} ends")

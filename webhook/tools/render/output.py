@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, Final, TextIO
 
-from webhook.core.words import escaped, shortened
+from webhook.core.formatting import escape_unprintable, shorten
 from webhook.names import SEEING_API_VERSION
 
 Json = dict[str, Any]
@@ -107,7 +107,7 @@ def printable(text: str, *, ascii_only: bool = False) -> str:
     """
     text = _BREAKS.sub(" ", text)
     text = text.replace("…", "...") if ascii_only else text
-    return escaped(text, ascii_only=ascii_only)
+    return escape_unprintable(text, ascii_only=ascii_only)
 
 
 def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:
@@ -117,7 +117,7 @@ def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:
 
 def line_of(text: str, *, ascii_only: bool = False) -> str:
     """Return a printable text, cut if it is too long."""
-    return printable(shortened(text, _LONGEST_LINE), ascii_only=ascii_only)
+    return printable(shorten(text, _LONGEST_LINE), ascii_only=ascii_only)
 
 
 def cut(text: str, width: int, dots: str) -> str:

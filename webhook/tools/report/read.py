@@ -8,8 +8,8 @@ from pathlib import Path
 
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.policy.files import load_policy
+from webhook.core.formatting import format_count, join_names
 from webhook.core.policy.values import Policy
-from webhook.core.words import counted, named
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.problems.creation import is_own_denial
 from webhook.tools.problems.recreation import PodOutcome
@@ -60,7 +60,7 @@ def read_report(
         missing.append("figures of GPUs: no node has reported yet")
     missing += _not_judged(pods, rules.why_no_labels)
     if rules.why_no_labels and used.labels:
-        by_label = f"which namespaces are exempt by their label {named(used.labels)}"
+        by_label = f"which namespaces are exempt by their label {join_names(used.labels)}"
         missing.append(f"{by_label}: {rules.why_no_labels}")
     return RolloutReport(
         policy=f"{where}, {policy.short_digest}",
@@ -78,11 +78,11 @@ def read_report(
 def _not_judged(pods: Sequence[RecreatedPod], why_no_labels: str) -> Iterator[str]:
     """Yield which pods could not be judged, and why."""
     if unread := sum(one.outcome is PodOutcome.UNREAD for one in pods):
-        yield f"what becomes of {counted(unread, 'pod')}: too large to be read"
+        yield f"what becomes of {format_count(unread, 'pod')}: too large to be read"
     unknown = [one.namespace for one in pods if one.outcome is PodOutcome.UNKNOWN]
     if unknown:
-        where, why = named(sorted({*unknown})), why_no_labels or "these namespaces are new"
-        what = f"what becomes of {counted(len(unknown), 'pod')} in {where}"
+        where, why = join_names(sorted({*unknown})), why_no_labels or "these namespaces are new"
+        what = f"what becomes of {format_count(len(unknown), 'pod')} in {where}"
         yield f"{what}, by labels of namespaces: {why}"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
+from webhook.core.formatting import format_amount, format_count, format_duration, format_exact
 from webhook.core.kinds.nodes import write_time
-from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.problems.creation import find_denial
 from webhook.tools.problems.problem import Problem, Severity
 from webhook.tools.problems.recreation import PodOutcome
@@ -23,7 +23,7 @@ _RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "
 
 def as_text(found: RolloutReport) -> str:
     """Draw the report for people."""
-    of = f"of {counted(found.pods, 'pod')} to which its rules apply"
+    of = f"of {format_count(found.pods, 'pod')} to which its rules apply"
     lines = [f"If every rule enforced ({found.policy}), {of}:", ""]
     lines += _denied(found)
     if found.denied_workloads:
@@ -31,7 +31,7 @@ def as_text(found: RolloutReport) -> str:
     if found.over_cap is not None:
         lines += ["", *_over_cap(found.over_cap, found.now_s)]
     if translated := found.counts[PodOutcome.TRANSLATED]:
-        lines += ["", f"{counted(translated, 'pod')} would get the GPU memory asked for."]
+        lines += ["", f"{format_count(translated, 'pod')} would get the GPU memory asked for."]
     if found.counts[PodOutcome.EXEMPT]:
         lines += ["", _exempt(found)]
     if found.missing:
@@ -40,8 +40,8 @@ def as_text(found: RolloutReport) -> str:
 
 
 def _exempt(found: RolloutReport) -> str:
-    pods = counted(found.counts[PodOutcome.EXEMPT], "pod")
-    namespaces = counted(found.exempt_namespaces, "exempt namespace")
+    pods = format_count(found.counts[PodOutcome.EXEMPT], "pod")
+    namespaces = format_count(found.exempt_namespaces, "exempt namespace")
     are = "is" if found.counts[PodOutcome.EXEMPT] == 1 else "are"
     by = f", by the chart's defaults: {found.why_usual}" if found.why_usual else ""
     return f"{pods} in {namespaces} {are} not judged{by}."
@@ -51,7 +51,7 @@ def _denied(found: RolloutReport) -> list[str]:
     if not found.denied:
         return ["No existing pod would be denied."]
     rows = [[*map(str, one)] for one in found.denied]
-    total = f"{counted(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
+    total = f"{format_count(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
     return [total, "", *_with_sentences(_HEADS, rows)]
 
 
@@ -61,7 +61,7 @@ def _denied_workloads(found: RolloutReport) -> list[str]:
          _problems(one)[0].message]
         for one in found.denied_workloads
     ]  # fmt: skip
-    total = f"{counted(len(rows), 'workload')} cannot create pods because of vramwarden."
+    total = f"{format_count(len(rows), 'workload')} cannot create pods because of vramwarden."
     return [total, "", *_with_sentences(_HEADS_NOW, rows)]
 
 
@@ -85,9 +85,9 @@ def _over_cap(pods: Sequence[OverCap], now_s: float) -> list[str]:
         return ["No pod with onExcess: Report was over its cap."]
     rows = [
         (one.pod.namespace, one.pod.name, one.node, str(one.gpu.index),
-         exactly(one.figures.cap_bytes),
-         "-" if one.figures.peak_bytes is None else amount(one.figures.peak_bytes),
-         str(one.figures.would_stop), f"{span(now_s - one.since_s)} ago")
+         format_exact(one.figures.cap_bytes),
+         "-" if one.figures.peak_bytes is None else format_amount(one.figures.peak_bytes),
+         str(one.figures.would_stop), f"{format_duration(now_s - one.since_s)} ago")
         for one in pods
     ]  # fmt: skip
     return [

@@ -12,9 +12,9 @@ from typing import Any, Final
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.reading import ListReader, MalformedError
 from webhook.adapters.yaml_documents import DocumentProblem
+from webhook.core.formatting import join_names
 from webhook.core.pod.fields import as_object, text_of
 from webhook.core.policy.match import matches_any
-from webhook.core.words import named
 from webhook.options import NoCluster, WrongInput
 from webhook.tools.manifests.documents import read_documents
 from webhook.tools.manifests.files import name_of_input, read_text
@@ -111,7 +111,8 @@ class TodayObjects:
         names = [one.name for one in self.nodes if not all(gpu.memory_bytes for gpu in one.gpus)]
         if names:
             raise WrongInput(
-                f"unknown memory of the GPUs of {named(names, _MOST_NAMED)}; pass --gpu-memory "
+                f"unknown memory of the GPUs of {join_names(names, _MOST_NAMED)}; pass "
+                "--gpu-memory "
                 f"80Gi, or by node --gpu-memory '{names[0]}=8x80Gi', or install GPU feature "
                 "discovery"
             )

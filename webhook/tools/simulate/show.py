@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from webhook.core.formatting import format_count, join_names
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.words import counted, named
 from webhook.tools.render.output import plain_table, write_json, write_lines
 from webhook.tools.simulate.judge.comparison import Comparison, sum_counts
 from webhook.tools.simulate.read import TodayObjects
@@ -30,11 +30,14 @@ def as_text(found: Comparison, objects: TodayObjects) -> str:
 
 def _lines(found: Comparison, objects: TodayObjects) -> Iterator[str]:
     if not found.products:
-        sliced, others = counted(len(objects.nodes), "node"), counted(objects.others, "node")
+        sliced, others = (
+            format_count(len(objects.nodes), "node"),
+            format_count(objects.others, "node"),
+        )
         yield f"No GPU is there to share: {others} without GPUs, {sliced} with MIG slices alone."
         return
     total = sum_counts(found.elsewhere, *found.products.values())
-    blocked = f"; {counted(len(found.blocked), 'pod')} would not fit" if found.blocked else ""
+    blocked = f"; {format_count(len(found.blocked), 'pod')} would not fit" if found.blocked else ""
     yield f"whole GPUs today {total.held:,}, as shares {total.shares:,}{blocked}"
     yield ""
     elsewhere = {"(no known node)": found.elsewhere} if any(found.elsewhere) else {}
@@ -43,17 +46,20 @@ def _lines(found: Comparison, objects: TodayObjects) -> Iterator[str]:
     yield from plain_table(_HEADS, cells, _HEADS[1:])
     yield ""
     if found.whole:
-        kept, names = counted(found.whole.total(), "GPU"), named(dict(found.whole.most_common()))
+        kept, names = (
+            format_count(found.whole.total(), "GPU"),
+            join_names(dict(found.whole.most_common())),
+        )
         yield f"Stay whole: {kept} of {names}; give a size by --size"
     if found.blocked:
         needs = (
             f"{pod.path} ({need.gpu_count} x {format_bytes(need.memory_bytes)})"
             for pod, need in found.blocked
         )
-        yield f"Would not fit: {named(needs)}"
+        yield f"Would not fit: {join_names(needs)}"
     if left_out := _left_out(found, objects):
         reasons = (
-            f"{counted(len(pods), 'pod')} {why} ({named(pods, 1)})"
+            f"{format_count(len(pods), 'pod')} {why} ({join_names(pods, 1)})"
             for why, pods in left_out.items()
         )
         yield f"Left out: {'; '.join(reasons)}"

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.placement.assignments import PodState
@@ -20,7 +21,6 @@ from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import MARK, read_pod
 from webhook.core.pod.whole import has_whole_gpu
-from webhook.core.words import named
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_LIMIT_ANNOTATION,
@@ -129,7 +129,7 @@ class ClusterPod(ClusterObject):
             for resource, amount in part(container, "resources", "limits").items()
             if is_mig_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
         ]
-        return named(asked, 4) if self.managed and asked else ""
+        return join_names(asked, 4) if self.managed and asked else ""
 
     @LazyFact
     def asked_bytes(self) -> int | None:

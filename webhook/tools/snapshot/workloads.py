@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from webhook.core.formatting import format_count
 from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import text_of
-from webhook.core.words import counted
 from webhook.tools.snapshot.cluster import ClusterSnapshot, read_row
 from webhook.tools.snapshot.kinds import (
     CRON_JOB,
@@ -232,7 +232,7 @@ def _ended(job: ClusterObject) -> tuple[str, str]:
     """
     status = job.part("status")
     succeeded, failed = (_count(status.get(key), 0) for key in ("succeeded", "failed"))
-    counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
+    counts = f"{format_count(succeeded, 'pod')} succeeded, {failed} failed"
     for name in ("Failed", "FailureTarget"):
         if condition := job.condition(name, "True"):
             said = ": ".join(filter(None, (condition.reason, condition.message)))

@@ -14,8 +14,14 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from webhook.core.formatting import (
+    format_amount,
+    format_count,
+    format_duration,
+    replace_unprintable,
+    shorten,
+)
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-from webhook.core.words import amount, counted, printable, shortened, span
 from webhook.tools.problems.problem import Code
 from webhook.tools.render.output import cut
 from webhook.tools.top import texts
@@ -87,7 +93,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         figures=_figures,
         parts_of=partial(_parts, report),
         percent=lambda part, whole: 100 * part / max(1, whole),
-        span=span,
+        span=format_duration,
         sums_of=sums_of,
         texts=texts,
     )
@@ -102,7 +108,7 @@ def _displayed(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.2f}"
     if isinstance(value, str) and not hasattr(value, "__html__"):
-        return printable(shortened(value, _LONGEST), _LONGEST)
+        return replace_unprintable(shorten(value, _LONGEST), _LONGEST)
     return value
 
 
@@ -117,20 +123,20 @@ def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
     for pod in own:
         space, name = report.name_of(pod.uid)
         used = texts.amount(pod.used_bytes, "unknown")
-        peak = "" if pod.peak_bytes is None else f", peak {amount(pod.peak_bytes)}"
-        title = f"{space}/{name}: {used} used of its cap of {amount(pod.cap_bytes)}{peak}"
+        peak = "" if pod.peak_bytes is None else f", peak {format_amount(pod.peak_bytes)}"
+        title = f"{space}/{name}: {used} used of its cap of {format_amount(pod.cap_bytes)}{peak}"
         yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, title, name)
     promised = (gpu.promised_bytes or 0) - sum(pod.cap_bytes for pod in own)
     promised = max(promised, sum(pod.cap_bytes for pod in others))
     if promised:
         known = [pod.used_bytes for pod in others if pod.used_bytes is not None]
-        used = amount(sum(known)) if known else "unknown"
-        whose = f"{counted(len(others), 'pod')} of others" if others else "others"
-        title = f"{whose}: {used} used of {amount(promised)} promised"
+        used = format_amount(sum(known)) if known else "unknown"
+        whose = f"{format_count(len(others), 'pod')} of others" if others else "others"
+        title = f"{whose}: {used} used of {format_amount(promised)} promised"
         yield _Part("others", promised, sum(known), title)
     for uid, held_bytes in gpu.unmanaged.items():
         whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
-        title = f"{amount(held_bytes)} held by {whose if uid else 'no pod'}, without a cap"
+        title = f"{format_amount(held_bytes)} held by {whose if uid else 'no pod'}, without a cap"
         yield _Part("unmanaged", held_bytes, 0, title)
 
 
@@ -141,4 +147,4 @@ def _figures(gpu: GpuFigures) -> str:
     if gpu.promised_bytes is None:
         return f"promised unknown, {used}"
     free = texts.amount(sums_of([gpu]).free_bytes, down=True)
-    return f"{used} of {amount(gpu.promised_bytes)} promised, {free} free"
+    return f"{used} of {format_amount(gpu.promised_bytes)} promised, {free} free"

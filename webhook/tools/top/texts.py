@@ -8,7 +8,13 @@ from itertools import groupby
 from textwrap import shorten
 from typing import Any, Final
 
-from webhook.core import words
+from webhook.core.formatting import (
+    format_amount,
+    format_count,
+    format_duration,
+    format_exact,
+    join_names,
+)
 from webhook.tools.problems.problem import Problem, Severity
 from webhook.tools.snapshot.pod import scheduler_says
 from webhook.tools.top.bars import Shades, cap_bar, gpu_bar, letter_of, lettered_bar
@@ -34,17 +40,17 @@ def totals(sums: GpuSums) -> str:
         if known is None:
             return f"{what} unknown"
         if gpus < sums.gpus:
-            return f"{words.amount(known)} {what} on {gpus:,} of them"
+            return f"{format_amount(known)} {what} on {gpus:,} of them"
         percent = f" ({known * 100 // sums.usable_bytes}%)" if sums.usable_bytes else ""
-        return f"{words.amount(known)} {what}{percent}"
+        return f"{format_amount(known)} {what}{percent}"
 
-    nodes, gpus = words.counted(sums.nodes, "node"), words.counted(sums.gpus, "GPU")
+    nodes, gpus = format_count(sums.nodes, "node"), format_count(sums.gpus, "GPU")
     promised = of_all("promised", sums.promised_bytes, sums.promised_gpus)
     used = of_all("used", sums.used_bytes, sums.used_gpus)
-    usable = words.amount(sums.usable_bytes, down=True)
+    usable = format_amount(sums.usable_bytes, down=True)
     text = f"{nodes}, {gpus}, {usable} usable: {promised}, {used}"
     if sums.largest_free_bytes is not None:
-        text += f"; largest free {words.amount(sums.largest_free_bytes, down=True)}"
+        text += f"; largest free {format_amount(sums.largest_free_bytes, down=True)}"
     return text
 
 
@@ -58,7 +64,7 @@ def unavailable_nodes(report: TopReport) -> Iterator[str]:
     for what, reasons in kinds.items():
         named = [f"{name} ({reason})" for name, reason in reasons if reason]
         if named:
-            yield f"{what}: {words.named(named, _NODES_NAMED)}"
+            yield f"{what}: {join_names(named, _NODES_NAMED)}"
 
 
 def alike_problems(report: TopReport, parts: Sequence[str]) -> Iterator[list[Problem]]:
@@ -81,7 +87,7 @@ def problem(found: Problem) -> str:
 
 def amount(known: int | None, otherwise: str = "-", *, down: bool = False) -> str:
     """Return an amount, which may be unknown."""
-    return otherwise if known is None else words.amount(known, down=down)
+    return otherwise if known is None else format_amount(known, down=down)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,7 @@ def _driver_limit(row: PlaceRow, _: TopReport) -> str:
 
 
 def _age(row: PlaceRow, report: TopReport) -> str:
-    return words.span(report.age_s(row.node)) + " old" * report.stale(row.node)
+    return format_duration(report.age_s(row.node)) + " old" * report.stale(row.node)
 
 
 def _age_alarm(row: PlaceRow, report: TopReport) -> Severity | None:
@@ -227,7 +233,7 @@ def _state_alarm(row: PodRow, report: TopReport) -> Severity | None:
 
 def _cap_of_pod(row: PodRow, _: TopReport) -> str:
     several = f"{row.gpu_count}x" if row.gpu_count > 1 and row.cap_bytes is not None else ""
-    return several + _known(row.cap_bytes, words.exactly)
+    return several + _known(row.cap_bytes, format_exact)
 
 
 def _gpu_numbers(row: PodRow, report: TopReport) -> str:
@@ -239,7 +245,7 @@ def _gpu_numbers(row: PodRow, report: TopReport) -> str:
 
 def _since(began_s: float | None, report: TopReport) -> str:
     """Return the time from a Unix time until the report, which may be unknown."""
-    return _known(began_s, lambda began_s: words.span(report.now_s - began_s))
+    return _known(began_s, lambda began_s: format_duration(report.now_s - began_s))
 
 
 def state(row: PodRow, report: TopReport) -> str:
@@ -258,7 +264,7 @@ def state(row: PodRow, report: TopReport) -> str:
     if row.over_cap or row.near_cap:
         said.append("over its cap" if row.over_cap else "near its cap")
     if row.stops:
-        said.append(f"{words.counted(row.stops, 'process')} stopped")
+        said.append(f"{format_count(row.stops, 'process')} stopped")
     return ", ".join(said)
 
 
@@ -290,7 +296,7 @@ WORKLOAD_COLUMNS: Final = (
     _figures("PODS", lambda row, _: str(row.pods)),
     _figures("RUNNING", lambda row, _: str(row.running), 2),
     _figures("WAITING", lambda row, _: str(row.waiting), 1),
-    _figures("CAP", lambda row, _: _known(row.cap_bytes, words.exactly), 3),
+    _figures("CAP", lambda row, _: _known(row.cap_bytes, format_exact), 3),
     _figures("PROMISED", lambda row, _: amount(row.promised_bytes)),
     _bars(
         lambda row, *size: cap_bar(row.used_bytes, row.promised_bytes, *size),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_translations
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
+from webhook.core.formatting import shorten
 from webhook.core.nvidia.device_plugin import is_mig_slice
 from webhook.core.nvidia.memory_flags import find_program, uses_gpu
 from webhook.core.pod.command_lines import OURS
@@ -27,7 +28,6 @@ from webhook.core.pod.memory_annotation import (
 from webhook.core.pod.quantity import amount_or, canonical
 from webhook.core.pod.views import Container, requested
 from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
-from webhook.core.words import shortened
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -94,7 +94,7 @@ def unnamed_container(case: Case) -> Iterator[str]:
         meant = next(filterfalse(is_helper, candidates(pod)), "")
     where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
     if found and not meant:
-        meant, where = chosen, f"the first of {shortened(', '.join(found), 96)}"
+        meant, where = chosen, f"the first of {shorten(', '.join(found), 96)}"
     elif meant in {"", chosen}:
         return
     path = annotation_path(GPU_MEMORY_ANNOTATION)

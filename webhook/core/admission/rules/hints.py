@@ -21,6 +21,7 @@ from webhook.core.bounds import (
     MOST_GPUS_ASKED,
     MOST_HINT_KEYS,
 )
+from webhook.core.formatting import shorten
 from webhook.core.pod.demand import COUNT
 from webhook.core.pod.fields import EXAMPLE, with_unit
 from webhook.core.pod.findings import quoted
@@ -41,7 +42,6 @@ from webhook.core.pod.quantity import (
 )
 from webhook.core.pod.views import Container, Pod, requested
 from webhook.core.policy.values import class_names
-from webhook.core.words import shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
     GPU_CLASS_ANNOTATION,
@@ -279,7 +279,7 @@ def _metadata(pod: Pod) -> tuple[tuple[str, Mapping[str, str]], ...]:
 
 def _instead(case: Case, field: str, key: str, meant: tuple[str, str] | None, why: str) -> str:
     """Return the warning about a key in a field of the metadata: the line, then `why`."""
-    path = f"metadata.{field}[{shortened(key, _LONGEST_KEY)}]"
+    path = f"metadata.{field}[{shorten(key, _LONGEST_KEY)}]"
     if meant is None or _has(case, meant[0]):
         return f"{path}: remove it; {why}"
     line = _line(case, *meant)
@@ -328,7 +328,7 @@ def _resources(case: Case) -> Iterator[tuple[Container, str, str]]:
 
 
 def _resource_path(container: Container, kind: str, name: str) -> str:
-    return f"{container.path}.resources.{kind}[{shortened(name, 64)}]"
+    return f"{container.path}.resources.{kind}[{shorten(name, 64)}]"
 
 
 def _instead_of_theirs(

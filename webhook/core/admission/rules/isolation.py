@@ -11,6 +11,7 @@ from webhook.core.admission.gate import is_gate
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
+from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
@@ -21,7 +22,6 @@ from webhook.core.pod.findings import (
 )
 from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.values import Isolation, Rule
-from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
@@ -244,7 +244,7 @@ def defeating(
     for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
         if bare not in given and bare not in rule.capabilities:
-            what = f"container {quoted(container.name)} adds the capability {shortened(bare, 64)}"
+            what = f"container {quoted(container.name)} adds the capability {shorten(bare, 64)}"
             found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
 

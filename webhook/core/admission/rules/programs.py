@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
+from webhook.core.formatting import format_count, format_exact, shorten
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
     BoundKind,
@@ -38,7 +39,6 @@ from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Container
 from webhook.core.policy.values import Accounting
-from webhook.core.words import counted, exactly, shortened
 from webhook.names import (
     GATE_VARIABLE,
     GPU_COUNT_ANNOTATION,
@@ -116,7 +116,7 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     name = largest if is_annotated else next(iter(demand.amounts))
     enough = {**demand.amounts, name: needed_bytes}
     if case.suggestions.rejection(enough) is not None:
-        return (f"{demand.path}: {exactly(demand.per_gpu_bytes)} is too little; {why}",)
+        return (f"{demand.path}: {format_exact(demand.per_gpu_bytes)} is too little; {why}",)
     if is_annotated:
         line = memory_line(case.pod, {one: format_bytes(size) for one, size in enough.items()})
         more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.asked_by else ""
@@ -172,7 +172,7 @@ class _Judge:
         self._line = line
         self._program = find_program(container, line)
         self._amount_bytes = case.demand.amounts.get(container.name, 0)
-        self._amount = f"this container's {exactly(self._amount_bytes)}"
+        self._amount = f"this container's {format_exact(self._amount_bytes)}"
         self._gpu_bytes = _COMMON_GPU_BYTES
         if case.demand.per_gpu_bytes > _COMMON_GPU_BYTES:
             self._gpu_bytes = max(LARGEST_GPU_BYTES, case.demand.per_gpu_bytes)
@@ -276,7 +276,7 @@ class _Judge:
                 text = word.text.removeprefix(f"{name}=")
                 return self._judge_number(_Fraction(word.path, "", text, found.of))
         if not (by_shell or self._container.raw.get("envFrom") or name in self._known):
-            why = f"the container has no variable {shortened(name, LONGEST_WORD)}"
+            why = f"the container has no variable {shorten(name, LONGEST_WORD)}"
             return self._write(found, why)
         return self._judge_number(found._replace(value=reference["default"] or ""))
 
@@ -321,7 +321,7 @@ class _Judge:
         if of == "all" and GPU_MEMORY_FRACTION_ENV in self._known:
             return FRACTION_REFERENCE, ""
         gpu_bytes, usable = self._gpu_bytes, usable_bytes(self._amount_bytes)
-        where = f" on a GPU of {exactly(gpu_bytes)}"
+        where = f" on a GPU of {format_exact(gpu_bytes)}"
         if of == "spare":
             return str(-(-(gpu_bytes - self._amount_bytes) // _GIB)), where
         if of == "free":
@@ -349,7 +349,7 @@ class _Judge:
 
     def _instead(self, name: str, word: Word, reference: str) -> str:
         """Return the advice for a reference in a word."""
-        written = shortened(reference, LONGEST_WORD)
+        written = shorten(reference, LONGEST_WORD)
         if name in self._known:
             why = "a program gets it as it is, since only $(NAME) is replaced there"
             return f"write $({name}) in place of {written}; {why}"
@@ -372,7 +372,7 @@ class _Judge:
         if most <= demand.gpu_count:
             return
         names = " with ".join(words.written(found, "name") for found in flags)
-        has = counted(demand.gpu_count, "GPU")
+        has = format_count(demand.gpu_count, "GPU")
         why = f"{names} needs {most} GPUs, and the pod asks for {has}"
         allowed = self._case.suggestions.max_count
         if demand.path == MEMORY_PATH and (allowed is None or most <= allowed):

@@ -17,11 +17,11 @@ from webhook.core.admission.rules.other_webhooks import image_setting
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.admission.sidecar.recognition import Change, changes
 from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
+from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
 from webhook.core.pod.fields import as_object, items, mapping, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
-from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 _SHOWN_DIFFERENCES: Final = 4
@@ -124,7 +124,7 @@ def _said(change: Change) -> str:
 
 
 def _shown(value: Any) -> str:
-    return quoted(value) if isinstance(value, str) else shortened(json.dumps(value), LONGEST_WORD)
+    return quoted(value) if isinstance(value, str) else shorten(json.dumps(value), LONGEST_WORD)
 
 
 def _missing_essentials(case: Case) -> Iterator[str]:

@@ -10,13 +10,13 @@ from typing import Final
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV
 from webhook.core.pod.command_lines import CommandLine
 from webhook.core.pod.fields import text
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.views import Container
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting
-from webhook.core.words import shortened
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -89,7 +89,7 @@ def _in_commands(lines: Iterable[CommandLine], gpu_count: int | None) -> Iterato
         for one in islice(found, _MOST_JUDGED):
             why = _why_hidden(one["value"], gpu_count)
             if why:
-                yield f"{line.words.at(one).path}: remove {shortened(one[0], 64)}; {why}"
+                yield f"{line.words.at(one).path}: remove {shorten(one[0], 64)}; {why}"
 
 
 def _why_hidden(value: str, gpu_count: int | None) -> str:

@@ -17,6 +17,7 @@ from webhook.core.admission.templates import (
     decide_both,
     relocated,
 )
+from webhook.core.formatting import join_names
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.demand import Demand, read_demand
 from webhook.core.pod.fields import Json, part, text_of
@@ -29,7 +30,6 @@ from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import with_name
 from webhook.core.policy.values import Policy
-from webhook.core.words import named
 from webhook.names import (
     ASKING_ANNOTATIONS,
     MIRROR_POD_ANNOTATION,
@@ -220,7 +220,7 @@ class JudgedPod:
         made = "its pods are made elsewhere"
         if makes_no_pods(found.kind, found.version) and not any(one.is_in_text for one in carried):
             made = f"of a {found.kind} no pods are made"
-        what = f"carries {named(dict.fromkeys(keys))} and " if keys else ""
+        what = f"carries {join_names(dict.fromkeys(keys))} and " if keys else ""
         return f"{what}was not judged; {made}"
 
     @cached_property

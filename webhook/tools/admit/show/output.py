@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, TextIO
 
 from webhook.adapters.review_json import patch_bytes
-from webhook.core.words import counted
+from webhook.core.formatting import format_count
 from webhook.tools.admit.judge.texts import ManifestText, counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
@@ -138,9 +138,9 @@ def tally(sources: Sequence[ManifestText]) -> str:
     parts += [f"{count} {what}" for what, count in counts(sources).items()]
     words = [word for one in sources for verdict in one.verdicts for word, _ in remarks(verdict)]
     for word in (UNREAD, WARNING):
-        parts += [counted(words.count(word), word)] if word in words else []
+        parts += [format_count(words.count(word), word)] if word in words else []
     if policies := sum(other.is_policy for other in others):
-        parts.append(f"{counted(policies, 'policy')} (see `vramwarden policy check`)")
+        parts.append(f"{format_count(policies, 'policy')} (see `vramwarden policy check`)")
     kinds = Counter(other.object.kind or "(no kind)" for other in others if not other.is_policy)
     if kinds:
         shown = [f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)]

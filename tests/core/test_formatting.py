@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.core.formatting import (
+    format_amount,
+    format_count,
+    format_duration,
+    format_exact,
+    join_names,
+    replace_unprintable,
+    shorten,
+)
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.words import amount, counted, exactly, named, printable, shortened, span
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 
@@ -39,7 +47,11 @@ MIB, GIB, TIB = 2**20, 2**30, 2**40
 def test_what_is_used_rounds_up_and_what_is_free_down_and_what_is_asked_for_is_exact(
     size, up, down, asked
 ):
-    assert (amount(size), amount(size, down=True), exactly(size)) == (up, down, asked)
+    assert (format_amount(size), format_amount(size, down=True), format_exact(size)) == (
+        up,
+        down,
+        asked,
+    )
 
 
 def in_bytes(said):
@@ -48,8 +60,8 @@ def in_bytes(said):
 
 @given(st.integers(0, 2**60))
 def test_no_more_is_said_to_be_free_and_no_less_to_be_used_than_there_is(size):
-    assert in_bytes(amount(size, down=True)) <= size <= in_bytes(amount(size))
-    assert size <= in_bytes(exactly(size)) < size + MIB
+    assert in_bytes(format_amount(size, down=True)) <= size <= in_bytes(format_amount(size))
+    assert size <= in_bytes(format_exact(size)) < size + MIB
 
 
 @pytest.mark.parametrize(
@@ -71,15 +83,15 @@ def test_no_more_is_said_to_be_free_and_no_less_to_be_used_than_there_is(size):
     ],
 )
 def test_a_time_is_said_in_its_largest_units(seconds, said):
-    assert span(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def test_numbers_have_their_words():
-    said = [counted(n, "GPU") for n in (0, 1, 2, 8000)]
+    said = [format_count(n, "GPU") for n in (0, 1, 2, 8000)]
     assert said == ["0 GPUs", "1 GPU", "2 GPUs", "8,000 GPUs"]
-    assert [counted(n, "class") for n in (0, 1)] == ["0 classes", "1 class"]
-    assert [counted(n, "policy") for n in (2, 1)] == ["2 policies", "1 policy"]
-    assert counted(3, "day") == "3 days"
+    assert [format_count(n, "class") for n in (0, 1)] == ["0 classes", "1 class"]
+    assert [format_count(n, "policy") for n in (2, 1)] == ["2 policies", "1 policy"]
+    assert format_count(3, "day") == "3 days"
 
 
 @pytest.mark.parametrize(
@@ -87,16 +99,16 @@ def test_numbers_have_their_words():
     [("", ""), ("a", "a"), ("cab", "c, a, b"), ("cabde", "c, a, b and 2 more")],
 )
 def test_of_many_names_the_first_are_said(names, said):
-    assert named(names) == said
+    assert join_names(names) == said
 
 
 def test_a_row_of_names_is_as_long_as_it_may_be():
-    assert named(map(str, range(2000)), 1) == "0 and 1,999 more"
+    assert join_names(map(str, range(2000)), 1) == "0 and 1,999 more"
 
 
 @pytest.mark.parametrize(("text", "said"), [("", ""), ("abcd", "abcd"), ("abcde", "abc…")])
 def test_what_is_too_long_is_cut_and_says_so(text, said):
-    assert shortened(text, 4) == said
+    assert shorten(text, 4) == said
 
 
 @pytest.mark.parametrize(
@@ -108,4 +120,4 @@ def test_what_is_too_long_is_cut_and_says_so(text, said):
     ],
 )
 def test_a_text_of_a_node_is_cut_and_steers_no_terminal(text, shown):
-    assert printable(text, 9) == shown
+    assert replace_unprintable(text, 9) == shown

@@ -2,13 +2,13 @@
 
 | what | is said by | so that |
 | --- | --- | --- |
-| used, held, promised | `amount`, rounded up | what is over a cap never seems within it |
+| used, held, promised | `format_amount`, rounded up | what is over a cap never seems within it |
 | free, usable | `amount(..., down=True)` | nobody is shown more than there is |
-| asked for, a cap, what would be enough | `exactly` | it can be written into a pod |
-| how long, how old | `span`, rounded down | it has the form of kubectl's column AGE |
-| a text of somebody else | `shortened` | nobody fills a line of ours |
-| a text of a node | `printable` | in addition, it steers no terminal |
-| a text that must lose nothing | `escaped` | it steers no terminal |
+| asked for, a cap, what would be enough | `format_exact` | it can be written into a pod |
+| how long, how old | `format_duration`, rounded down | it has the form of kubectl's column AGE |
+| a text of somebody else | `shorten` | nobody fills a line of ours |
+| a text of a node | `replace_unprintable` | in addition, it steers no terminal |
+| a text that must lose nothing | `escape_unprintable` | it steers no terminal |
 
 What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
 quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.
@@ -35,10 +35,10 @@ _TWO: Final = 2
 """Of a unit of time: below, the next smaller one says more."""
 
 
-def amount(amount_bytes: int, *, down: bool = False) -> str:
+def format_amount(amount_bytes: int, *, down: bool = False) -> str:
     """Write bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
     if amount_bytes < 0:
-        return f"-{amount(-amount_bytes, down=not down)}"
+        return f"-{format_amount(-amount_bytes, down=not down)}"
     whole_mib = _divided(amount_bytes, _MIB, down=down)
     if whole_mib < _GIB // _MIB:
         return f"{whole_mib}Mi" if whole_mib else "0"
@@ -49,7 +49,7 @@ def amount(amount_bytes: int, *, down: bool = False) -> str:
     return f"{whole}.{tenth}{letter}" if tenth else f"{whole}{letter}"
 
 
-def exactly(amount_bytes: int) -> str:
+def format_exact(amount_bytes: int) -> str:
     """Write bytes as a pod does, up to whole Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
     quarters, rest = divmod(amount_bytes, _GIB // 4)
     if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
@@ -62,7 +62,7 @@ def _divided(amount_bytes: int, unit: int, *, down: bool) -> int:
     return amount_bytes // unit if down else -(-amount_bytes // unit)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time as `14s`, `9m`, `3h12m`, `5d`, rounded down; one that is to come as `0s`."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
@@ -74,7 +74,7 @@ def span(seconds: float) -> str:
     return f"{minutes}m" if minutes >= _TWO else f"{whole}s"
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """Write `1 node`, `3 nodes`, `8,000 GPUs`, `2 classes`, `2 policies`."""
     if number != 1 and what.endswith("cy"):
         what = f"{what[:-1]}ie"
@@ -82,14 +82,14 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{plural}"
 
 
-def named(names: Iterable[str], most: int = 3) -> str:
+def join_names(names: Iterable[str], most: int = 3) -> str:
     """Write the first names in a row, and how many more there are."""
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
-def fitting(names: Sequence[str], room: int, count: int = 0) -> str:
+def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
     """Write at most three names in `room` characters, and how many more there are.
 
     The first one is cut if it does not fit. `count` is the number of all names, if it is larger.
@@ -100,15 +100,15 @@ def fitting(names: Sequence[str], room: int, count: int = 0) -> str:
         text = ", ".join(names[:most])
         if len(text) + len(more) <= room:
             return text + more
-    return shortened(text, room - len(more)) + more
+    return shorten(text, room - len(more)) + more
 
 
-def printable(text: str, limit: int) -> str:
+def replace_unprintable(text: str, limit: int) -> str:
     """Cut a text to `limit` characters, with `?` for each that could steer a terminal."""
     return "".join(one if one.isprintable() else "?" for one in text[:limit])
 
 
-def escaped(text: str, *, ascii_only: bool = False) -> str:
+def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
     """Write what is not printable as an escape of Python, with `ascii_only` all but ASCII."""
     return "".join(
         one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
@@ -116,6 +116,6 @@ def escaped(text: str, *, ascii_only: bool = False) -> str:
     )
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Cut a text to `limit` characters, the last of which says that it was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
