@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
 from webhook import __version__
-from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.impersonation import NO_LIMIT_S, Identity
-from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES_PATH
+
+if TYPE_CHECKING:  # the client would slow down every --help
+    from webhook.adapters.kube.client import Kube
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -69,10 +70,9 @@ class NoCluster(click.ClickException):
     exit_code = ExitCode.UNANSWERED
 
 
-def policy_failure(error: PolicyInvalidError) -> Failure:
+def policy_failure(problems: Iterable[object]) -> Failure:
     """Return the failure that lists all problems of a policy, one per line."""
-    lines = [str(problem) for problem in error.problems]
-    return Failure("\n".join(["the policy is not valid:", *lines]))
+    return Failure("\n".join(["the policy is not valid:", *map(str, problems)]))
 
 
 # What tools share with the server.

@@ -192,7 +192,7 @@ def serve_command(
     except (CertificatesError, KubeError) as error:
         raise Failure(str(error)) from error
     except PolicyInvalidError as error:
-        raise policy_failure(error) from error
+        raise policy_failure(error.problems) from error
     except CannotListenError as error:
         raise Failure(f"{error}; choose --{error.setting.replace('_', '-')}") from error
     click.echo(f"certificates: {server.certificates} (CA for clients: ca.crt)", err=True)

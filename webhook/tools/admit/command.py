@@ -229,7 +229,7 @@ def admit_command(
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
     except PolicyInvalidError as error:
-        raise policy_failure(error) from error
+        raise policy_failure(error.problems) from error
     nodes = (SlicedNode(mig_profiles),) if mig_profiles else ()
     cluster = Cluster(Rollout(rollout), frozenset(runtime_classes), nodes)
     stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))

@@ -80,7 +80,7 @@ def report_command(
             snapshot = ClusterSnapshot(kube, namespace or "")
             found = read_report(snapshot, policy, where, release)
     except PolicyInvalidError as error:
-        raise policy_failure(error) from error
+        raise policy_failure(error.problems) from error
     click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
     change = ExitCode.FOUND if found.has_findings else ExitCode.DONE
     unknown = ExitCode.UNANSWERED if found.counts[PodOutcome.UNKNOWN] else ExitCode.DONE
