@@ -15,7 +15,8 @@ from webhook.agent.settings import AgentSettings
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
-from webhook.core.placement.assignments import Assignment, Whole
+from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignments import Assignment
 from webhook.names import NODE_ASKS_LABEL
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.agent.nodes import CONFIG_MAPS, FULL, RULES
 from tests.support.cluster_programs import wait_until
-from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.placement.assignment_codec import config_map_name, write_assignments
+from webhook.core.placement.assignments import Assignment
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
 ALL_FREE = ["81300", "40340"]

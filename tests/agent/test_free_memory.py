@@ -3,14 +3,11 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.node_watch import (
-    AssignmentsSeen,
-    AssignmentsUnread,
-)
+from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
 from webhook.agent import loop
 from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
 from webhook.core.placement.assignments import Assignment
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"

@@ -31,7 +31,7 @@ from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unr
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
 from webhook.core.node.verdict import SharingCode, read_sharing, why_closed
-from webhook.core.placement.assignments import Whole
+from webhook.core.placement.assignment_codec import Whole
 from webhook.core.pod.whole import Slice
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
 from webhook.nodekit.program import NewContainerNeededError

@@ -11,13 +11,13 @@ from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SLICES
 from tests.support.cluster_programs import wait_until
 from tests.support.control_planes import needs
 from webhook.core.node.sharing import SETTLE_S
-from webhook.core.placement.assignments import (
-    Assignment,
+from webhook.core.placement.assignment_codec import (
     Whole,
     config_map_name,
     write_assignments,
     write_whole,
 )
+from webhook.core.placement.assignments import Assignment
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL, NODE_SHARING_ANNOTATION
 from webhook.names import NODE_DRA_ANNOTATION as MARK
 

@@ -25,7 +25,8 @@ from webhook.adapters.kube.node_watch import WATCH_S, AssignmentsSeen, NodeSeen
 from webhook.agent.loop import LONGEST_WAIT_S, Agent
 from webhook.agent.scanner import scan
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
+from webhook.core.placement.assignment_codec import read_assignments, write_assignments
+from webhook.core.placement.assignments import Assignment
 
 GPUS, PODS, ROUNDS, TIMES = (1, 8, 16), 100, 5, 200
 HOUR_S = 3600.0

@@ -17,7 +17,8 @@ from tests.bench.figures import kib
 from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster
 from tests.support.control_planes import ControlPlane
 from tests.support.server_process import running
-from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.placement.assignment_codec import config_map_name, write_assignments
+from webhook.core.placement.assignments import Assignment
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, GPU_ANNOTATION
 
 ASKED = os.environ.get("BENCH_CLUSTER", "")

@@ -20,7 +20,8 @@ from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
-from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
+from webhook.core.placement.assignment_codec import config_map_name, write_assignments
+from webhook.core.placement.assignments import Assignment
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.cluster import UNKNOWN
 

@@ -43,12 +43,8 @@ from webhook import names
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK
 from webhook.core.node.events import EventReason
-from webhook.core.placement.assignments import config_map_name
-from webhook.names import (
-    ASSIGNMENTS_LABEL,
-    ASSIGNMENTS_NODE_ANNOTATION,
-    WEBHOOK_CONFIGURATION,
-)
+from webhook.core.placement.assignment_codec import config_map_name
+from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, WEBHOOK_CONFIGURATION
 
 Tries = Callable[[Fences, Api], Any]
 

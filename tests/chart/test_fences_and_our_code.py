@@ -29,7 +29,7 @@ from webhook.core.node.events import EventReason
 from webhook.core.node.patching import without_taint
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
-from webhook.core.placement.pods import gpu_annotations
+from webhook.core.placement.gpu_annotations import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import DriverLimit, VisibleDevices

@@ -34,7 +34,7 @@ from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, needs, needs_pod_level_resources, wait_until
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
-from webhook.core.placement.assignments import Whole, config_map_name, read_whole
+from webhook.core.placement.assignment_codec import Whole, config_map_name, read_whole
 
 Json = dict[str, Any]
 

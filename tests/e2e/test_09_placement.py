@@ -11,7 +11,7 @@ from tests.e2e.cluster import SYSTEM
 from tests.e2e.node import NODE_MANIFEST
 from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import GIB, holding, pod
-from webhook.core.placement.assignments import config_map_name, read_assignments
+from webhook.core.placement.assignment_codec import config_map_name, read_assignments
 
 SHOWS = holding("echo NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; forever")
 ENFORCER_SHOWS = ("python3", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_DEVICES'])")

@@ -10,7 +10,7 @@ from tests.gpu.machine import MIB, mib
 from tests.support.measurement_table import answer
 from webhook.core.enforcement.bounds import parse_tolerance
 from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
-from webhook.core.placement.pods import memory_fraction
+from webhook.core.placement.gpu_annotations import memory_fraction
 
 CAP_BYTES = 8192 * MIB
 # Each works, so that it loads what it has of kernels and libraries, allocates until it gets no

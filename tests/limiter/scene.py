@@ -102,7 +102,7 @@ class LimitedNode:
     def list(self, *numbers, cap=CAP, limit="Auto", gpus=(GPU,), uids=None, now_s=0.0):
         from webhook.adapters.kube.node_watch import AssignmentsSeen  # noqa: PLC0415
         from webhook.core.placement.assignments import Assignment  # noqa: PLC0415
-        from webhook.core.placement.pods import CapTerms  # noqa: PLC0415
+        from webhook.core.placement.cap_terms import CapTerms  # noqa: PLC0415
         from webhook.core.policy.values import DriverLimit  # noqa: PLC0415
 
         terms = CapTerms(

@@ -13,8 +13,9 @@ from tests.sentry import nodes
 from tests.support.cluster_programs import wait_until
 from tests.support.nvml_stub import build
 from tests.support.paths import ROOT
-from webhook.core.placement.assignments import Assignment, write_assignments
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.assignment_codec import write_assignments
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.policy.values import DriverLimit
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("limiter")]

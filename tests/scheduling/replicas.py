@@ -15,7 +15,7 @@ from tests.support.schedulers import GIB, add_node, remove_node, remove_pod, sho
 from tests.support.server_process import running
 from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
-from webhook.core.placement.assignments import read_assignments
+from webhook.core.placement.assignment_codec import read_assignments
 
 BINDING = LOCAL.with_name("local-binding.yaml")
 SYSTEM = "vramwarden-system"

@@ -13,14 +13,14 @@ from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import GIB, bound, finish, messages, patch, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
 from tests.support.webhook_on_cluster import refused
-from webhook.core.placement.assignments import (
-    Assignment,
+from webhook.core.placement.assignment_codec import (
     Whole,
     read_assignments,
     read_whole,
     write_assignments,
 )
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_ASKS_LABEL, NODE_SENTRY_LABEL

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.sidecar import incidents
 from tests.support import isolated_interpreter
 from tests.support.api_server import ApiServer
-from webhook.core.placement.assignments import read_assignments
+from webhook.core.placement.assignment_codec import read_assignments
 
 NAMESPACES = (*isolated_interpreter.NAMESPACE, "--mount")
 V2 = "cgroup.events"

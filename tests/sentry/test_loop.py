@@ -28,15 +28,9 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
 )
 from webhook.core.node.driver import CHANGED_AFTER_S
-from webhook.core.node.limits import (
-    FILE,
-    Limited,
-    LimiterState,
-    Told,
-    write_limiter_state,
-)
+from webhook.core.node.limits import FILE, Limited, LimiterState, Told, write_limiter_state
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.nodekit.program import NewContainerNeededError
 from webhook.sentry import loop
 from webhook.sentry.intervals import DUTY

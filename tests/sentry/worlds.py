@@ -12,7 +12,7 @@ from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.policy.values import EnforceBy
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 

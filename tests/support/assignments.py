@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.support.gpus import a_gpu
-from webhook.core.placement.assignments import Assignment, PodState, plan_all
+from webhook.core.placement.assignments import Assignment, plan_all
 from webhook.core.placement.fit import Denial, Need
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 

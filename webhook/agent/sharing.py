@@ -25,7 +25,8 @@ from webhook.core.node.sharing import (
     other_allocators,
 )
 from webhook.core.node.verdict import why_closed
-from webhook.core.placement.assignments import Assignments, Whole
+from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole import Slice, claimants
 from webhook.nodekit.events import EventWriter
 

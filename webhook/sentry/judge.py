@@ -19,7 +19,7 @@ from webhook.core.enforcement.step import (
     step,
 )
 from webhook.core.placement.assignments import Assignment, Assignments
-from webhook.core.placement.pods import CONFIRMING_S, CapTerms
+from webhook.core.placement.cap_terms import CONFIRMING_S, CapTerms
 from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.holdings import gives
 from webhook.sentry.scanner import GpuProcess, ProcessScan

@@ -24,7 +24,7 @@ from webhook.core.kinds.endings import Ending, read_ending, run_of
 from webhook.core.kinds.histories import MOST_RUNS, History, Run, append, has_run, is_over, warn
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
-from webhook.core.placement.assignments import PodState
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.request import Request
 from webhook.server.bounds import MOST_HELD, MOST_KNOWN, MOST_OF_NAMESPACE, MOST_SAID

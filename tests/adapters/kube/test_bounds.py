@@ -22,7 +22,7 @@ from webhook.adapters.kube import client, reading
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.follow import Changed, Collection, Listed, follow
 from webhook.adapters.kube.reading import ListReader, MalformedError, ReadLock, lines
-from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.pod_state import read_pod_state
 
 THINGS = "/api/v1/things"
 PAGE_BYTES, MOST_BYTES, LARGE_BYTES = 20_000, 40_000, 10_000

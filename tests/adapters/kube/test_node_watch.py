@@ -30,7 +30,7 @@ from webhook.adapters.kube.node_watch import (
     watch_slices,
 )
 from webhook.core.kinds.nodes import read_gpu_node
-from webhook.core.placement.assignments import Whole, write_assignments, write_whole
+from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
 from webhook.core.pod.whole import Slice, claimants, read_slice
 
 NODE, LATER = an_object("7", "n"), an_object("8", "n")

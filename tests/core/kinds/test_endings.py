@@ -16,9 +16,9 @@ from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.placement.assignments import PodState
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import Gpu
 
 BEGAN, ENDED, DELETED = "2026-11-21T10:00:00Z", "2026-11-21T13:12:00Z", "2026-11-21T14:00:00Z"

@@ -17,10 +17,10 @@ from webhook.core.placement.assignments import (
     free_on,
     plan_all,
     promised_bytes,
-    read_pod_state,
 )
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import RETRIES, Denial, unknown_gpus
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.pod.quantity import MIB
 
 HOLD = CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enforce=True)
@@ -153,13 +153,13 @@ def test_the_list_and_the_pods_are_gone_through_once_however_many_are_planned(mo
 
         monkeypatch.setattr(assignments, name, call)
 
-    for name in ("_may_use", "_taken_unlisted", "free_bytes"):
+    for name in ("may_use_gpus", "_taken_unlisted", "free_bytes"):
         counted(name)
     entered = {f"in{number}": entry("a", mib=1) for number in range(40)}
     beside = {f"out{number}": pod(f"out{number}", 1, node=NODE, gpus="b") for number in range(30)}
     wanted = [pod(f"new{number}", 1) for number in range(50)]
     assert plan_all(NODE, TWO, entered, beside, wanted, NOW_S).changed
-    assert visited == {"_may_use": 40, "_taken_unlisted": 30, "free_bytes": 1}
+    assert visited == {"may_use_gpus": 40, "_taken_unlisted": 30, "free_bytes": 1}
 
 
 def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():

@@ -15,20 +15,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from tests.support.assignments import NODE, Plan, plan, pod
 from tests.support.gpus import a_gpu
 from tests.support.strategies import ANY_JSON
-from webhook.core.placement.assignments import (
-    UNBOUND_S,
-    Assignment,
-    Draft,
-    adopt,
-    complete,
-    free_on,
-    plan_all,
-    read_assignments,
-    settle,
-    to_ask,
-    write_assignments,
-)
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.assignment_codec import read_assignments, write_assignments
+from webhook.core.placement.assignments import Assignment, Draft, adopt, complete, free_on, plan_all
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.placement.garbage import UNBOUND_S, settle, to_ask
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.policy.values import DriverLimit, EnforceBy
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.placement.pods import counted_need
+from webhook.core.placement.pod_state import counted_need
 from webhook.core.pod.demand import plan_demand, read_demand
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.suggestions import Suggestions

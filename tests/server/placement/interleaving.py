@@ -25,14 +25,11 @@ from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV, DeviceNames
-from webhook.core.placement.assignments import (
-    Assignments,
-    PodState,
-    config_map_name,
-    read_assignments,
-)
+from webhook.core.placement.assignment_codec import config_map_name, read_assignments
+from webhook.core.placement.assignments import Assignments
 from webhook.core.placement.binding_review import Binding, BindingVerdict
-from webhook.core.placement.pods import CapTerms, terms_by_rule
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.placement.pod_state import PodState, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN

@@ -21,17 +21,17 @@ from tests.server.placement.interleaving import (
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.placement import GpuNode, StoredList
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignments import (
-    RENEW_S,
-    UNBOUND_S,
+from webhook.core.placement.assignment_codec import (
     Whole,
     read_assignments,
     read_whole,
     write_assignments,
 )
+from webhook.core.placement.assignments import RENEW_S
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import unguarded_node, unlimited_node
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.garbage import UNBOUND_S
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.server.placement.interleaving import Replica, World, policy_with
 from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
-from webhook.core.placement.assignments import UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.placement.garbage import UNBOUND_S
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.policy.values import DriverLimit, EnforceBy
 from webhook.names import (

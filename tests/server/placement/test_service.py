@@ -10,8 +10,8 @@ from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pod_state import PodState, Waits
 from webhook.core.pod.gpus import EnforceBy, Gpu
 from webhook.core.policy.cluster import Cluster
 from webhook.names import ADMITTED_ANNOTATION, VRAM_RESOURCE

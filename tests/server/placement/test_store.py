@@ -12,14 +12,10 @@ from webhook.adapters.kube import placement
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, StoredList
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignments import (
-    Assignment,
-    Whole,
-    write_assignments,
-    write_whole,
-)
+from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import CapTerms
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING

@@ -15,8 +15,8 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pod_state import PodState, Waits
 from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.mirror import Mirror

@@ -15,8 +15,8 @@ from tests.support.api_server import ApiServer
 from tests.support.pods import a_policy
 from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.placement import GpuNode, PlacementApi
-from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import Gpu
 from webhook.server import reviews
 from webhook.server import router as router_module

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.support.assignments import NOW_S, Plan, plan
 from tests.support.clusters import GIB, a_gpu, a_node
 from webhook.core.kinds.nodes import PodFigures, read_gpu_node, write_gpu_node
-from webhook.core.placement.assignments import Assignment, PodState, free_on
+from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
 from webhook.tools.problems.capacity import best, find_fits, no_room_code, pods_to_free
 from webhook.tools.snapshot.pod import ClusterPod

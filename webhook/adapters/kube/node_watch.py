@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
-from webhook.core.placement.assignments import (
-    Assignments,
+from webhook.core.placement.assignment_codec import (
     Whole,
     config_map_name,
     read_assignments,
     read_whole,
 )
+from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import GPU_NODES_PATH
 

@@ -13,17 +13,16 @@ from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import labels_of, read_gpus
 from webhook.core.node.verdict import why_closed
 from webhook.core.nvidia.variables import DeviceNames, read_device_names
-from webhook.core.placement.assignments import (
-    Assignments,
-    PodState,
+from webhook.core.placement.assignment_codec import (
     Whole,
     config_map_name,
     read_assignments,
-    read_pod_state,
     read_whole,
     write_assignments,
     write_whole,
 )
+from webhook.core.placement.assignments import Assignments
+from webhook.core.placement.pod_state import PodState, read_pod_state
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.whole import (
     DRA_DRIVER,

@@ -16,7 +16,7 @@ from webhook.core.enforcement.termination_message import TerminationMessage, rea
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.placement.assignments import PodState
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.fields import Json, as_object, as_objects, part
 from webhook.core.pod.gpus import Gpu
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL

@@ -16,21 +16,17 @@ from typing import Final
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, StoredList
 from webhook.core.nvidia.variables import DeviceNames
+from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.assignments import (
     AS_READ,
     Assignment,
     Assignments,
     Draft,
-    PodState,
     Terms,
-    Whole,
     adopt,
     complete,
     plan_all,
-    settle,
     to_adopt,
-    to_ask,
-    to_ask_at_once,
 )
 from webhook.core.placement.binding_review import (
     Binding,
@@ -45,7 +41,9 @@ from webhook.core.placement.fit import (
     unlimited_node,
     unnamed_gpus,
 )
-from webhook.core.placement.pods import gpu_annotations
+from webhook.core.placement.garbage import settle, to_ask, to_ask_at_once
+from webhook.core.placement.gpu_annotations import gpu_annotations
+from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import DriverLimit, EnforceBy
 from webhook.server.metrics import PlacementMetrics
 from webhook.server.placement.node_queue import NodeQueue

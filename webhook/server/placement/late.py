@@ -20,9 +20,9 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.placement import PlacementApi, StoredPod
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.fit import RETRIES
+from webhook.core.placement.pod_state import PodState, Waits
 from webhook.names import GPU_WAITS_ANNOTATION
 from webhook.server.bounds import MOST_TOLD
 from webhook.server.log import JsonLog

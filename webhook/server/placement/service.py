@@ -9,8 +9,8 @@ from typing import Final
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.core.placement.assignments import PodState
-from webhook.core.placement.pods import CapTerms, terms_by_rule
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.placement.pod_state import PodState, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Policy

@@ -12,7 +12,8 @@ from typing import Final
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
-from webhook.core.placement.assignments import MOST_NAMED, PodState, Whole
+from webhook.core.placement.assignment_codec import MOST_NAMED, Whole
+from webhook.core.placement.pod_state import PodState
 from webhook.server.log import JsonLog
 from webhook.server.placement.binder import Binder
 

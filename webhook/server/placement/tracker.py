@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
-from webhook.core.placement.assignments import PodState
+from webhook.core.placement.pod_state import PodState
 from webhook.server.log import JsonLog
 from webhook.server.metrics import PlacementMetrics
 from webhook.server.mirror import Mirror

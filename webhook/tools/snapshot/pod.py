@@ -11,9 +11,8 @@ from typing import Final
 from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import named_gpus
+from webhook.core.placement.pod_state import PodState, named_gpus, read_pod_state
 from webhook.core.pod.demand import COUNT, read_demand
 from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
@@ -107,9 +106,6 @@ class ClusterPod(ClusterObject):
 
         vramwarden does not count that memory, so only the scheduler knows where it has room.
         """
-        # Imported here: `top` needs it for few pods.
-        from webhook.core.placement.assignments import read_pod_state  # noqa: PLC0415
-
         found = read_pod_state(self.raw)
         if found.need is None and self.plugin:
             with suppress(MalformedObjectError):
@@ -121,7 +117,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def plugin(self) -> str:
         """Slices of MIG or slots of time-slicing that NVIDIA's device plugin gives it, in words."""
-        from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - as above
+        from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - `top` needs it for few pods
 
         asked = [
             f"{amount} {resource}"

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.policy.values import Action, Bounds, VisibleDevices
 
 AUDIT = a_rule(action=Action.AUDIT)

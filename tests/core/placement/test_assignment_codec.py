@@ -11,18 +11,17 @@ from tests.support.assignments import NODE, entry
 from tests.support.pods import a_container, a_pod
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
-from webhook.core.placement.assignments import (
-    Assignment,
+from webhook.core.placement.assignment_codec import (
     Whole,
-    adopt,
     config_map_name,
     read_assignments,
-    read_pod_state,
     read_whole,
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.assignments import Assignment, adopt
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import DriverLimit, EnforceBy

@@ -14,18 +14,11 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.formatting import MAX_BYTES
-from webhook.core.placement.assignments import (
-    Assignment,
-    PodState,
-    Waits,
-    adopt,
-    free_on,
-    read_assignments,
-    read_pod_state,
-    write_assignments,
-)
+from webhook.core.placement.assignment_codec import read_assignments, write_assignments
+from webhook.core.placement.assignments import Assignment, adopt, free_on
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import CapTerms, terms_by_rule
+from webhook.core.placement.pod_state import PodState, Waits, read_pod_state, terms_by_rule
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.patch import apply_patch

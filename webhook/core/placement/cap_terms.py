@@ -1,8 +1,4 @@
-"""A pod's GPU demand, its terms of enforcement and its GPU annotations.
-
-The demand is the amount in `resources`, which the scheduler and the kubelet check. An annotation is
-checked by our webhooks alone, and exempt namespaces have none of them: a pod there that only has
-the annotation `gpu-memory: 8GB` reserves nothing.
+"""Terms of a pod's cap: how much it may use, who enforces it, and how.
 
 The terms of a pod with a sidecar are read from that, as it reads them itself: a tenant cannot edit
 the sidecar of a pod. Those of any other mutated pod are in the rule that admitted it. A pod that
@@ -11,14 +7,12 @@ bypassed admission can have any sidecar or mark. That only affects its own enfor
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.core.bounds import LONGEST_REASON, LONGEST_WORD
+from webhook.core.bounds import LONGEST_WORD
 from webhook.core.enforcement.bounds import (
     GRACE,
     POLL_INTERVAL,
@@ -27,19 +21,11 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
-from webhook.core.formatting import MAX_BYTES
-from webhook.core.nvidia.programs import usable_bytes
-from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
-from webhook.core.placement.fit import Need
-from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.fields import as_object, part, strings
-from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy, Gpu
-from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
-from webhook.core.pod.views import MARK, Container, Pod, effective_amount, service_account_of
-from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.match import NamespaceUnknownError, Subject
-from webhook.core.policy.values import Policy
+from webhook.core.pod.gpus import DriverLimit, EnforceBy
+from webhook.core.pod.views import MARK, Pod, service_account_of
+from webhook.core.policy.match import Subject
 from webhook.names import (
     ADMITTED_ANNOTATION,
     CAP_BYTES_ENV,
@@ -47,18 +33,12 @@ from webhook.names import (
     DRIVER_LIMIT_ENV,
     ENFORCER_COMMAND,
     GPU_ANNOTATION,
-    GPU_MEMORY_FRACTION_ANNOTATION,
     GRACE_ENV,
     NODE_DRIVER_LIMIT_LABEL,
     ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
-    VISIBLE_DEVICES_ANNOTATION,
-    VRAM_RESOURCE,
 )
-
-if TYPE_CHECKING:
-    from webhook.core.placement.assignments import PodState
 
 GRACE_S: Final = parse_seconds(GRACE.default)
 """Default grace period between SIGTERM and SIGKILL, in seconds."""
@@ -71,50 +51,8 @@ _READ: Final = (
     DRIVER_LIMIT_ENV,
 )
 _LIMIT_PATH: Final = f"metadata.annotations['{DRIVER_LIMIT_ANNOTATION}']"
-_LIMITS: Final = frozenset(DriverLimit)
+_LIMIT_MODES: Final = frozenset(DriverLimit)
 _COMMAND: Final = list(ENFORCER_COMMAND)
-_PARTS: Final = 10_000  # a fraction is written with four decimals
-
-
-def counted_need(pod: Pod) -> tuple[Need | None, str]:
-    """Return what a pod takes on each of its GPUs, and why its demand cannot be read, if so.
-
-    | amounts in `resources` | annotations | on each GPU |
-    | --- | --- | --- |
-    | none, or more than 2^63-1 bytes, which no kubelet admits | any | nothing |
-    | some | can be read | the pod's effective amount, divided by `gpu-count` |
-    | some | cannot be read, or contradict the amounts | all of that amount |
-
-    The last row may count a GPU too much for a pod that has several, and never too little: no GPU
-    holds more of a pod than the kubelet admitted for all of them.
-    """
-    containers = (*pod.enforcers, *pod.containers)
-    try:
-        amounts = {container.name: _requested(container) for container in containers}
-        total = math.ceil(effective_amount(containers, amounts, Fraction(0)))
-    except QuantityError:
-        return None, ""
-    if not 0 < total <= MAX_BYTES:
-        return None, ""
-    demand, findings = read_demand(pod)
-    count = demand.gpu_count if demand else 1
-    need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
-    return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
-
-
-def named_gpus(written: str) -> tuple[str, ...]:
-    """Return the GPUs that an annotation `gpu` names, each once; what is no UUID is left out.
-
-    Whoever may patch `pods/status` can write it, so it is bounded.
-    """
-    parts = written.split(",", MOST_GPUS)[:MOST_GPUS]
-    return tuple(dict.fromkeys(filter(UUID.fullmatch, parts)))
-
-
-def _requested(container: Container) -> Fraction:
-    """Return what scheduler and kubelet count; the API server copies a limit to its request."""
-    requests, limits = container.resources("requests"), container.resources("limits")
-    return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +113,7 @@ Sidecar; the cap is at most the amount |
         return of_sidecar, None
     mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if not mark:
-        return _terms(memory_bytes, EnforceBy.NONE), None
+        return build_terms(memory_bytes, EnforceBy.NONE), None
     labels = pod.labels
     admission = _shared_admission(
         mark["rule"],
@@ -183,7 +121,7 @@ Sidecar; the cap is at most the amount |
         tuple((key, labels[key]) for key in asked() if key in labels),
         service_account_of(pod.raw),
     )
-    return _terms(memory_bytes, EnforceBy.SENTRY), admission
+    return build_terms(memory_bytes, EnforceBy.SENTRY), admission
 
 
 # Many pods have the same.
@@ -198,43 +136,6 @@ def _shared_admission(
         service_account=account,
     )
     return Admission(rule, subject)
-
-
-def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms | None:
-    """Return the terms of a pod under the policy in force.
-
-    | the pod | the policy has | terms |
-    | --- | --- | --- |
-    | has a sidecar, or was not mutated | any rules | as read from the pod |
-    | any other | the rule that admitted it, and it matches the pod's namespace | that rule's |
-    | any other | another rule that matches the pod | that rule's, the first |
-    | any other | neither | the defaults |
-    | any other | a rule that depends on labels of the namespace, which are unknown | None |
-
-    By a rule, the cap is the pod's amount on each GPU, by Sentry unless the rule is by None.
-    """
-    admission = pod.admission
-    if admission is None or pod.need is None:
-        return pod.terms
-    memory_bytes, namespace = pod.need.memory_bytes, admission.subject.namespace
-    subject = replace(admission.subject, namespace_labels=cluster.labels_of(namespace))
-    admitting = (rule for rule in policy.rules if rule.name == admission.rule)
-    try:
-        rule = next((rule for rule in admitting if rule.match.holds_namespace(subject)), None)
-        rule = rule or policy.rule_for(subject)
-    except NamespaceUnknownError:
-        return None
-    if rule is None:
-        return _terms(memory_bytes, EnforceBy.SENTRY)
-    held = rule.enforcement
-    return _terms(
-        memory_bytes,
-        EnforceBy.NONE if held.by is EnforceBy.NONE else EnforceBy.SENTRY,
-        held.tolerance,
-        held.poll_interval,
-        held.grace,
-        held.on_excess,
-    )
 
 
 shared_terms = lru_cache(maxsize=1024)(CapTerms)
@@ -257,7 +158,7 @@ def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
         return None
     cap, *others = written
     try:
-        return _terms(min(parse_cap(cap), memory_bytes), EnforceBy.SIDECAR, *others)
+        return build_terms(min(parse_cap(cap), memory_bytes), EnforceBy.SIDECAR, *others)
     except ValueError:
         return None
 
@@ -291,14 +192,14 @@ def _written(pod: Pod) -> list[str] | None:
 def _limit_of(pod: Pod) -> DriverLimit:
     if pod.annotations.get(GPU_ANNOTATION):
         written = pod.annotations.get(DRIVER_LIMIT_ANNOTATION, "")
-        return DriverLimit(written) if written in _LIMITS else DriverLimit.OFF
+        return DriverLimit(written) if written in _LIMIT_MODES else DriverLimit.OFF
     selected = strings(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL)
     return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 
 # By amounts and by texts of policies; a text that got past admission costs others only the memory.
 @lru_cache(maxsize=256)
-def _terms(
+def build_terms(
     cap_bytes: int,
     by: EnforceBy,
     tolerance: str = "",
@@ -330,49 +231,3 @@ def _terms(
 def _seconds(text: str, span: Span) -> float:
     least_s, most_s = map(parse_seconds, (span.least, span.most))
     return parse_seconds(text or span.default, least_s, most_s)
-
-
-def gpu_annotations(
-    uuids: Sequence[str],
-    gpus: Iterable[Gpu],
-    names: DeviceNames,
-    cap_bytes: int,
-    limit: DriverLimit = DriverLimit.OFF,
-) -> dict[str, str]:
-    """Return what gives a pod these GPUs of a node: for people and the sidecar, for its containers.
-
-    `gpus` are those that the node shows, `names` those that its container runtime resolves,
-    `cap_bytes` is the pod's amount on each of its GPUs, `limit` what it is promised of the driver's
-    limit, Off also where the node has none. Under a limit programs take that for the size of the
-    card (cuMemGetInfo). Raises ValueError for `DeviceNames.NONE`.
-    """
-    totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
-    seen = [totals.get(uuid) for uuid in uuids] if limit is DriverLimit.OFF else [cap_bytes]
-    given = {
-        GPU_ANNOTATION: ",".join(uuids),
-        VISIBLE_DEVICES_ANNOTATION: format_visible_devices(uuids, names),
-        GPU_MEMORY_FRACTION_ANNOTATION: memory_fraction(cap_bytes, seen),
-    }
-    if limit is not DriverLimit.OFF:
-        given[DRIVER_LIMIT_ANNOTATION] = limit.value
-    return given
-
-
-def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
-    """Return the share of the memory that a framework sees that it may take, like `0.1234`.
-
-    What a program may use (`usable_bytes`) of the total, rounded down; the smallest over all GPUs,
-    since a program is told one.
-
-    | a GPU | its fraction |
-    | --- | --- |
-    | of a known size | as above, at least 0.0001 and at most 1.0000 |
-    | that the node does not show, so that nobody knows its size | 0.0001 |
-
-    Never 0, of which no program could make any use. With a cap of 1800Mi or more and GPUs of less
-    than 5 TiB, fraction and context together never exceed the cap.
-    """
-    usable = usable_bytes(cap_bytes)
-    parts = [usable * _PARTS // total if total else 0 for total in totals_bytes]
-    whole, rest = divmod(min(max(1, min(parts, default=0)), _PARTS), _PARTS)
-    return f"{whole}.{rest:04}"

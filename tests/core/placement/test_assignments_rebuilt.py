@@ -1,4 +1,4 @@
-"""Which entries of the list join, are asked for, stay and leave: every row of the tables."""
+"""Lists that are rebuilt from pods, and entries that are completed from them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.assignments import NODE, NOW_S, entry, pod
-from webhook.core.placement.assignments import (
-    UNBOUND_S,
-    Assignment,
-    adopt,
-    complete,
-    settle,
-    to_adopt,
-    to_ask,
-)
-from webhook.core.placement.pods import CapTerms
+from webhook.core.placement.assignments import Assignment, adopt, complete, to_adopt
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import DriverLimit
@@ -100,68 +92,3 @@ def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promi
 def test_pods_that_came_past_us_are_found(known, is_found):
     found = to_adopt(NODE, {"in": entry("*")}, {known.uid: known})
     assert found == ([known] if is_found else [])
-
-
-YOUNG, OLD = int(NOW_S - UNBOUND_S), int(NOW_S - UNBOUND_S - 1)
-
-
-@pytest.mark.parametrize(
-    ("known", "since_s", "asked"),
-    [
-        (None, YOUNG, True),
-        (None, OLD, True),
-        (pod("u"), YOUNG, False),
-        (pod("u"), OLD, True),
-        (pod("u", node=NODE), OLD, False),
-        (pod("u", node="n2"), OLD, False),
-        (pod("u", node=NODE, finished=True), OLD, False),
-        (pod("u", node=NODE, gone=True), YOUNG, True),
-        (pod("u", gone=True), YOUNG, True),
-        (pod("u", node=NODE, gone=True, finished=True), OLD, False),
-    ],
-)
-def test_only_what_is_not_known_or_long_unbound_is_asked_for(known, since_s, asked):
-    entered = {"u": entry("a", since_s=since_s), "fine": entry("a")}
-    pods = {"fine": pod("fine", node=NODE)} | ({"u": known} if known else {})
-    assert to_ask(entered, pods, NOW_S) == ({"u": entered["u"]} if asked else {})
-
-
-NOT_ASKED = object()
-
-
-@pytest.mark.parametrize(
-    ("known", "answer", "since_s", "stays"),
-    [
-        # is bound here and not finished
-        (pod("u", node=NODE), NOT_ASKED, OLD, True),
-        (pod("u"), pod("u", node=NODE), OLD, True),
-        (None, pod("u", node=NODE), OLD, True),
-        # is finished, or bound elsewhere
-        (pod("u", node=NODE, finished=True), NOT_ASKED, YOUNG, False),
-        (pod("u", node="n2"), NOT_ASKED, YOUNG, False),
-        (None, pod("u", node=NODE, finished=True), YOUNG, False),
-        (pod("u", node=NODE), pod("u", node="n2"), YOUNG, False),
-        # is gone, as the API server said; another may have its name
-        (pod("u", node=NODE), None, YOUNG, False),
-        (None, None, YOUNG, False),
-        (None, pod("another", node=NODE), YOUNG, False),
-        # is not bound, as the API server said, and the entry is older, or younger
-        (pod("u"), pod("u"), OLD, False),
-        (None, pod("u"), OLD, False),
-        (pod("u"), pod("u"), YOUNG, True),
-        (None, pod("u"), YOUNG, True),
-        (pod("u", node=NODE), pod("u"), OLD, False),  # the answer counts, not the watch
-        # is gone, as a watch said, and was asked for or not
-        (pod("u", node=NODE, gone=True), None, YOUNG, False),
-        (pod("u", node=NODE, gone=True), pod("u", node=NODE), OLD, True),
-        (pod("u", node=NODE, gone=True), NOT_ASKED, OLD, True),
-        # is not known, or not bound, and was not asked for
-        (None, NOT_ASKED, OLD, True),
-        (pod("u"), NOT_ASKED, OLD, True),
-    ],
-)
-def test_an_entry_leaves_only_for_what_cannot_be_undone(known, answer, since_s, stays):
-    entered = {"u": entry("a", since_s=since_s)}
-    answers = {} if answer is NOT_ASKED else {"u": answer}
-    left = settle(NODE, entered, {"u": known} if known else {}, answers, NOW_S)
-    assert left == (entered if stays else {})

@@ -1,9 +1,8 @@
-"""What a pod is held to, read as its sidecar reads it, and what says which GPUs it has."""
+"""Terms of a pod's cap, from its sidecar or from its rule."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from itertools import product
 
@@ -16,11 +15,13 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.policies import load_spec
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.nvidia.programs import CONTEXT_BYTES
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement import pods
-from webhook.core.placement.assignments import Assignment, read_pod_state, write_assignments
-from webhook.core.placement.pods import CapTerms, gpu_annotations, memory_fraction, terms_by_rule
+from webhook.core.placement import cap_terms
+from webhook.core.placement.assignment_codec import write_assignments
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.placement.gpu_annotations import gpu_annotations
+from webhook.core.placement.pod_state import read_pod_state, terms_by_rule
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN, Cluster
@@ -30,6 +31,7 @@ from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
 GIB = 1024 * MIB
+GPU = replace(a_gpu("a", 15_000), total_bytes=16_000 * MIB)
 NAMES = (
     "VRAM_CAP_BYTES",
     "VRAM_TOLERANCE",
@@ -231,7 +233,7 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         env = zip(NAMES, ("5", "0", poll, grace, ""), strict=True)
         return held_to(enforcer(*(variable(*each) for each in env))).delay_s
 
-    assert pods.CONFIRMING_S == guard.JUDGING_S
+    assert cap_terms.CONFIRMING_S == guard.JUDGING_S
     assert delay_s("", "") == 1 + 0.5 + 5
     assert delay_s("60s", "1h") == 60 + 0.5 + 3600
     assert delay_s("100ms", "0s") == 0.2
@@ -293,7 +295,7 @@ def test_a_pods_own_spec_says_what_it_was_promised_of_the_drivers_limit(env, sel
 @pytest.mark.parametrize("selector", [{}, {LABEL: "true"}])
 def test_a_pod_with_gpus_has_the_limit_that_was_written_with_them(written, limit, selector):
     env = [variable("VRAM_CAP_BYTES", "5"), LIMIT]
-    annotations = {f"{OURS}gpu": "GPU-a", **written}
+    annotations = {"vramwarden.io/gpu": "GPU-a", **written}
     made = held_to(enforcer(env=env), annotations=annotations, nodeSelector=selector)
     assert made.limit == limit
 
@@ -327,9 +329,10 @@ def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
     entry = Assignment(pod="a/b", uuids=("x",), memory_bytes=5, since_s=6, terms=state.terms)
     ((line,),) = map(str.splitlines, write_assignments({"u": entry}).values())
     assert json.loads(line).get("limit", "Off") == promised
-    given = gpu_annotations(("GPU-a",), [SMALL], DeviceNames.UUID, 6000 * MIB, state.limit)
+    given = gpu_annotations(("GPU-a",), [GPU], DeviceNames.UUID, 6000 * MIB, state.limit)
     assert given.get(LABEL, "Off") == promised
-    assert given[f"{OURS}gpu-memory-fraction"] == ("0.3187" if promised == "Off" else "0.8500")
+    fraction = "0.3187" if promised == "Off" else "0.8500"
+    assert given["vramwarden.io/gpu-memory-fraction"] == fraction
 
 
 def test_no_annotation_has_a_cap():
@@ -370,118 +373,3 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
             reports=not settings.stops,
             grace_s=settings.grace_s,
         )
-
-
-OURS = "vramwarden.io/"
-SMALL = replace(a_gpu("a", 15_000), total_bytes=16_000 * MIB)
-LARGE = replace(a_gpu("b", 80_000, 1), total_bytes=81_920 * MIB)
-SILENT = a_gpu("c", 40_000, 2)  # its node tells no total
-CAPS = st.integers(1, 2**39) | st.integers(1, 2**19).map(lambda mib: mib * MIB)
-TOTALS = st.integers(MIB, 5 * 2**40 - 1)
-SEVERAL = st.lists(TOTALS, min_size=1, max_size=4)
-
-
-@pytest.mark.parametrize(
-    ("names", "spelled"),
-    [
-        (DeviceNames.UUID, "GPU-a,GPU-b"),
-        (DeviceNames.RUNTIME, "runtime.nvidia.com/gpu=GPU-a,runtime.nvidia.com/gpu=GPU-b"),
-    ],
-)
-def test_a_pod_is_given_its_gpus_for_people_for_containers_and_for_programs(names, spelled):
-    given = gpu_annotations(("GPU-a", "GPU-b"), [SMALL, LARGE, SILENT], names, 8900 * MIB)
-    assert given == {
-        f"{OURS}gpu": "GPU-a,GPU-b",
-        f"{OURS}visible-devices": spelled,
-        f"{OURS}gpu-memory-fraction": "0.0976",  # 8000 / 81920, of the larger one
-    }
-
-
-@pytest.mark.parametrize(
-    ("uuids", "fraction"),
-    [
-        (("GPU-a",), "0.5000"),
-        (("GPU-c",), "0.2000"),  # of what is usable
-        (("GPU-a", "GPU-c"), "0.2000"),
-        (("GPU-lost",), "0.0001"),
-        (("GPU-a", "GPU-lost"), "0.0001"),
-    ],
-)
-def test_the_fraction_is_the_smallest_over_the_gpus(uuids, fraction):
-    given = gpu_annotations(uuids, [SMALL, LARGE, SILENT], DeviceNames.UUID, 8900 * MIB)
-    assert given[f"{OURS}gpu-memory-fraction"] == fraction
-
-
-@pytest.mark.parametrize("limit", [DriverLimit.AUTO, DriverLimit.REQUIRE])
-def test_under_a_limit_the_fraction_is_of_the_cap_that_programs_take_for_the_card(limit):
-    for uuids in (("GPU-a",), ("GPU-a", "GPU-b"), ("GPU-lost",)):
-        given = gpu_annotations(uuids, [SMALL, LARGE], DeviceNames.UUID, 6000 * MIB, limit)
-        assert given == {
-            f"{OURS}gpu": ",".join(uuids),
-            f"{OURS}visible-devices": ",".join(uuids),
-            f"{OURS}gpu-memory-fraction": "0.8500",  # 5100 / 6000
-            f"{OURS}driver-limit": limit.value,
-        }
-
-
-def test_where_no_name_works_nothing_is_given():
-    with pytest.raises(ValueError, match="resolves no name"):
-        gpu_annotations(("GPU-a",), [SMALL], DeviceNames.NONE, GIB)
-
-
-@pytest.mark.parametrize(
-    ("cap", "total", "fraction"),
-    [
-        (8 * GIB, 80 * GIB, "0.0890"),  # 7292 / 81920 = 0.08901
-        (1800 * MIB, 24_000 * MIB, "0.0375"),  # half, and less the margin, are the same
-        (1799 * MIB, 24_000 * MIB, "0.0374"),  # half
-        (1801 * MIB, 24_000 * MIB, "0.0375"),
-        (1802 * MIB, 8 * MIB * 1000, "0.1127"),
-        (512 * MIB, 80 * GIB, "0.0031"),
-        (MIB, 80 * GIB, "0.0001"),  # not 0.0000
-        (1, 80 * GIB, "0.0001"),
-        (20_000, 40_000, "0.2500"),
-        (3 * MIB, 10 * MIB, "0.1500"),  # an odd cap loses nothing
-        (80 * GIB, 80 * GIB, "0.9890"),
-        (90 * GIB, 80 * GIB, "1.0000"),  # a GPU that shrank under its pods
-    ],
-)
-def test_a_fraction_is_the_cap_less_a_context_of_the_total(cap, total, fraction):
-    assert memory_fraction(cap, [total]) == fraction
-
-
-@given(CAPS, SEVERAL)
-def test_it_has_four_decimals_and_is_neither_zero_nor_above_one(cap, totals):
-    fraction = memory_fraction(cap, totals)
-    assert re.fullmatch(r"[01]\.[0-9]{4}", fraction)
-    assert 1 <= parts(fraction) <= 10_000
-
-
-@given(CAPS.filter(lambda cap: cap >= 1800 * MIB), SEVERAL)
-def test_with_a_context_it_never_exceeds_the_cap(cap, totals):
-    taken = parts(memory_fraction(cap, totals))
-    assert all(taken * total + 10_000 * CONTEXT_BYTES <= 10_000 * cap for total in totals)
-
-
-@given(CAPS, SEVERAL)
-def test_as_much_is_told_as_four_decimals_can_say(cap, totals):
-    one_more = parts(memory_fraction(cap, totals)) + 1
-    largest = max(totals)
-    too_much = one_more * largest > 10_000 * max(cap - CONTEXT_BYTES, cap // 2)
-    assert one_more > 10_000 or too_much
-
-
-@given(CAPS, CAPS, TOTALS, TOTALS, SEVERAL)
-def test_it_grows_with_the_cap_and_shrinks_with_the_gpu(cap, more, total, larger, others):
-    cap, more = sorted((cap, more))
-    total, larger = sorted((total, larger))
-    told = parts(memory_fraction(cap, [total]))
-    assert told <= parts(memory_fraction(more, [total]))
-    assert told >= parts(memory_fraction(cap, [larger]))
-    assert told >= parts(memory_fraction(cap, [total, *others]))
-
-
-def parts(fraction):
-    """Return ten-thousandths."""
-    whole, _, decimals = fraction.partition(".")
-    return int(whole) * 10_000 + int(decimals)

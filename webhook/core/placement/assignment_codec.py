@@ -1,0 +1,213 @@
+"""The ConfigMap of a node: its assignment list, and the answer to its question for whole GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quoted
+from sys import intern
+from typing import Final
+
+from webhook.core.bounds import LATEST_S, LONGEST_GRACE_S, LONGEST_LATE_S, LONGEST_WHOLE
+from webhook.core.formatting import MAX_BYTES
+from webhook.core.placement.assignments import Assignment, Assignments
+from webhook.core.placement.cap_terms import CapTerms, shared_terms
+from webhook.core.pod.fields import Json, as_object
+from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, DriverLimit, EnforceBy
+from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
+
+MOST_NAMED: Final = 3
+"""Pods with whole GPUs that an answer names; all of them are counted."""
+
+_KEY: Final = "assignments"
+_WHOLE_KEY: Final = "whole"
+_REPORTS: Final = ', "report": true'
+"""In a line beside `"act": false`."""
+_LIMITS: Final = {
+    limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
+}
+"""The driver's limit in a line."""
+_BY: Final = frozenset(EnforceBy)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer to a node's question which pods with whole GPUs run there."""
+
+    asked: str
+    """The value of the node's label that was answered."""
+    count: int
+    pods: tuple[str, ...]
+    """`namespace/name` of the first `MOST_NAMED`."""
+
+
+def config_map_name(node: str) -> str:
+    """Name the ConfigMap that holds a node's assignments, in the namespace of the release."""
+    name = f"gpu-assignments-{node}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"gpu-assignments-{hashlib.sha256(node.encode()).hexdigest()}"
+
+
+def write_assignments(assignments: Assignments) -> dict[str, str]:
+    """Write the `data` of a ConfigMap: one line per pod, for people to read.
+
+    Each is a JSON object, put together by hand: every binding writes all lines of its node, and
+    `json` takes four times as long. In one key, since the API server keeps a record of who wrote
+    each key (`managedFields`). Readers ignore keys that they do not know.
+
+    No line is longer than some 4 KiB, whatever anybody wrote on the pod (`pod_state.named_gpus`).
+    """
+    by_id = {id(one.terms): one.terms for one in assignments.values()}
+    ends = {number: _write_terms(terms) for number, terms in by_id.items()}  # many have the same
+    lines = (
+        f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
+        f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
+        f'"memory": {one.memory_bytes}, "since": {one.since_s}'
+        f"{_write_count(one.count)}{ends[id(one.terms)]}}}\n"
+        for uid, one in assignments.items()
+    )
+    return {_KEY: "".join(lines)}
+
+
+def _write_count(count: int) -> str:
+    return f', "count": {count}' if count > 1 else ""
+
+
+def _write_terms(terms: CapTerms | None) -> str:
+    if terms is None:
+        return ""
+    return (
+        f', "cap": {terms.cap_bytes}, "tolerance": {terms.tolerance_bytes}, '
+        f'"late_s": {terms.delay_s}, "by": "{terms.by}", "grace_s": {terms.grace_s}, '
+        f'"act": {"true" if terms.enforce else "false"}'
+        f"{_REPORTS if terms.reports else ''}{_LIMITS[terms.limit]}"
+    )
+
+
+def read_assignments(data: object) -> tuple[Assignments, bool]:
+    """Read the `data` of a ConfigMap; also say whether all of it could be read.
+
+    Where it could not, somebody edited it, and the node's pods must be read to find what is
+    missing (`adopt`).
+
+    | of a line | then |
+    | --- | --- |
+    | the pod, its GPUs or its amount cannot be read | not all could be read; it does not count |
+    | what the pod is held to cannot be read | not all could be read; it counts, nobody acts on it |
+    """
+    written = data.get(_KEY) if isinstance(data, dict) else None
+    if not isinstance(written, str):
+        return {}, False
+    lines = written.splitlines()
+    read: Assignments = {}
+    whole = True
+    for found in map(_read_entry, lines):
+        if found is None:
+            whole = False
+        else:
+            uid, one = found
+            read[uid] = one
+            whole = whole and one.terms is not None
+    return read, whole and len(read) == len(lines)
+
+
+def _read_entry(line: str) -> tuple[str, Assignment] | None:
+    """Return a pod's UID and its entry, or None if the line cannot be read."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if type(entry) is not dict:
+        return None
+    uid, pod, gpus, memory, since = map(entry.get, ("uid", "pod", "gpus", "memory", "since"))
+    count = entry.get("count", 1)
+    if (
+        type(uid) is type(pod) is str
+        and type(gpus) is list
+        and set(map(type, gpus)) == {str}
+        and type(memory) is type(since) is int
+        and 0 < memory <= MAX_BYTES
+        and 0 <= since <= LATEST_S
+        and (count == 1 or gpus == [EVERY_GPU])
+        and type(count) is int
+        and 0 < count <= MOST_GPUS
+        and pod.count("/") == 1
+        and "" not in pod.split("/")
+    ):
+        return uid, Assignment(
+            pod=pod,
+            uuids=tuple(map(intern, gpus)),
+            memory_bytes=memory,
+            since_s=since,
+            terms=_read_terms(entry),
+            count=count,
+        )
+    return None
+
+
+def _read_terms(entry: Json) -> CapTerms | None:
+    cap, tolerance, delay_s, act = map(entry.get, ("cap", "tolerance", "late_s", "act"))
+    by, grace_s = map(entry.get, ("by", "grace_s"))
+    reports, limit = entry.get("report", False), entry.get("limit", "Off")
+    if (
+        type(cap) is type(tolerance) is int
+        and 0 < cap <= MAX_BYTES
+        and 0 <= tolerance <= MAX_BYTES
+        and (type(delay_s) is int or type(delay_s) is float)
+        and 0 <= delay_s <= LONGEST_LATE_S
+        and (type(grace_s) is int or type(grace_s) is float)
+        and 0 <= grace_s <= LONGEST_GRACE_S
+        and type(by) is str
+        and by in _BY
+        and type(act) is bool
+        and type(reports) is bool
+        and act + reports <= (by != EnforceBy.NONE)
+        and type(limit) is str
+        and limit in _LIMITS
+    ):
+        return shared_terms(
+            cap_bytes=cap,
+            tolerance_bytes=tolerance,
+            delay_s=float(delay_s),
+            enforce=act,
+            reports=reports,
+            by=EnforceBy(by),
+            grace_s=float(grace_s),
+            limit=DriverLimit(limit),
+        )
+    return None
+
+
+def write_whole(whole: Whole | None) -> dict[str, str]:
+    """Write an answer as a part of the `data` of a ConfigMap, beside the node's assignments."""
+    if whole is None:
+        return {}
+    answer = {"asked": whole.asked, "count": whole.count, "pods": whole.pods}
+    return {_WHOLE_KEY: json.dumps(answer)}
+
+
+def read_whole(data: object) -> Whole | None:
+    """Read the answer in the `data` of a ConfigMap; None where none can be read.
+
+    That never means that no pod has whole GPUs: the question is still open.
+    """
+    written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
+    if not isinstance(written, str) or len(written) > LONGEST_WHOLE:
+        return None
+    try:
+        answer = as_object(json.loads(written))
+    except (ValueError, RecursionError):
+        return None
+    asked, count, pods = map(answer.get, ("asked", "count", "pods"))
+    if (
+        type(asked) is str
+        and 0 < len(asked) <= LONGEST_LABEL
+        and type(count) is int
+        and type(pods) is list
+        and len(pods) <= min(count, MOST_NAMED)
+        and all(type(pod) is str and len(pod) <= LONGEST_PAIR for pod in pods)
+    ):
+        return Whole(asked, count, tuple(pods))
+    return None

@@ -1,0 +1,62 @@
+"""Garbage collection of a node's assignment list: which entries no pod uses any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from webhook.core.placement.assignments import Assignment, Assignments
+from webhook.core.placement.pod_state import PodState, may_use_gpus
+
+UNBOUND_S: Final = 120.0
+"""How long an entry may stay whose pod is not bound: the API server gives up a request after 60 s
+(`--request-timeout`), and clocks of replicas may differ."""
+
+
+def to_ask(
+    assignments: Assignments, pods: Mapping[str, PodState], now_s: float
+) -> dict[str, Assignment]:
+    """Return the entries to check with the API server before they may leave."""
+    asked = {}
+    for uid, one in assignments.items():
+        pod = pods.get(uid)
+        if pod is None or (not pod.node and now_s - one.since_s > UNBOUND_S):
+            asked[uid] = one
+    return asked | to_ask_at_once(assignments, pods)
+
+
+def to_ask_at_once(assignments: Assignments, pods: Mapping[str, PodState]) -> dict[str, Assignment]:
+    """Return the entries of pods that seem to be gone: each may be room for another pod."""
+    known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
+    return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
+
+
+def settle(
+    node: str,
+    assignments: Assignments,
+    pods: Mapping[str, PodState],
+    answers: Mapping[str, PodState | None],
+    now_s: float,
+) -> Assignments:
+    """Return the entries that stay, given what the API server just answered about single pods.
+
+    | the pod | its entry |
+    | --- | --- |
+    | is bound here and not finished | stays |
+    | is finished, or bound elsewhere | leaves |
+    | is gone, as a watch said, and was not asked for | stays |
+    | is gone, as the API server said; another may have its name | leaves |
+    | is not bound, as the API server said, and the entry is older than `UNBOUND_S` | leaves |
+    | is not bound, and the entry is younger | stays: its binding may be under way |
+    | is not known, and was not asked for | stays |
+    """
+
+    def stays(uid: str, one: Assignment) -> bool:
+        if uid not in answers:
+            return may_use_gpus(pods.get(uid), node)
+        pod = answers[uid]
+        if pod is None or pod.uid != uid or not may_use_gpus(pod, node):
+            return False
+        return bool(pod.node) or now_s - one.since_s <= UNBOUND_S
+
+    return {uid: one for uid, one in assignments.items() if stays(uid, one)}

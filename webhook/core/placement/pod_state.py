@@ -1,0 +1,229 @@
+"""What placement has to know of a pod with a demand.
+
+What a pod takes is the amount in `resources`, which the scheduler and the kubelet check. An
+annotation is checked by our webhooks alone, and exempt namespaces have none of them: a pod there
+that only has the annotation `gpu-memory: 8GB` reserves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from sys import intern
+
+from webhook.core.bounds import LONGEST_REASON, LONGEST_SENTENCE
+from webhook.core.formatting import MAX_BYTES
+from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
+from webhook.core.placement.cap_terms import Admission, CapTerms, build_terms, read_terms
+from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import Json, as_object, mapping, text
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.pod.views import Container, Pod, effective_amount, read_pod
+from webhook.core.pod.whole import has_ended
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.values import Policy
+from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION, VRAM_RESOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """State of a bound pod that has no GPU yet."""
+
+    owned: bool = False
+    """Whether it has a controller, which replaces it if it is deleted."""
+    told: str = ""
+    """Its annotation `gpu-waits`, cut to the length that we write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """What placement has to know of a pod with a demand."""
+
+    uid: str
+    name: str
+    """`namespace/name`."""
+    need: Need | None
+    """What it takes of each of its GPUs; None for a pod that asks for nothing in `resources`."""
+    at_binding: bool = True
+    """Its GPUs are chosen here; otherwise it sees all of the node's."""
+    node: str = ""
+    uuids: tuple[str, ...] = ()
+    finished: bool = False
+    """It ran to its end, which cannot be undone."""
+    gone: bool = False
+    """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
+    before the API server confirms it."""
+    unreadable: str = ""
+    """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
+    terms: CapTerms | None = None
+    """Its terms as read from the pod; None if it needs nothing."""
+    admission: Admission | None = None
+    """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
+    waits: Waits | None = None
+    """Set if it is bound and has no GPU yet, so that it gets one late."""
+
+    @property
+    def places(self) -> bool:
+        """Whether it is known to be ours to place."""
+        return self.need is not None and self.at_binding and not self.finished
+
+    @property
+    def limit(self) -> DriverLimit:
+        """What it is promised of the driver's limit."""
+        return self.terms.limit if self.terms else DriverLimit.OFF
+
+    def limit_on(self, *, driver_limits: bool) -> DriverLimit:
+        """Return its driver's limit on a node whose driver has limits, or has none.
+
+        The limit that was written with its GPUs is final.
+        """
+        return self.limit if driver_limits or self.uuids else DriverLimit.OFF
+
+
+def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> PodState:
+    """Read a stored pod; never fails: what an API server would not store takes no GPU.
+
+    `asked` returns the keys of pod labels that the policy in force asks for.
+    """
+    metadata, finished = as_object(raw.get("metadata")), has_ended(raw)
+    uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
+    try:
+        pod = read_pod(raw)
+        node = text(mapping(raw, "spec", ""), "nodeName", "spec")
+        need, unreadable = counted_need(pod)
+        at_binding = _is_placed_at_binding(pod)
+        terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
+    except MalformedObjectError:
+        return PodState(uid=uid, name=name, need=None, finished=finished)
+    # Many pods have the same GPUs, and the same node.
+    uuids = tuple(map(intern, named_gpus(pod.annotations.get(GPU_ANNOTATION, ""))))
+    found = PodState(
+        uid=uid,
+        name=name,
+        need=need,
+        at_binding=at_binding,
+        node=intern(node),
+        uuids=uuids,
+        finished=finished,
+        gone=False,
+        unreadable=unreadable,
+        terms=terms,
+        admission=admission,
+    )
+    return _waiting(found, pod)
+
+
+def _waiting(state: PodState, pod: Pod) -> PodState:
+    """Return the state with `waits` if the pod is bound and has no GPU yet.
+
+    The kubelet starts no container of a pod that is being deleted, so that one does not wait.
+    """
+    if not state.places or not state.node or state.uuids or state.unreadable:
+        return state
+    metadata = as_object(pod.raw.get("metadata"))
+    if metadata.get("deletionTimestamp"):
+        return state
+    owners = metadata.get("ownerReferences")
+    waits = Waits(
+        owned=isinstance(owners, list) and any(as_object(one).get("controller") for one in owners),
+        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
+    )
+    return replace(state, waits=waits)
+
+
+def _is_placed_at_binding(pod: Pod) -> bool:
+    for container in pod.containers:
+        for entry in container.env():
+            reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == CHOSEN_PATH:
+                return True
+    return False
+
+
+def may_use_gpus(pod: PodState | None, node: str) -> bool:
+    """Say whether a pod may use GPUs of a node, now or later; yes for an unknown pod."""
+    return pod is None or (not pod.finished and pod.node in {"", node})
+
+
+def counted_need(pod: Pod) -> tuple[Need | None, str]:
+    """Return what a pod takes on each of its GPUs, and why its demand cannot be read, if so.
+
+    | amounts in `resources` | annotations | on each GPU |
+    | --- | --- | --- |
+    | none, or more than 2^63-1 bytes, which no kubelet admits | any | nothing |
+    | some | can be read | the pod's effective amount, divided by `gpu-count` |
+    | some | cannot be read, or contradict the amounts | all of that amount |
+
+    The last row may count a GPU too much for a pod that has several, and never too little: no GPU
+    holds more of a pod than the kubelet admitted for all of them.
+    """
+    containers = (*pod.enforcers, *pod.containers)
+    try:
+        amounts = {container.name: _requested(container) for container in containers}
+        total = math.ceil(effective_amount(containers, amounts, Fraction(0)))
+    except QuantityError:
+        return None, ""
+    if not 0 < total <= MAX_BYTES:
+        return None, ""
+    demand, findings = read_demand(pod)
+    count = demand.gpu_count if demand else 1
+    need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
+    return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
+
+
+def named_gpus(written: str) -> tuple[str, ...]:
+    """Return the GPUs that an annotation `gpu` names, each once; what is no UUID is left out.
+
+    Whoever may patch `pods/status` can write it, so it is bounded.
+    """
+    parts = written.split(",", MOST_GPUS)[:MOST_GPUS]
+    return tuple(dict.fromkeys(filter(UUID.fullmatch, parts)))
+
+
+def _requested(container: Container) -> Fraction:
+    """Return what scheduler and kubelet count; the API server copies a limit to its request."""
+    requests, limits = container.resources("requests"), container.resources("limits")
+    return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
+
+
+def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms | None:
+    """Return the terms of a pod under the policy in force.
+
+    | the pod | the policy has | terms |
+    | --- | --- | --- |
+    | has a sidecar, or was not mutated | any rules | as read from the pod |
+    | any other | the rule that admitted it, and it matches the pod's namespace | that rule's |
+    | any other | another rule that matches the pod | that rule's, the first |
+    | any other | neither | the defaults |
+    | any other | a rule that depends on labels of the namespace, which are unknown | None |
+
+    By a rule, the cap is the pod's amount on each GPU, by Sentry unless the rule is by None.
+    """
+    admission = pod.admission
+    if admission is None or pod.need is None:
+        return pod.terms
+    memory_bytes, namespace = pod.need.memory_bytes, admission.subject.namespace
+    subject = replace(admission.subject, namespace_labels=cluster.labels_of(namespace))
+    admitting = (rule for rule in policy.rules if rule.name == admission.rule)
+    try:
+        rule = next((rule for rule in admitting if rule.match.holds_namespace(subject)), None)
+        rule = rule or policy.rule_for(subject)
+    except NamespaceUnknownError:
+        return None
+    if rule is None:
+        return build_terms(memory_bytes, EnforceBy.SENTRY)
+    held = rule.enforcement
+    return build_terms(
+        memory_bytes,
+        EnforceBy.NONE if held.by is EnforceBy.NONE else EnforceBy.SENTRY,
+        held.tolerance,
+        held.poll_interval,
+        held.grace,
+        held.on_excess,
+    )
