@@ -35,7 +35,7 @@ from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import DriverLimit, VisibleDevices
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.nodekit.events import EventWriter
-from webhook.sentry.loop import report_of_limit, report_of_pod
+from webhook.sentry.actions import cap_report, limit_report
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments
 
@@ -322,8 +322,8 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     pod = fences.make()
     name, uid = (pod["metadata"][key] for key in ("name", "uid"))
     for stopped in (True, False, True):
-        assert not events.write(report_of_pod(f"default/{name}", uid, "why", stopped=stopped))
-    assert not events.write(report_of_limit(f"default/{name}", uid, "an image had its own"))
+        assert not events.write(cap_report(f"default/{name}", uid, "why", stopped=stopped))
+    assert not events.write(limit_report(f"default/{name}", uid, "an image had its own"))
     events.report_node(EventReason.UNMANAGED, "who holds what")
     assert not events.write(events.waiting.get_nowait())
     after = fences.read(pod)

@@ -17,7 +17,7 @@ from webhook.nodekit.events import (
     WAITING,
     EventWriter,
 )
-from webhook.sentry.loop import report_of_pod
+from webhook.sentry.actions import cap_report
 
 TRAINER = "aaaaaaaa-0000-4000-8000-000000000001"
 TRAIN = "/api/v1/namespaces/team/pods/train"
@@ -25,7 +25,7 @@ POD = {"kind": "Pod", "namespace": "team", "name": "train", "uid": TRAINER}
 
 
 def of_pod(*, stopped=True, uid=TRAINER, sentence="it held too much"):
-    return report_of_pod("team/train", uid, sentence, stopped=stopped)
+    return cap_report("team/train", uid, sentence, stopped=stopped)
 
 
 STOPPED = of_pod()

@@ -8,7 +8,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import connect
 from webhook.core.node.events import EventReason
 from webhook.nodekit.events import EventWriter
-from webhook.sentry.loop import report_of_pod
+from webhook.sentry.actions import cap_report
 
 SENTENCE = "over the VRAM cap on GPU GPU-a: " + "x" * 2000
 OTHERS = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -56,7 +56,7 @@ def test_condition_and_event_are_stored_beside_others(control_plane, pod):
     events_of = writer(control_plane, said)
     uid = pod()["metadata"]["uid"]
     for sentence in (SENTENCE, "again", "again"):
-        assert events_of.write(report_of_pod("default/train", uid, sentence, stopped=True)) is False
+        assert events_of.write(cap_report("default/train", uid, sentence, stopped=True)) is False
     conditions = {one["type"]: one for one in pod()["status"]["conditions"]}
     assert conditions["PodScheduled"]["status"] == "True"
     held = conditions["vramwarden.io/CapHeld"]
@@ -81,7 +81,7 @@ def test_another_pod_of_that_name_is_not_written_to(control_plane, pod):
     events_of = writer(control_plane, said)
     gone = "00000000-aaaa-4bbb-8ccc-dddddddddddd"
     for name in ("train", "none"):
-        report = report_of_pod(f"default/{name}", gone, "held too much", stopped=True)
+        report = cap_report(f"default/{name}", gone, "held too much", stopped=True)
         assert events_of.write(report) is False
     assert [one["type"] for one in pod()["status"]["conditions"]] == ["PodScheduled"]
     assert said == []

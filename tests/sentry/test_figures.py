@@ -21,6 +21,7 @@ from tests.sentry.worlds import (
     held,
 )
 from webhook.adapters.kube.gpu_nodes import OwnNode
+from webhook.adapters.kube.node_watch import AssignmentsSeen
 from webhook.core.kinds.nodes import (
     MOST_PODS,
     GpuFigures,
@@ -31,8 +32,9 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.placement.assignments import Assignment
-from webhook.sentry.figures import REMEMBER_S, Figures
-from webhook.sentry.holdings import OLD_LIST_S, Holdings
+from webhook.sentry.assignments import NodeAssignments
+from webhook.sentry.figures import REMEMBER_S, NodeStatus
+from webhook.sentry.holdings import OLD_LIST_S, UsageTracker
 from webhook.sentry.limits import Limits
 from webhook.sentry.scanner import ProcessScan
 
@@ -57,34 +59,48 @@ def _bytes(mib):
 OWN = OwnNode("u-1", "sidecar")
 
 
-def shown(figures, unmanaged=None, *, own=OWN, followed=True):
-    return figures.show(100.0, unmanaged or {}, own, followed=followed)
+def shown(status, unmanaged=None, *, own=OWN, followed=True):
+    """Return what the status is after a scan that reads no list at the time of the last one."""
+    return status.show(unmanaged, own, followed=followed)
 
 
-class Scanned(Figures):
-    """Figures that are given scans as the loop gives them, and what sidecars say at that time."""
+class ScannedStatus(NodeStatus):
+    """A node's status with its assignments and usage, as the loop passes them."""
 
     def __init__(self):
-        self.holdings, self.promises, self.stats = Holdings(), {}, {}
-        super().__init__("n1", self.holdings, Limits("/dev/null"))
+        super().__init__("n1", Limits("/dev/null"))
+        self.assignments, self.tracker, self.stats = NodeAssignments(), UsageTracker(), {}
+        self.last = ProcessScan(), 0.0
 
-    def on_list(self, promises):
-        self.promises = promises
-        super().on_list(promises)
+    def on_list(self, lines):
+        self.assignments = self.assignments.with_list(AssignmentsSeen(lines), 0.0)
 
     def see(self, scan, now_s):
-        self.holdings.on_scan(scan, now_s, self.promises)
-        self.on_scan(scan, self.stats, now_s, 1000.0 + now_s)
+        self.last = scan, now_s
+        self.take(scan, now_s, self.assignments, OWN)
+
+    def take(self, scan, now_s, assignments, own, unmanaged=None):
+        usage = self.tracker.update(scan, assignments, now_s)
+        if unmanaged is not None:
+            usage = replace(usage, unmanaged=unmanaged)
+        return self.update(scan, usage, assignments, self.stats, own, now_s, 1000.0 + now_s)
+
+    def show(self, unmanaged, own, *, followed):
+        scan, now_s = self.last
+        again = replace(scan, lists={}, ran={})
+        assignments = replace(self.assignments, followed_since_s=0.0 if followed else None)
+        node = self.take(again, now_s, assignments, own, unmanaged or {})
+        return replace(node, observed_s=100.0)
 
 
 def seen(*scans, lines=None, stats=None):
-    figures = Scanned()
+    status = ScannedStatus()
     if lines is not None:
-        figures.on_list(lines)
-    figures.stats = stats or {}
+        status.on_list(lines)
+    status.stats = stats or {}
     for number, scan in enumerate(scans):
-        figures.see(scan, float(number))
-    return figures
+        status.see(scan, float(number))
+    return status
 
 
 def pods_of(figures, gpu=0, **options):
@@ -182,8 +198,8 @@ def test_a_gpu_is_measured_if_its_processes_were_listed_at_the_last_try(scans, m
 def test_a_sentry_acts_if_it_may_and_follows_its_list_of_pods():
     figures = seen(a_scan(0, 0))
     assert (shown(figures).acts, shown(figures, followed=False).acts) == (True, False)
-    only_reports = Figures("n1", Holdings(), Limits("/dev/null"), acts=False)
-    assert not shown(only_reports).acts
+    figures._acts = False
+    assert not shown(figures).acts
 
 
 def test_what_cannot_be_measured_is_absent_and_never_zero():
@@ -265,6 +281,7 @@ def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
     figures = seen(*scans, lines={TRAINER: a_line()})
     assert pods_of(figures)[TRAINER].peak_bytes == 800 * MIB
     figures.on_list({OTHER: a_line()})
+    assert OTHER in pods_of(figures)
     figures.on_list({TRAINER: a_line()})
     assert pods_of(figures)[TRAINER].peak_bytes is None
 
@@ -305,7 +322,7 @@ def test_since_when_a_pod_idles_is_kept_by_the_sentry_that_comes_after():
     idle = {uid: one.idle_since_s for uid, one in pods_of(figures).items()}
     assert idle == {TRAINER: 1000.0, OTHER: None}
     stored = replace(shown(figures), observed_s=1001.0)
-    later = Scanned()
+    later = ScannedStatus()
     later.seed(stored, 0.0)
     later.on_list({TRAINER: a_line()})
     for second in (100.0, 110.0):
@@ -342,7 +359,7 @@ def test_stops_are_ours_and_what_the_sidecar_said_at_most():
 def restart(figures):
     """Return figures that know what the others' object says, as it is stored."""
     stored = read_gpu_node(write_gpu_node(shown(figures)))
-    fresh = Scanned()
+    fresh = ScannedStatus()
     fresh.seed(stored, 0.0)
     return fresh
 
@@ -360,7 +377,7 @@ def test_after_a_restart_stops_are_counted_on_and_none_twice():
         counted.append(pods_of(fresh)[TRAINER].stops)
     fresh.stopped(TRAINER)
     assert [*counted, pods_of(fresh)[TRAINER].stops] == [3, 3, 4, 5]
-    early = Scanned()
+    early = ScannedStatus()
     early.on_list({TRAINER: a_line()})
     early.stats = {TRAINER: (2, None)}
     early.see(a_scan(), 0.5)

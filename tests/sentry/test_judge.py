@@ -20,18 +20,53 @@ from tests.sentry.worlds import (
     sentry_terms,
 )
 from tests.support.paths import TESTS
+from webhook.adapters.kube.node_watch import AssignmentsSeen
 from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.nvidia.drivers import Fault
-from webhook.sentry.judge import LATER_S, MOST_KEPT, Judge, with_last_terms
+from webhook.sentry.assignments import MOST_KEPT, NodeAssignments, keep_last_entries
+from webhook.sentry.judge import LATER_S, Judge, Judgement, list_thresholds
 from webhook.sentry.scanner import ProcessScan
 
 LATE_S = 6.5 + LATER_S
 SECURITY = " ".join((TESTS.parent / "SECURITY.md").read_text(encoding="utf-8").split())
 
 
+class ListedJudge:
+    """A judge with the node's assignments, which lists and scans change."""
+
+    def __init__(self, counted=lambda *_: None):
+        self._judge = Judge(counted)
+        self._judgement = Judgement()
+        self._assignments = NodeAssignments()
+
+    def on_list(self, lines):
+        self._assignments = self._assignments.with_list(AssignmentsSeen(lines), 0.0)
+
+    def judge(self, scan, now_s):
+        self._assignments = self._assignments.after_scan(scan.lists)
+        self._judgement = self._judge.judge(scan, self._assignments, now_s)
+        return list(self._judgement.actions)
+
+    @property
+    def active(self):
+        return self._judgement.active.intersection(self.capped)
+
+    @property
+    def capped(self):
+        return self._assignments.capped
+
+    @property
+    def is_ending(self):
+        return self._judgement.is_ending
+
+    @property
+    def thresholds(self):
+        return list_thresholds(self._assignments, self.active)
+
+
 def played(scans, lines=None, *, every_s=0.5, counted=lambda *_: None):
     """Yield each time with its actions; scans are `every_s` apart."""
-    judge = Judge(counted)
+    judge = ListedJudge(counted)
     judge.on_list(lines if lines is not None else {TRAINER: a_line()})
     for number, scan in enumerate(scans):
         yield number * every_s, judge.judge(scan, number * every_s)
@@ -90,12 +125,12 @@ def test_by_sentry_the_grace_is_between_the_signals_and_the_second_excess_ends_t
 
 
 def test_memory_is_waited_for_in_a_hurry_only_after_sigkill():
-    judge = Judge()
+    judge = ListedJudge()
     judge.on_list({TRAINER: a_line(held=sentry_terms(grace_s=2.0))})
     ending = []
     for number in range(9):
         judge.judge(a_scan(held(50, 5000)), number / 2)
-        ending.append(judge.is_ending())
+        ending.append(judge.is_ending)
     assert ending == [False] * 7 + [True] * 2
 
 
@@ -116,9 +151,8 @@ def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_w
     ],
 )
 def test_the_shortest_poll_of_pods_by_sentry_that_may_be_stopped_counts(terms, poll_s):
-    judge = Judge()
-    judge.on_list({str(number): a_line(held=one) for number, one in enumerate(terms)})
-    assert judge.poll_s() == poll_s
+    lines = {str(number): a_line(held=one) for number, one in enumerate(terms)}
+    assert NodeAssignments().with_list(AssignmentsSeen(lines), 0.0).poll_s == poll_s
 
 
 def test_what_was_not_enough_ends_the_pod_at_once():
@@ -196,96 +230,96 @@ def test_memory_on_a_gpu_that_the_line_does_not_name_is_not_judged():
 
 
 def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
-    judge = Judge()
+    judge = ListedJudge()
     for now_s in (0.0, 10.0):
         judge.on_list({TRAINER: a_line(), OTHER: a_line()})
         assert judge.judge(a_scan(held(50, 5000)), now_s) == []
-        assert judge.judged() == {TRAINER}
+        assert judge.active == {TRAINER}
         assert judge.judge(a_scan(), now_s + 0.5) == []
         judge.on_list({})
-        assert (judge.judged(), judge.promises) == (frozenset(), {})
+        assert (judge.active, judge.capped) == (frozenset(), {})
         assert judge.judge(a_scan(held(50, 5000)), now_s + 9) == []
 
 
 def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothing():
     """Its containers run on for as long as it asked for."""
-    judge = Judge()
+    judge = ListedJudge()
     judge.on_list({TRAINER: a_line(), OTHER: a_line("GPU-b")})
     judge.judge(a_scan(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)
     judge.on_list({})
-    assert set(judge.promises) == {TRAINER, OTHER}
+    assert set(judge.capped) == {TRAINER, OTHER}
     done = [judge.judge(a_scan(held(50, 5000)), 1.0 + second) for second in range(14)]
     assert [uid for actions in done for uid, one in actions if isinstance(one, Kill)] == [TRAINER]
     judge.judge(a_scan(b=[held(60, 900, OTHER)]), 20.0)
-    assert set(judge.promises) == {OTHER}
+    assert set(judge.capped) == {OTHER}
     judge.judge(a_scan(), 21.0)
     judge.judge(ProcessScan(failed="GPU-b is gone"), 22.0)
-    assert set(judge.promises) == {OTHER}
+    assert set(judge.capped) == {OTHER}
     judge.judge(a_scan(b=[]), 23.0)
-    assert judge.promises == {}
+    assert judge.capped == {}
     assert "forgets them where it restarts" in SECURITY
     assert stops([a_scan(held(50, 5000))] * 60, {}) == []
 
 
 @pytest.mark.parametrize("before", [TRAINER, OTHER])
 def test_unreadable_terms_do_not_end_the_judgement_of_a_pod_that_holds_memory(before):
-    judge = Judge()
+    judge = ListedJudge()
     judge.on_list({before: a_line()})
     judge.judge(a_scan(held(50, 900)), 0.0)
     judge.on_list({TRAINER: replace(a_line(), terms=None)})
-    assert set(judge.promises) == {TRAINER} & {before}
+    assert set(judge.capped) == {TRAINER} & {before}
 
 
 def test_a_malformed_list_leaves_terms_and_pods_as_they_were_read_last():
     before = {"gone": a_line(), TRAINER: a_line()}
     read = {TRAINER: replace(a_line("GPU-b"), terms=None), OTHER: replace(a_line(), terms=None)}
-    assert with_last_terms(read, before) == {
+    assert keep_last_entries(read, before) == {
         "gone": a_line(), TRAINER: a_line("GPU-b"), OTHER: read[OTHER],
     }  # fmt: skip
     cap = {TRAINER: a_line(held=cap_terms(cap_mib=3000))}
-    assert with_last_terms(cap, before) == before | cap
+    assert keep_last_entries(cap, before) == before | cap
 
 
 def test_of_pods_that_a_malformed_list_does_not_name_the_newest_are_kept():
     before = {str(number): a_line() for number in range(2 * MOST_KEPT)}
-    kept = with_last_terms({"0": a_line()}, before)
+    kept = keep_last_entries({"0": a_line()}, before)
     assert list(kept) == [*map(str, range(MOST_KEPT, 2 * MOST_KEPT)), "0"]
 
 
 def test_a_line_that_says_something_else_now_counts_at_once():
-    judge = Judge()
+    judge = ListedJudge()
     judge.on_list({TRAINER: a_line()})
     judge.judge(a_scan(held(50, 900)), 0.0)
     judge.on_list({TRAINER: a_line(held=cap_terms(cap_mib=500))})
-    assert (judge.above("GPU-a"), judge.judge(a_scan(held(50, 900)), 1.0)) == (520 * 2**20, [])
-    assert judge.judged() == {TRAINER}
+    assert (judge.thresholds["GPU-a"], judge.judge(a_scan(held(50, 900)), 1.0)) == (520 * 2**20, [])
+    assert judge.active == {TRAINER}
     judge.on_list({TRAINER: a_line(held=cap_terms(enforce=False))})
-    assert judge.promises == {}
+    assert judge.capped == {}
 
 
 def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotten():
-    judge = Judge()
+    judge = ListedJudge()
     judge.on_list({TRAINER: a_line()})
     for second in range(8):
         judge.judge(a_scan(held(50, 5000)), float(second))
     broken = ProcessScan(failed="the driver is down", fault=Fault.DRIVER_DOWN)
     assert [judge.judge(broken, 8.0 + second) for second in range(3)] == [[], [], []]
-    assert judge.judged() == {TRAINER}
+    assert judge.active == {TRAINER}
     actions = [judge.judge(a_scan(held(50, 5000)), 10.0 + second) for second in range(3)]
     assert [bool(done) for done in actions] == [False, False, True]
 
 
 def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():
-    judge = Judge()
+    judge = ListedJudge()
     lines = {
         TRAINER: a_line(),
         OTHER: a_line("GPU-a", "GPU-b", held=cap_terms(cap_mib=3000)),
         "reported": a_line("GPU-b", held=cap_terms(cap_mib=1, enforce=False)),
     }
     judge.on_list(lines)
-    assert [judge.above(f"GPU-{name}") for name in "abc"] == [1020 * 2**20, 3020 * 2**20, None]
+    assert judge.thresholds == {"GPU-a": 1020 * 2**20, "GPU-b": 3020 * 2**20}
     judge.judge(a_scan(held(60, 5000, OTHER)), 0.0)
-    assert [judge.above(f"GPU-{name}") for name in "abc"] == [-1, -1, None]
+    assert judge.thresholds == {"GPU-a": -1, "GPU-b": -1}
 
 
 HELD = st.builds(

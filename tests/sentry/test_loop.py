@@ -32,11 +32,12 @@ from webhook.core.node.limits import FILE, Limited, LimiterState, Told, write_li
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.nodekit.program import NewContainerNeededError
-from webhook.sentry import loop
+from webhook.sentry import actions, loop
+from webhook.sentry.assignments import MALFORMED, UNREAD
 from webhook.sentry.intervals import DUTY
 from webhook.sentry.killer import PodEnd
 from webhook.sentry.limits import Limits
-from webhook.sentry.loop import MALFORMED, UNREAD, Sentry
+from webhook.sentry.loop import Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.probes import Liveness
 from webhook.sentry.settings import SentrySettings
@@ -73,7 +74,7 @@ class Bench:
             self.clock[0] += 0.5
 
     def pods(self):
-        shown = self.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True)
+        shown = self.metrics._snapshot.shown[0]
         return shown, shown.gpus[0].pods
 
     def reported(self):
@@ -107,7 +108,9 @@ def over(tmp_path, clock, monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    times = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    for module in (loop, actions):
+        monkeypatch.setattr(module, "time", times)
     return now
 
 
@@ -165,13 +168,13 @@ def test_a_list_is_news_where_it_differs(bench):
 @pytest.mark.parametrize("read", [{}, {TRAINER: replace(a_line(), terms=None)}])
 def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read):
     sentry = bench.sentry
-    sentry._figures._acts = True
+    sentry._status._acts = True
     sentry.on_report(NOTHING_STORED)
     malformed = AssignmentsSeen(read, complete=False)
     for message in (malformed, SEEN, malformed, SEEN, AssignmentsSeen({})):
         sentry.on_report(message)
         sentry.step(bench.clock[0])
-        offered[-1] = offered[-1].acts, set(sentry._judge.promises), bench.liveness.unready()
+        offered[-1] = offered[-1].acts, set(sentry._assignments.capped), bench.liveness.unready()
     unread = f"{UNREAD}: {MALFORMED}"
     assert offered == [
         (False, set(), unread),
@@ -186,8 +189,8 @@ def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read)
 
 def test_a_uid_is_found_whatever_its_case(bench):
     bench.sentry.on_report(AssignmentsSeen({TRAINER.upper(): a_line()}))
-    assert set(bench.sentry._judge.promises) == bench.sentry._stats.wanted == {TRAINER}
-    assert set(bench.sentry._promises) == set(bench.sentry._figures._promises) == {TRAINER}
+    assignments = bench.sentry._assignments
+    assert set(assignments.capped) == set(assignments.listed) == {TRAINER}
 
 
 def test_a_bug_of_a_thread_ends_the_sentry(bench, clock):
@@ -264,7 +267,7 @@ def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, b
         limited=(Limited(TRAINER, "GPU-a", 1, 0, late=True),),
     )  # fmt: skip
     (tmp_path / FILE).write_text(write_limiter_state(state))
-    bench.sentry._limits = bench.sentry._figures._limits = Limits(str(tmp_path))
+    bench.sentry._limits = bench.sentry._status._limits = Limits(str(tmp_path))
     bench.sentry.step(0.0)
     assert bench.reported() == []
     bench.sentry.on_report(SEEN)
@@ -305,7 +308,7 @@ def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(over, 
         clock[0] += 1.0
         return PodEnd(0, 0, sure=True)
 
-    bench.sentry._killer.end = end
+    bench.sentry._actions._killer.end = end
     bench.run(100)
     assert again == [False] + [True] * (len(tried_s) - 1) != [False]
     assert min(later - one for one, later in pairwise(tried_s)) >= DUTY
@@ -330,7 +333,7 @@ def signals(monkeypatch):
         found.append((owner.process.pid, number, sidecar, held))
         return Delivery.DELIVERED
 
-    monkeypatch.setattr(loop.Killer, "stop", stop)
+    monkeypatch.setattr(actions.Killer, "stop", stop)
     return found
 
 
@@ -362,6 +365,15 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
         assert whys[1].endswith("is still there 3 s after SIGTERM")
 
 
+def test_the_list_of_a_gpu_is_read_at_each_scan_until_its_pod_is_idle(over):
+    bench = over()
+    bench.run(1)
+    bench.hold(0)
+    bench.driver.calls.clear()
+    bench.run(5)
+    assert bench.driver.calls.count("list GPU-a") == 2
+
+
 def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
     pauses_s = []
     for terms in (cap_terms(), sentry_terms(1.5), sentry_terms(0.8)):
@@ -391,7 +403,7 @@ def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signal
         ends.append(more)
         return PodEnd(1, 0, sure=True)
 
-    bench.sentry._killer.end = end
+    bench.sentry._actions._killer.end = end
     bench.run(2)
     put(tmp_path, 60, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     put(tmp_path, 61, cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
@@ -417,7 +429,7 @@ MEASURED = CapTerms(cap_bytes=GIB, tolerance_bytes=0, delay_s=6.5, enforce=False
 )
 def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, terms, act, why):
     bench = over(line=replace(a_line(), terms=terms), act=act)
-    bench.sentry._killer = None  # whoever is asked to stop anybody fails
+    bench.sentry._actions._killer = None  # whoever is asked to stop anybody fails
     for held in (5 * GIB, 0, 5 * GIB):
         bench.hold(held)
         bench.run(30)
@@ -450,12 +462,13 @@ def stored(**of_pod):
 def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
     bench.sentry.on_report(SEEN)
     bench.sentry.on_report(stored(would_stop=3, would_stop_since_s=50.0))
-    bench.sentry._figures.would_stop(TRAINER, 200.0)
+    bench.sentry._status.would_stop(TRAINER, 200.0)
     bench.sentry.step(1.0)
     _, (found,) = bench.pods()
     assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
     bench.sentry.on_report(AssignmentsSeen({}))
-    assert bench.sentry._figures._would_stop == {}
+    bench.sentry.step(2.0)
+    assert bench.sentry._status._would_stop == {}
 
 
 def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over):
@@ -533,15 +546,15 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
 
 def test_what_was_stopped_is_counted_for_its_pod(over):
     bench = over()
-    bench.sentry._killer.stop = lambda *_, **__: Delivery.DELIVERED
-    bench.sentry._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
+    bench.sentry._actions._killer.stop = lambda *_, **__: Delivery.DELIVERED
+    bench.sentry._actions._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
     bench.sentry.on_report(NOTHING_STORED)
     bench.run(100)
     _, (pod,) = bench.pods()
-    actions = bench.metrics.exposition().decode()
+    exposed = bench.metrics.exposition().decode()
     counted = sum(
         float(line.rpartition(" ")[2])
-        for line in actions.splitlines()
+        for line in exposed.splitlines()
         if line.startswith("vramwarden_sentry_stops_total{")
     )
     assert "ending a pod" in bench.events()

@@ -11,10 +11,11 @@ import pytest
 from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_scan, held, owner
 from webhook.adapters import processes
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.sentry.scanner import GpuProcess, ProcessScanner
 
-NEVER = lambda _gpu: None  # noqa: E731 - a table of three words
-ALWAYS = lambda _gpu: -1  # noqa: E731
+NEVER: dict[str, int] = {}
+ALWAYS = {EVERY_GPU: -1}
 
 
 def lists_read(driver):
@@ -24,24 +25,30 @@ def lists_read(driver):
 
 
 @pytest.mark.parametrize(
-    ("bound", "used", "after_s", "reads"),
+    ("thresholds", "used", "after_s", "reads"),
     [
-        (1000, 1001, 1, True),
-        (1000, None, 1, True),
-        (1000, 1000, 10, True),
-        (None, 5000, 10, True),
-        (1000, 1000, 9.9, False),
-        (None, 5000, 9.9, False),
-        (-1, 0, 0.5, True),
+        ({"GPU-a": 1000}, 1001, 1, True),
+        ({"GPU-a": 1000}, None, 1, True),
+        ({"GPU-a": 1000}, 1000, 10, True),
+        (NEVER, 5000, 10, True),
+        ({"GPU-b": 1000}, 5000, 9.9, False),
+        ({"GPU-a": 1000}, 1000, 9.9, False),
+        (NEVER, 5000, 9.9, False),
+        (NEVER, None, 9.9, False),
+        (ALWAYS, 0, 0.5, True),
+        ({"GPU-a": 1000, EVERY_GPU: 900}, 901, 1, True),
+        ({"GPU-a": 900, EVERY_GPU: 1000}, 901, 1, True),
     ],
 )
-def test_a_list_is_read_where_somebody_may_be_over_and_now_and_then(bound, used, after_s, reads):
+def test_a_list_is_read_where_somebody_may_be_over_and_now_and_then(
+    thresholds, used, after_s, reads
+):
     driver = Driver("GPU-a")
     observer = ProcessScanner(driver, Node())
     observer.scan(100.0, NEVER)
     lists_read(driver)
     driver.used["GPU-a"] = used
-    scan = observer.scan(100.0 + after_s, lambda _gpu: bound)
+    scan = observer.scan(100.0 + after_s, thresholds)
     assert (lists_read(driver), list(scan.lists)) == (
         (["list GPU-a"], ["GPU-a"]) if reads else ([], [])
     )

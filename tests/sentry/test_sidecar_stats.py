@@ -20,6 +20,7 @@ class Bench:
     def __init__(self, *alive):
         self.now_s = 0.0
         self.node = Node(*alive)
+        self.pods = {TRAINER}
         self.searches = 0
         self.takes_s = 0.0
         named = self.node.named
@@ -30,8 +31,7 @@ class Bench:
             return named(wanted)
 
         self.node.named = search
-        self.stats = SidecarStats(self.node, clock=lambda: self.now_s)
-        self.stats.wanted = frozenset({TRAINER})
+        self.stats = SidecarStats(self.node, lambda: self.pods, clock=lambda: self.now_s)
 
     def read(self, later_s=0.0):
         self.now_s += later_s
@@ -69,7 +69,7 @@ def test_another_process_of_that_number_or_place_is_not_believed():
 def test_who_is_not_on_the_list_is_forgotten():
     bench = Bench(called("vw s3 6144", 50))
     bench.read()
-    bench.stats.wanted = frozenset()
+    bench.pods = frozenset()
     assert bench.read() == {}
 
 
@@ -89,7 +89,6 @@ def test_of_a_real_proc_only_names_are_read_until_one_fits(tmp_path):
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="vw s3 6144\n")
     put(tmp_path, 51, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="train\n")
     (tmp_path / "51" / "cgroup").unlink()
-    stats = SidecarStats(NodeProcesses(OTHER, proc=str(tmp_path)))
-    stats.wanted = frozenset({TRAINER})
+    stats = SidecarStats(NodeProcesses(OTHER, proc=str(tmp_path)), lambda: {TRAINER})
     stats.read()
     assert stats.stats == {TRAINER: (3, 6144 * MIB)}

@@ -17,7 +17,8 @@ from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
-from webhook.sentry.holdings import Holdings, Unmanaged, gives
+from webhook.sentry.assignments import NodeAssignments, covers_gpu
+from webhook.sentry.holdings import NodeUsage
 from webhook.sentry.idleness import Idleness
 from webhook.sentry.limits import Limits
 from webhook.sentry.scanner import ProcessScan
@@ -44,13 +45,12 @@ class _Stops:
         return min((self.before or 0) + self.ours + (self.said or 0), LARGEST_INT32)
 
 
-class Figures:
-    """Remembers each GPU, and of each pod on the list its peaks and stops."""
+class NodeStatus:
+    """Remembers each GPU, and the peaks and stops of each pod on the list."""
 
-    def __init__(self, node: str, holdings: Holdings, limits: Limits, *, acts: bool = True) -> None:
+    def __init__(self, node: str, limits: Limits, *, acts: bool = True) -> None:
         """Prepare; `acts` is whether the sentry may stop processes and has the right to."""
         self._node = node
-        self._holdings = holdings
         self._limits = limits
         self._acts = acts
         self._idleness = Idleness()
@@ -61,18 +61,12 @@ class Figures:
         """By the last scan; who is not in it cannot be seen."""
         self._measured: frozenset[str] = frozenset()
         """UUIDs of GPUs that the last scan saw and that listed their processes at the last try."""
-        self._promises: Assignments | None = None
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
         """The most that was in use on a GPU while a pod was the only one with a promise there."""
         self._stops: dict[str, _Stops] = {}
         self._would_stop: dict[str, tuple[int, float]] = {}
         """Of each pod how many excesses were only reported, and since when (Unix time)."""
-
-    def on_list(self, promises: Assignments) -> None:
-        """Go by a list of promises; what is remembered of pods that left it goes."""
-        self._promises = promises
-        self._forget_pods()
 
     def seed(self, stored: NodeFigures, now_s: float) -> None:
         """Take what was stored before we started: peaks, stops, and GPUs that may be lost."""
@@ -93,29 +87,54 @@ class Figures:
                 if pod.stops is not None:
                     stops = self._stops.setdefault(uid, _Stops())
                     stops.before = max(stops.before or 0, pod.stops - (stops.said or 0))
-        self._forget_pods()
 
     def stopped(self, uid: str) -> None:
         """Count that we stopped something of a pod."""
-        if uid in (self._promises or ()):
-            self._stops.setdefault(uid, _Stops()).ours += 1
+        self._stops.setdefault(uid, _Stops()).ours += 1
 
     def would_stop(self, uid: str, at_s: float) -> None:
         """Count that an excess of a pod was reported and nothing was stopped, at this Unix time."""
-        if uid in (self._promises or ()):
-            count, since_s = self._would_stop.get(uid, (0, at_s))
-            self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
+        count, since_s = self._would_stop.get(uid, (0, at_s))
+        self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
 
-    def on_scan(
-        self, scan: ProcessScan, stats: Mapping[str, Stats], now_s: float, seen_s: float
-    ) -> None:
-        """Take a scan that the holdings have taken, and what sidecars say of themselves.
+    def update(
+        self,
+        scan: ProcessScan,
+        usage: NodeUsage,
+        assignments: NodeAssignments,
+        stats: Mapping[str, Stats],
+        own: OwnNode,
+        now_s: float,
+        observed_s: float,
+    ) -> NodeFigures:
+        """Take a scan, its usage, and what sidecars report; return the status to publish.
 
-        `seen_s` is its Unix time.
+        `observed_s` is the scan's Unix time. A GPU is as healthy as its agent says.
+
+        | the list | promised, free | pods | unmanaged |
+        | --- | --- | --- | --- |
+        | is followed | by it | by it | as the audit has them |
+        | was read, and cannot be followed now | unknown | by what it said last | none |
+        | was never read | unknown | none | none |
 
         A GPU that cannot be seen is kept for `REMEMBER_S`. What a sidecar says its tenant can forge
         for its own pod, so it only raises, and no peak above what was seen.
         """
+        if assignments.is_read:
+            self._forget_pods(assignments.listed)
+        self._note_gpus(scan, now_s)
+        for uid in assignments.listed.keys() & stats.keys():
+            said = stats[uid][0]
+            known = self._stops.setdefault(uid, _Stops())
+            if known.said is None and known.before is not None:
+                known.before = max(0, known.before - said)
+            known.said = max(known.said or 0, said)
+        listed_gpus = scan.lists.keys() & self._used.keys()
+        self._note_peaks(listed_gpus, usage, assignments.listed, stats)
+        self._idleness.on_scan(scan, usage.lists, observed_s)
+        return self._figures(usage, assignments, own, observed_s)
+
+    def _note_gpus(self, scan: ProcessScan, now_s: float) -> None:
         self._driver_version = scan.driver_version or self._driver_version
         self._used = {}
         for gpu in scan.gpus:
@@ -133,89 +152,78 @@ class Figures:
         self._measured = (listed & self._used.keys()) - scan.unread
         kept = self._gpus.items()
         self._gpus = {uuid: one for uuid, one in kept if now_s - one[1] < REMEMBER_S}
-        for uid in (self._promises or {}).keys() & stats.keys():
-            said = stats[uid][0]
-            known = self._stops.setdefault(uid, _Stops())
-            if known.said is None and known.before is not None:
-                known.before = max(0, known.before - said)
-            known.said = max(known.said or 0, said)
-        self._note_peaks(scan.lists.keys() & self._used.keys(), stats)
-        self._idleness.on_scan(scan, self._holdings.lists, seen_s)
 
-    def show(
-        self,
-        observed_s: float,
-        unmanaged: Unmanaged,
-        own: OwnNode,
-        *,
-        followed: bool,
+    def _figures(
+        self, usage: NodeUsage, assignments: NodeAssignments, own: OwnNode, observed_s: float
     ) -> NodeFigures:
-        """Return what is shown now, at this Unix time; a GPU is as healthy as its agent says.
-
-        | the list of promises | promised, free | pods | unmanaged |
-        | --- | --- | --- | --- |
-        | is followed | by it | by it | as the audit has them |
-        | was read, and cannot be followed now | unknown | by what it said last | none |
-        | was never read | unknown | none | none |
-        """
+        followed = assignments.followed_since_s is not None
         gpus = [gpu for gpu, _ in self._gpus.values()]
         gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))[:MOST_GPUS]
         free = {gpu.uuid: gpu.usable_bytes for gpu in gpus}
-        for promise in (self._promises or {}).values():
-            allocate(free, promise.uuids, promise.memory_bytes)
-        holders = {gpu.uuid: held for gpu, held in unmanaged.items()}
-        made = tuple(
-            replace(
-                gpu,
-                promised_bytes=gpu.usable_bytes - free[gpu.uuid] if followed else None,
-                used_bytes=self._used.get(gpu.uuid),
-                free_bytes=free[gpu.uuid] if followed else None,
-                unattributed_bytes=self._holdings.unattributed_bytes.get(gpu.uuid),
-                healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
-                pods=tuple(self._pods_on(gpu.uuid, own.enforcement)),
-                unmanaged=dict(islice(holders.get(gpu.uuid, {}).items(), MOST_PODS)),
-                fault=own.faults.get(gpu.uuid, ""),
-                measured=gpu.uuid in self._measured,
-            )
-            for gpu in gpus
-        )
+        for assignment in assignments.listed.values():
+            allocate(free, assignment.uuids, assignment.memory_bytes)
+        unmanaged = {gpu.uuid: held for gpu, held in usage.unmanaged.items()}
         return NodeFigures(
             name=self._node,
             observed_s=observed_s,
             driver_version=self._driver_version,
             enforcement=own.enforcement,
             acts=self._acts and followed,
-            gpus=made,
+            gpus=tuple(
+                replace(
+                    gpu,
+                    promised_bytes=gpu.usable_bytes - free[gpu.uuid] if followed else None,
+                    used_bytes=self._used.get(gpu.uuid),
+                    free_bytes=free[gpu.uuid] if followed else None,
+                    unattributed_bytes=usage.unattributed_bytes.get(gpu.uuid),
+                    healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
+                    pods=tuple(self._pods_on(gpu.uuid, usage, assignments, own.enforcement)),
+                    unmanaged=dict(islice(unmanaged.get(gpu.uuid, {}).items(), MOST_PODS)),
+                    fault=own.faults.get(gpu.uuid, ""),
+                    measured=gpu.uuid in self._measured,
+                )
+                for gpu in gpus
+            ),
             not_shared=own.not_shared,
             limit=self._limits.proof,
             held=own.held,
         )
 
-    def _pods_on(self, gpu: str, enforcement: str) -> Iterator[PodFigures]:
-        """Yield all that were promised some of a GPU, in the order of the list."""
-        held = self._holdings.held.get(gpu, {})
-        for uid, promise in (self._promises or {}).items():
-            if not gives(promise, gpu):
+    def _pods_on(
+        self, gpu: str, usage: NodeUsage, assignments: NodeAssignments, enforcement: str
+    ) -> Iterator[PodFigures]:
+        """Yield the pods with an assignment on a GPU, in the order of the list."""
+        held = usage.pods.get(gpu, {})
+        for uid, assignment in assignments.listed.items():
+            if not covers_gpu(assignment, gpu):
                 continue
             used_bytes, processes = held.get(uid, (None, None))
             stops = self._stops.get(uid)
             would_stop, since_s = self._would_stop.get(uid, (None, None))
             yield PodFigures(
                 uid=uid,
-                cap_bytes=promise.terms.cap_bytes if promise.terms else promise.memory_bytes,
+                cap_bytes=assignment.terms.cap_bytes
+                if assignment.terms
+                else assignment.memory_bytes,
                 used_bytes=used_bytes,
                 peak_bytes=self._peaks.get((uid, gpu)),
                 stops=stops.total() if stops else None,
                 would_stop=would_stop,
                 would_stop_since_s=since_s,
                 held_by=self._limits.holder(
-                    uid, promise, gpu, enforcement=enforcement, acts=self._acts
+                    uid, assignment, gpu, enforcement=enforcement, acts=self._acts
                 ),
                 idle_since_s=self._idleness.since_s.get(uid),
                 processes=processes,
             )
 
-    def _note_peaks(self, listed: Iterable[str], stats: Mapping[str, Stats]) -> None:
+    def _note_peaks(
+        self,
+        listed_gpus: Iterable[str],
+        usage: NodeUsage,
+        assignments: Assignments,
+        stats: Mapping[str, Stats],
+    ) -> None:
         """Raise the peaks of who was listed now, and of who is alone and says so itself.
 
         | the pod | its sidecar says | its peak on the GPU is at least |
@@ -225,21 +233,20 @@ class Figures:
         than was in use at most since it is alone |
         | has other GPUs, or company | anything | as it was: whose, and where, nobody knows |
         """
-        promises = self._promises or {}
-        for uuid in listed:
-            for uid, (used_bytes, processes) in self._holdings.held[uuid].items():
-                if processes and uid in promises and gives(promises[uid], uuid):
+        for uuid in listed_gpus:
+            for uid, (used_bytes, processes) in usage.pods[uuid].items():
+                if processes and uid in assignments and covers_gpu(assignments[uid], uuid):
                     self._raise_peak(uid, uuid, used_bytes)
         alone: dict[tuple[str, str], int] = {}
-        for uuid, used_bytes in self._used.items():
-            on_it = [uid for uid, promise in promises.items() if gives(promise, uuid)]
-            if len(on_it) == 1 and used_bytes is not None:
-                (uid,) = on_it
-                alone[uid, uuid] = max(self._alone.get((uid, uuid), 0), used_bytes)
+        for uuid, in_use_bytes in self._used.items():
+            uids = [uid for uid, one in assignments.items() if covers_gpu(one, uuid)]
+            if len(uids) == 1 and in_use_bytes is not None:
+                (uid,) = uids
+                alone[uid, uuid] = max(self._alone.get((uid, uuid), 0), in_use_bytes)
         self._alone = alone
         for (uid, uuid), most_bytes in alone.items():
             _, said_bytes = stats.get(uid, (0, None))
-            uuids = promises[uid].uuids
+            uuids = assignments[uid].uuids
             if said_bytes and len(uuids) == 1 and EVERY_GPU not in uuids:
                 self._raise_peak(uid, uuid, min(said_bytes, most_bytes))
 
@@ -247,10 +254,9 @@ class Figures:
         if seen_bytes is not None:
             self._peaks[uid, uuid] = max(self._peaks.get((uid, uuid), 0), seen_bytes)
 
-    def _forget_pods(self) -> None:
-        """Forget who is not on the list, once there is one."""
-        if (listed := self._promises) is not None:
-            self._peaks = {key: one for key, one in self._peaks.items() if key[0] in listed}
-            self._stops = {uid: one for uid, one in self._stops.items() if uid in listed}
-            kept = self._would_stop.items()
-            self._would_stop = {uid: one for uid, one in kept if uid in listed}
+    def _forget_pods(self, listed: Assignments) -> None:
+        """Forget pods that are not on the list."""
+        self._peaks = {key: one for key, one in self._peaks.items() if key[0] in listed}
+        self._stops = {uid: one for uid, one in self._stops.items() if uid in listed}
+        kept = self._would_stop.items()
+        self._would_stop = {uid: one for uid, one in kept if uid in listed}

@@ -5,13 +5,13 @@ That is reported, and never a reason to stop anybody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from webhook.core.formatting import format_amount
 from webhook.core.nvidia.drivers import ScannedGpu
-from webhook.core.placement.assignments import Assignment, Assignments
-from webhook.core.pod.gpus import EVERY_GPU
+from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 Unmanaged = Mapping[ScannedGpu, Mapping[str, int]]
@@ -29,64 +29,85 @@ REPORTED_BYTES: Final = 256 * 2**20
 """From here on it is an Event: less is a context, which pushes nobody out of memory."""
 
 
-def gives(assignment: Assignment, gpu: str) -> bool:
-    """Say whether an assignment gives this GPU to its pod."""
-    return gpu in assignment.uuids or EVERY_GPU in assignment.uuids
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """Use of the node's GPUs, from the last process list of each.
+
+    A GPU that cannot be seen, or whose list is too old, is absent.
+    """
+
+    lists: Mapping[str, tuple[GpuProcess, ...]]
+    """By UUID; the GPUs that were listed last come last."""
+    pods: Mapping[str, Mapping[str, tuple[int | None, int]]]
+    """Bytes held by a pod and number of its processes, by GPU and the pod's UID.
+
+    A pod on the assignment list that was not listed held nothing. A pod is absent if its assignment
+    is newer than the list. Bytes are None if the driver gave no figure for one of its processes."""
+    unattributed_bytes: Mapping[str, int | None]
+    """Memory in use that was listed for no process, by GPU; None if unknown."""
+    unmanaged: Unmanaged
 
 
-class Holdings:
-    """Remembers the last list of each GPU, and since when pods were seen on them."""
+class UsageTracker:
+    """Remembers the last process list of each GPU, and since when pods were seen on them."""
 
     def __init__(self) -> None:
-        self._gpus: Mapping[str, ScannedGpu] = {}
-        """As the last scan saw them."""
-        self.lists: dict[str, tuple[GpuProcess, ...]] = {}
-        """By UUID; GPUs that cannot be seen have none, for nobody knows what became of theirs."""
+        self._lists: dict[str, tuple[GpuProcess, ...]] = {}
         self._read_s: dict[str, float] = {}
-        self.held: dict[str, Mapping[str, tuple[int | None, int]]] = {}
-        """What pods held as a GPU's list was read, None where it is not known, and by how many
-        processes. Who was known to have a promise then and was not listed held nothing; of a pod
-        that came since then nothing is known."""
-        self.unattributed_bytes: dict[str, int | None] = {}
-        """In use as a GPU's list was read, and listed for no process."""
+        self._pods: dict[str, Mapping[str, tuple[int | None, int]]] = {}
+        self._unattributed_bytes: dict[str, int | None] = {}
         self._seen_s: dict[str, float] = {}
+        """When each pod was first seen in a list."""
 
-    def __bool__(self) -> bool:
-        return any(self.lists.values())
+    def has_processes(self) -> bool:
+        """Return True if a process was listed on any GPU."""
+        return any(self._lists.values())
 
-    def on_scan(self, scan: ProcessScan, now_s: float, promised: Iterable[str]) -> None:
-        """Remember the lists of a scan; what could not be read again for `OLD_LIST_S` goes."""
-        self._gpus = {gpu.uuid: gpu for gpu in scan.gpus}
+    def update(
+        self, scan: ProcessScan, assignments: NodeAssignments, now_s: float, *, shared: bool = True
+    ) -> NodeUsage:
+        """Take a scan and return the use that is known now.
+
+        `shared` is False if the node's GPUs are not shared: other programs assign them, and no
+        memory is unmanaged.
+        """
+        gpus = {gpu.uuid: gpu for gpu in scan.gpus}
         for uuid, processes in scan.lists.items():
-            if gpu := self._gpus.get(uuid):
-                self._remember(gpu, processes, promised)
+            if gpu := gpus.get(uuid):
+                self._remember(gpu, processes, assignments)
                 self._read_s[uuid] = now_s
         for uuid, read_s in tuple(self._read_s.items()):
-            if uuid not in self._gpus or now_s - read_s >= OLD_LIST_S:
-                del self.lists[uuid], self._read_s[uuid]
-                del self.held[uuid], self.unattributed_bytes[uuid]
-        owners = (one.owner for listed in self.lists.values() for one in listed)
+            if uuid not in gpus or now_s - read_s >= OLD_LIST_S:
+                del self._lists[uuid], self._read_s[uuid]
+                del self._pods[uuid], self._unattributed_bytes[uuid]
+        owners = (one.owner for listed in self._lists.values() for one in listed)
         pods = {owner.place.pod for owner in owners if owner}
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
+        return NodeUsage(
+            dict(self._lists),
+            dict(self._pods),
+            dict(self._unattributed_bytes),
+            self._unmanaged(gpus, assignments, now_s) if shared else {},
+        )
 
     def _remember(
-        self, gpu: ScannedGpu, processes: tuple[GpuProcess, ...], promised: Iterable[str]
+        self, gpu: ScannedGpu, processes: tuple[GpuProcess, ...], assignments: NodeAssignments
     ) -> None:
         left = gpu.used_bytes
-        held: dict[str, tuple[int | None, int]] = dict.fromkeys(promised, (0, 0))
+        held: dict[str, tuple[int | None, int]] = dict.fromkeys(assignments.listed, (0, 0))
         for one in processes:
             left = _plus(left, one.used_bytes, -1)
             if one.owner is not None and (pod := one.owner.place.pod):
                 before, count = held.get(pod, (0, 0))
                 held[pod] = _plus(before, one.used_bytes), count + 1
-        self.lists.pop(gpu.uuid, None)  # what was not read now is reported first
-        self.lists[gpu.uuid], self.held[gpu.uuid] = processes, held
-        self.unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
+        self._lists.pop(gpu.uuid, None)  # what was not read now is reported first
+        self._lists[gpu.uuid], self._pods[gpu.uuid] = processes, held
+        self._unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
 
-    def unmanaged(self, promises: Assignments, now_s: float, fresh_s: float | None) -> Unmanaged:
-        """Return who holds what without a promise; nothing where the list cannot be followed.
-
-        `fresh_s` is since when it can; None where it cannot.
+    def _unmanaged(
+        self, gpus: Mapping[str, ScannedGpu], assignments: NodeAssignments, now_s: float
+    ) -> Unmanaged:
+        """Return the memory that is held without an assignment; none if the list is not followed.
 
         | processes of | on a GPU | are unmanaged |
         | --- | --- | --- |
@@ -97,23 +118,24 @@ class Holdings:
 
         What has no figure adds nothing.
         """
-        if fresh_s is None:
+        followed_since_s = assignments.followed_since_s
+        if followed_since_s is None:
             return {}
 
         def is_unmanaged(pod: str, gpu: str) -> bool:
-            if pod in promises:
-                return not gives(promises[pod], gpu)
-            return not pod or now_s - max(self._seen_s.get(pod, now_s), fresh_s) >= NEW_S
+            if pod in assignments.listed:
+                return not covers_gpu(assignments.listed[pod], gpu)
+            return not pod or now_s - max(self._seen_s.get(pod, now_s), followed_since_s) >= NEW_S
 
         found: dict[ScannedGpu, Mapping[str, int]] = {}
-        for uuid, processes in self.lists.items():
+        for uuid, processes in self._lists.items():
             sums: dict[str, int] = {}
             for one in processes:
                 pod = one.owner.place.pod if one.owner else ""
                 if one.used_bytes and is_unmanaged(pod, uuid):
                     sums[pod] = sums.get(pod, 0) + one.used_bytes
             if sums:
-                found[self._gpus[uuid]] = dict(sorted(sums.items()))
+                found[gpus[uuid]] = dict(sorted(sums.items()))
         return found
 
 

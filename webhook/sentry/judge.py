@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from math import inf
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from webhook.core.enforcement.limits import judged_bytes
@@ -18,10 +17,9 @@ from webhook.core.enforcement.step import (
     Usage,
     step,
 )
-from webhook.core.placement.assignments import Assignment, Assignments
-from webhook.core.placement.cap_terms import CONFIRMING_S, CapTerms
+from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EnforceBy
-from webhook.sentry.holdings import gives
+from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 Counted = Callable[[str, str, int], int | None]
@@ -34,14 +32,23 @@ HELD_ON_S: Final = 1.0
 driver takes a moment to give it back."""
 
 ALWAYS: Final = -1
-"""No use is as small."""
+"""List threshold that any use exceeds."""
 
-MOST_KEPT: Final = 256
-"""Maximum number of pods that a malformed list does not name and that keep their entries."""
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a scan leads to."""
+
+    actions: tuple[tuple[str, Action], ...] = ()
+    """Actions, each with the UID of its pod."""
+    active: frozenset[str] = frozenset()
+    """UIDs of pods that are not idle: an excess or a stop of theirs is not over."""
+    is_ending: bool = False
+    """Whether memory of a killed process has yet to come back."""
 
 
 class Judge:
-    """Remembers of each pod what `step` does, for as long as the list has it."""
+    """Remembers the state of `step` of each pod whose cap is judged."""
 
     def __init__(self, counted: Counted = lambda *_: None, *, acts: bool = True) -> None:
         """Prepare; `acts` is whether anything may be stopped at all.
@@ -51,123 +58,48 @@ class Judge:
         """
         self._counted = counted
         self._acts = acts
-        self.promises: Mapping[str, Assignment] = {}
-        """What pods that are judged were promised, by UID as it is compared."""
-        self.terms: Mapping[str, CapTerms] = {}
-        """Terms of these pods, by UID."""
         self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
-        self._holding: dict[str, set[str]] = {}
-        """Who holds memory, by GPU."""
-        self._left: set[str] = set()
-        """Who is no longer on the list, and is judged by its last assignment."""
-
-    def on_list(self, promises: Assignments) -> None:
-        """Go by a list; what is remembered of pods that are no longer on it goes.
-
-        Except of those that hold memory still: who deletes a pod by force takes it off the list,
-        while its kubelet grants it the seconds that it asked for, and nobody starts its sidecar
-        again. Until it holds nothing its last assignment counts. An entry whose terms cannot be
-        read counts as missing.
-        """
-        read = {uid: one for uid, one in promises.items() if one.terms}
-        kept = set().union(*self._holding.values()) - read.keys()
-        self.promises = {uid: one for uid, one in self.promises.items() if uid in kept} | {
-            uid: one
-            for uid, one in read.items()
-            if one.terms and (one.terms.enforce or one.terms.reports)
-        }
-        self._left = kept & self.promises.keys()
-        self._forget_others()
-
-    def _forget_others(self) -> None:
-        self.terms = {uid: one.terms for uid, one in self.promises.items() if one.terms}
-        self._states = {uid: one for uid, one in self._states.items() if uid in self.promises}
-        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self.promises}
-
-    def above(self, gpu: str) -> int | None:
-        """Return above which use of a GPU who holds it must be known, in bytes; None: never.
-
-        | the GPU is | |
-        | --- | --- |
-        | of a pod that is not calm | always |
-        | of pods that are judged | the smallest ceiling: within it none of them is over |
-        | of no such pod | never |
-        """
-        judged = self.judged()
-        ceilings = [
-            ALWAYS if uid in judged else ceiling_of(self.terms[uid])
-            for uid, promise in self.promises.items()
-            if gives(promise, gpu)
-        ]
-        return min(ceilings, default=None)
-
-    def judged(self) -> frozenset[str]:
-        """Return the pods of which something is still to be seen: they are not calm."""
-        return frozenset(uid for uid, state in self._states.items() if not is_calm(state))
-
-    def poll_s(self) -> float:
-        """Return the shortest poll interval of pods by Sentry that may be stopped, `inf` for none.
-
-        That of pods by sidecar is the sidecar's.
-        """
-        polls = (
-            poll_of(one)
-            for one in self.terms.values()
-            if one.enforce and one.by is EnforceBy.SENTRY
-        )
-        return min(polls, default=inf)
-
-    def is_ending(self) -> bool:
-        """Return True if memory of a killed process has yet to come back."""
-        victims = (one for state in self._states.values() for one in state.victims)
-        return any(one.killed_at_s is not None for one in victims)
 
     def reject(self, uid: str, process: Process) -> None:
         """Note that a process may not be signalled."""
         self._rejected.setdefault(uid, set()).add(process)
 
-    def judge(self, scan: ProcessScan, now_s: float) -> list[tuple[str, Action]]:
-        """Return what to do about whom.
+    def judge(self, scan: ProcessScan, assignments: NodeAssignments, now_s: float) -> Judgement:
+        """Return what to do about which pod.
 
-        A pod that is calm and within its cap is left out, which changes nothing: `step` remembers
+        A pod that is idle and within its cap is left out, which changes nothing: `step` remembers
         of it only a peak, and one over the cap is higher. Except where its excess was reported:
         that is over now.
         """
-        held = self._held(scan)
+        terms = assignments.terms
+        self._states = {uid: one for uid, one in self._states.items() if uid in terms}
+        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in terms}
+        held = _held(scan, assignments)
         self._note_dead(scan, now_s)
-        self._note_who_holds(scan)
-        judged = self.judged()
         actions: list[tuple[str, Action]] = []
-        for uid, terms in self.terms.items():
+        for uid, pod_terms in terms.items():
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
-            followed = uid in judged or state.reported
-            if not followed and not self._is_over(uid, terms, theirs):
+            followed = not is_idle(state) or state.reported
+            if not followed and not self._is_over(uid, pod_terms, theirs):
                 continue
-            observation = self._observation(uid, terms, theirs, scan, now_s)
+            observation = self._observation(uid, pod_terms, theirs, scan, now_s)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
-            cap = cap_of(terms, dead, acts=self._acts)
+            cap = cap_of(pod_terms, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
-        return actions
-
-    def _held(self, scan: ProcessScan) -> dict[str, list[tuple[str, GpuProcess]]]:
-        """Return what each pod holds on the GPUs that its line names: GPU and process."""
-        held: dict[str, list[tuple[str, GpuProcess]]] = {}
-        for gpu, processes in scan.lists.items():
-            for one in processes:
-                if one.owner is None:
-                    continue
-                promise = self.promises.get(one.owner.place.pod)
-                if promise is not None and gives(promise, gpu):
-                    held.setdefault(one.owner.place.pod, []).append((gpu, one))
-        return held
+        victims = (one for state in self._states.values() for one in state.victims)
+        return Judgement(
+            tuple(actions),
+            frozenset(uid for uid, state in self._states.items() if not is_idle(state)),
+            any(one.killed_at_s is not None for one in victims),
+        )
 
     def _is_over(self, uid: str, terms: CapTerms, held: list[tuple[str, GpuProcess]]) -> bool:
         """Return True if a pod is over on one GPU; a process without a figure adds nothing."""
-        ceiling_bytes = ceiling_of(terms)
+        ceiling_bytes = terms.ceiling_bytes
         figures: dict[str, list[int]] = {}
         for gpu, one in held:
             figures.setdefault(gpu, []).append(one.used_bytes or 0)
@@ -206,21 +138,6 @@ class Judge:
             {gpu: one for gpu, one in counted.items() if one is not None},
         )
 
-    def _note_who_holds(self, scan: ProcessScan) -> None:
-        """Remember who holds memory on which GPU, and let go of who left the list and holds none.
-
-        A GPU that could not be seen this time is as it was.
-        """
-        for gpu, held in scan.lists.items():
-            pods = {one.owner.place.pod for one in held if one.owner is not None}
-            self._holding[gpu] = pods & self.promises.keys()
-        if over := self._left - set().union(*self._holding.values()):
-            self._left -= over
-            self.promises = {
-                uid: promise for uid, promise in self.promises.items() if uid not in over
-            }
-            self._forget_others()
-
     def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
         """Remember since when processes that ended are still listed."""
         dead = {
@@ -232,22 +149,37 @@ class Judge:
         self._dead_since_s = {one: self._dead_since_s.get(one, now_s) for one in dead}
 
 
-def with_last_terms(read: Assignments, before: Assignments) -> Assignments:
-    """Return a malformed list, completed from the one before.
+def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dict[str, int]:
+    """Return the use of a GPU, in bytes, above which its process list must be read.
 
-    | of a pod, the malformed list has | its entry is |
+    `EVERY_GPU` stands for all GPUs; the smaller of two thresholds counts.
+
+    | the GPU is assigned to | its process list is read |
     | --- | --- |
-    | GPUs and terms | as read |
-    | GPUs, and terms that cannot be read | as read, with the terms that it had before |
-    | nothing | the one before: its line may be malformed |
-
-    Pods that ended keep their entries until a list is complete, so the last `MOST_KEPT` count.
+    | a pod that is not idle | always |
+    | pods whose caps are judged | above the smallest ceiling: within it none of them is over |
+    | no such pod | never |
     """
-    missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
-    return {uid: before[uid] for uid in missing} | {
-        uid: replace(one, terms=before[uid].terms) if one.terms is None and uid in before else one
-        for uid, one in read.items()
-    }
+    thresholds: dict[str, int] = {}
+    for uid, assignment in assignments.capped.items():
+        above_bytes = ALWAYS if uid in active else assignments.terms[uid].ceiling_bytes
+        for gpu in assignment.uuids:
+            thresholds[gpu] = min(thresholds.get(gpu, above_bytes), above_bytes)
+    return thresholds
+
+
+def _held(
+    scan: ProcessScan, assignments: NodeAssignments
+) -> dict[str, list[tuple[str, GpuProcess]]]:
+    """Return what each pod holds on its assigned GPUs: GPU and process."""
+    held: dict[str, list[tuple[str, GpuProcess]]] = {}
+    for gpu, processes in scan.lists.items():
+        for process in processes:
+            uid = process.owner.place.pod if process.owner else ""
+            assignment = assignments.capped.get(uid)
+            if assignment is not None and covers_gpu(assignment, gpu):
+                held.setdefault(uid, []).append((gpu, process))
+    return held
 
 
 def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> Cap:
@@ -268,18 +200,8 @@ def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> 
     )
 
 
-def poll_of(terms: CapTerms) -> float:
-    """Return the poll interval of a pod by Sentry, in seconds: `delay_s` less the confirmation."""
-    return max(terms.delay_s / 2, terms.delay_s - CONFIRMING_S)
-
-
-def ceiling_of(terms: CapTerms) -> int:
-    """Return above which sum a pod is over, in bytes."""
-    return terms.cap_bytes + terms.tolerance_bytes
-
-
-def is_calm(state: StepState) -> bool:
-    """Say whether nothing of the past says anything about the next scan.
+def is_idle(state: StepState) -> bool:
+    """Return True if nothing of the past matters for the next scan.
 
     An excess that was reported and lasts is waited for as that of a pod within its cap.
     """

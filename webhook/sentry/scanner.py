@@ -15,6 +15,7 @@ from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, ScannedGpu, classify_driver, explain_driver
+from webhook.core.pod.gpus import EVERY_GPU
 from webhook.nodekit.program import answering, scan_with
 
 Samples = Mapping[int, tuple[int, bool]]
@@ -115,28 +116,29 @@ class ProcessScanner:
     def scan(
         self,
         now_s: float,
-        above: Callable[[str], int | None],
+        thresholds: Mapping[str, int],
         pods: Collection[str] = (),
     ) -> ProcessScan:
         """Return what the GPUs show; never raises.
 
-        `above` says above which use of a GPU its list has to be read, None for none:
+        `thresholds` has the use in bytes, by GPU or `EVERY_GPU`, above which a list must be read.
+        The smaller one counts.
 
         | in use | since the last list | list |
         | --- | --- | --- |
-        | more than that, or unknown | any | yes |
-        | not more, or there is no bound | LIST_EVERY_S or more | yes |
-        | not more, or there is no bound | less | no |
+        | more than the threshold, or unknown | any | is read |
+        | not more, or there is no threshold | LIST_EVERY_S or more | is read |
+        | not more, or there is no threshold | less | is not read |
 
-        Each process of `pods` is asked whether it lives; those of others now and then. A GPU is
-        asked who ran each `RAN_EVERY_S`, where somebody is on its list.
+        Each listed process of `pods` is checked to be alive, those of other pods each
+        `CHECK_EVERY_S`. Samples of a GPU with listed processes are read each `RAN_EVERY_S`.
         """
         began_s = time.monotonic()
         scan = scan_with(
             self._nvml,
             self._kernel_driver,
             ProcessScan,
-            lambda version: self._scan(version, now_s, above, pods),
+            lambda version: self._scan(version, now_s, thresholds, pods),
         )
         return replace(scan, took_s=time.monotonic() - began_s)
 
@@ -144,7 +146,7 @@ class ProcessScanner:
         self,
         version: str,
         now_s: float,
-        above: Callable[[str], int | None],
+        thresholds: Mapping[str, int],
         pods: Collection[str],
     ) -> ProcessScan:
         if not self._is_trusted(version):
@@ -160,8 +162,7 @@ class ProcessScanner:
             try:
                 used_bytes = self._nvml.device_used_bytes(uuid)
                 gpus.append(replace(gpu, used_bytes=used_bytes))
-                bound = above(uuid)
-                over = bound is not None and (used_bytes is None or used_bytes > bound)
+                over = _is_above(used_bytes, uuid, thresholds)
                 due = now_s - self._listed_s.get(uuid, float("-inf")) >= LIST_EVERY_S
                 if over or due:
                     lists[uuid] = self._list(uuid, now_s, pods)
@@ -263,3 +264,8 @@ class ProcessScanner:
         listed = frozenset[int]().union(*self._listed.values())
         self._known = {pid: known for pid, known in self._known.items() if pid in listed}
         self._nobodys_s = {pid: at_s for pid, at_s in self._nobodys_s.items() if pid in listed}
+
+
+def _is_above(used_bytes: int | None, gpu: str, thresholds: Mapping[str, int]) -> bool:
+    bounds = [thresholds[key] for key in (gpu, EVERY_GPU) if key in thresholds]
+    return bool(bounds) and (used_bytes is None or used_bytes > min(bounds))

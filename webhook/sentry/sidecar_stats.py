@@ -7,7 +7,7 @@ its cgroup names.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from webhook.adapters.node_processes import NodeProcesses, Owner
@@ -32,14 +32,19 @@ class SidecarStats:
     A native sidecar starts before any container of its tenant's.
     """
 
-    def __init__(self, node: NodeProcesses, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Prepare; `node` is for this thread alone."""
+    def __init__(
+        self,
+        node: NodeProcesses,
+        pods: Callable[[], Iterable[str]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `node` is for this thread alone, `pods` returns the UIDs on the list."""
         self._node = node
+        self._pods = pods
         self._clock = clock
         self._sidecars: dict[str, Owner] = {}
         self._search_s = float("-inf")
-        self.wanted: frozenset[str] = frozenset()
-        """The pods of the list, by UID as it is compared; set by the main thread."""
         self.stats: Mapping[str, Stats] = {}
         """What is said now; read by the main thread."""
 
@@ -51,7 +56,7 @@ class SidecarStats:
 
     def read(self) -> None:
         """Read the names of the sidecars that are known, and search for others when it is time."""
-        wanted = self.wanted
+        wanted = frozenset(self._pods())
         stats: dict[str, Stats] = {}
         for uid, sidecar in tuple(self._sidecars.items()):
             name = self._name_of(sidecar) if uid in wanted else None

@@ -75,6 +75,11 @@ class CapTerms:
     grace_s: float = GRACE_S
     """Grace period between SIGTERM and SIGKILL, in seconds."""
 
+    @property
+    def ceiling_bytes(self) -> int:
+        """Use per GPU above which the pod is over its cap."""
+        return self.cap_bytes + self.tolerance_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:

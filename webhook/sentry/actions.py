@@ -1,0 +1,298 @@
+"""Carries out what the judge decides: log line first, then the signal, then Event and condition."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+from webhook.adapters.journal import Journal
+from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.adapters.processes import Delivery
+from webhook.core.enforcement.explanation import (
+    describe,
+    explain_end,
+    explain_report,
+    explain_stop,
+)
+from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.step import (
+    Action,
+    EndPod,
+    Freed,
+    Kill,
+    Process,
+    ReportExcess,
+    Terminate,
+)
+from webhook.core.node.cgroups import Place
+from webhook.core.node.events import EventReason
+from webhook.core.placement.cap_terms import CapTerms
+from webhook.core.pod.gpus import EnforceBy
+from webhook.names import CAP_HELD_CONDITION
+from webhook.nodekit.events import EventReport, EventWriter
+from webhook.sentry.assignments import NodeAssignments
+from webhook.sentry.figures import NodeStatus
+from webhook.sentry.intervals import DUTY
+from webhook.sentry.judge import LATER_S, Judge, Judgement
+from webhook.sentry.killer import Killer
+from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.scanner import ProcessScan
+
+STUCK_S: Final = 5.0
+"""Grace period before reporting that no process of a pod could be stopped, in seconds."""
+
+_MOST_PIDS: Final = 8  # in a log line
+_POLICY_REPORTS: Final = "the policy only reports (onExcess: Report)"
+_SENTRY_REPORTS: Final = "the sentry only reports"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """A pod whose cap is judged."""
+
+    uid: str
+    name: str
+    """`namespace/name`."""
+    terms: CapTerms
+
+    @property
+    def by_sentry(self) -> bool:
+        return self.terms.by is EnforceBy.SENTRY
+
+    @property
+    def grace_s(self) -> float:
+        return self.terms.grace_s if self.by_sentry else 0.0
+
+    @property
+    def sidecar_note(self) -> str:
+        """End of a message, about the sidecar; empty for a pod by Sentry."""
+        if self.by_sentry:
+            return ""
+        delay_s = self.terms.delay_s + LATER_S
+        return f"; its sidecar did not stop it within {delay_s:g} s, so the node's sentry does"
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Values of a log line."""
+        return {"pod": self.name, "uid": self.uid}
+
+    def values_with(self, process: Process) -> dict[str, Any]:
+        """Return the values of a log line about a process of the pod."""
+        return self.values | {
+            "pid": process.pid,
+            "command": process.command,
+            "container": process.container,
+        }
+
+
+@dataclass(slots=True)
+class _StuckPod:
+    """A pod over its cap of which no process could be stopped."""
+
+    since_s: float
+    retry_s: float = 0.0
+    """Time of the next try, which reads all processes of the node."""
+    reported: bool = False
+
+
+class ActionRunner:
+    """Stops and reports processes and pods."""
+
+    def __init__(
+        self,
+        node: NodeProcesses,
+        judge: Judge,
+        status: NodeStatus,
+        metrics: SentryMetrics,
+        events: EventWriter,
+        journal: Journal,
+    ) -> None:
+        self._node = node
+        self._killer = Killer(node)
+        self._judge = judge
+        self._status = status
+        self._metrics = metrics
+        self._events = events
+        self._journal = journal
+        self._stuck: dict[str, _StuckPod] = {}
+
+    def run(
+        self,
+        judgement: Judgement,
+        scan: ProcessScan,
+        assignments: NodeAssignments,
+        now_s: float,
+    ) -> None:
+        """Carry out the actions of a scan."""
+        self._stuck = {uid: one for uid, one in self._stuck.items() if uid in judgement.active}
+        freed: dict[_Pod, list[Freed]] = {}
+        for uid, action in judgement.actions:
+            pod = _Pod(uid, assignments.capped[uid].pod, assignments.terms[uid])
+            if isinstance(action, Freed) and action.returned:
+                freed.setdefault(pod, []).append(action)
+            else:
+                self._perform(pod, action, scan, now_s)
+        for pod, returned in freed.items():
+            self._log_freed(pod, returned)
+
+    def _perform(self, pod: _Pod, action: Action, scan: ProcessScan, now_s: float) -> None:
+        """Carry out one action.
+
+        Without a grace period a `Kill` comes with its `Terminate`, which has sent SIGKILL already.
+        """
+        match action:
+            case Terminate(process, excess):
+                why = explain_stop(self._with_inner_pid(process), excess)
+                self._stop(pod, process, why, scan)
+            case Kill(process, gpu) if pod.grace_s:
+                self._kill(pod, process, gpu, scan)
+            case EndPod(process=process):
+                if process is not None:
+                    action = replace(action, process=self._with_inner_pid(process))
+                self._end(pod, explain_end(action), scan, now_s)
+            case ReportExcess():
+                self._report_excess(pod, action)
+            case Freed(process, gpu, _, after_s):
+                why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
+                values = {"why": why, "gpu": gpu} | pod.values_with(process)
+                self._journal.line("error", LogMessage.STAYED, values)
+
+    def _with_inner_pid(self, process: Process) -> Process:
+        """Return the process with its PID in its pod, if that can be read.
+
+        Sentences have that PID, the other values of a log line the node's.
+        """
+        try:
+            pid = self._node.inner_pid(process.pid)
+        except OSError:
+            return process
+        return replace(process, pid=pid) if pid else process
+
+    def _log_freed(self, pod: _Pod, freed: list[Freed]) -> None:
+        """Log memory that came back, in one line for a pod: it may have had many processes."""
+        self._journal.event(
+            "info",
+            LogMessage.CAME_BACK,
+            **pod.values,
+            pids=[one.process.pid for one in freed[:_MOST_PIDS]],
+            processes=len(freed),
+            freed_bytes=sum(one.freed_bytes for one in freed),
+            after_s=round(max(one.after_s for one in freed), 3),
+        )
+
+    def _stop(self, pod: _Pod, process: Process, why: str, scan: ProcessScan) -> None:
+        why += pod.sidecar_note
+        values = {"why": why} | pod.values_with(process)
+        self._journal.line("warning", LogMessage.STOPPING, values)
+        number = signal.SIGTERM if pod.grace_s else signal.SIGKILL
+        if self._signal(pod, process, scan, number) is Delivery.DELIVERED:
+            self._count_stop(pod, "process")
+            self._report(pod, why)
+
+    def _kill(self, pod: _Pod, process: Process, gpu: str, scan: ProcessScan) -> None:
+        """Send SIGKILL to a process that outlived its grace period, unless it has ended."""
+        if self._node.is_gone(process):
+            return
+        name = describe(self._with_inner_pid(process))
+        why = f"{name} is still there {pod.grace_s:g} s after SIGTERM"
+        values = {"why": why, "gpu": gpu} | pod.values_with(process)
+        self._journal.line("warning", LogMessage.KILLING, values)
+        self._signal(pod, process, scan, signal.SIGKILL)
+
+    def _signal(
+        self, pod: _Pod, process: Process, scan: ProcessScan, number: signal.Signals
+    ) -> Delivery:
+        owner = Owner(process, Place(pod.uid, process.container))
+        held = scan.held_by_containers(pod.uid)
+        delivery = self._killer.stop(owner, held, sidecar=not pod.by_sentry, number=number)
+        if delivery is Delivery.REJECTED:
+            self._judge.reject(pod.uid, process)
+            why = "it may not be signalled: see capabilities, pidfds and whether it was moved"
+            values = {"why": why} | pod.values_with(process)
+            self._journal.line("error", "a signal was rejected", values)
+        return delivery
+
+    def _end(self, pod: _Pod, why: str, scan: ProcessScan, now_s: float) -> None:
+        """End all processes of a pod. If none can be stopped, report it once and keep trying."""
+        stuck = self._stuck.get(pod.uid)
+        if stuck is not None and now_s < stuck.retry_s:
+            return
+        why += pod.sidecar_note
+        if stuck is None:
+            self._journal.event("warning", "ending a pod", why=why, **pod.values)
+        started_s = time.monotonic()
+        owners = (one.owner for one in chain(*scan.lists.values()))
+        ended = self._killer.end(
+            pod.uid,
+            {one for one in owners if one and one.place.pod == pod.uid},
+            scan.held_by_containers(pod.uid),
+            sidecar=not pod.by_sentry,
+            again=stuck is not None,
+        )
+        numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
+        if ended.stopped:
+            self._stuck.pop(pod.uid, None)
+            what = "processes of the pod were stopped"
+            self._journal.event("info", what, **pod.values, stopped=ended.stopped, **numbers)
+            self._count_stop(pod, "pod")
+            self._report(pod, why)
+            return
+        stuck = stuck or _StuckPod(now_s)
+        stuck.retry_s = now_s + DUTY * (time.monotonic() - started_s)
+        if not stuck.reported and now_s - stuck.since_s >= STUCK_S:
+            stuck.reported = True
+            why += "; but nobody of it could be stopped, and it holds the memory still"
+            self._journal.event(
+                "error", "nobody could be stopped", why=why, **pod.values, **numbers
+            )
+            self._report(pod, why, stopped=False)
+        self._stuck[pod.uid] = stuck
+
+    def _count_stop(self, pod: _Pod, target: str) -> None:
+        self._metrics.stopped(target, pod.terms.by)
+        self._status.stopped(pod.uid)
+
+    def _report_excess(self, pod: _Pod, action: ReportExcess) -> None:
+        """Report once for each excess what would be stopped, in the words of a stop."""
+        if action.process is not None:
+            action = replace(action, process=self._with_inner_pid(action.process))
+        why = explain_report(action, _POLICY_REPORTS if pod.terms.reports else _SENTRY_REPORTS)
+        self._journal.event("warning", "a pod is over its cap", why=why, **pod.values)
+        self._metrics.would_stop()
+        self._status.would_stop(pod.uid, time.time())
+        self._report(pod, why, stopped=False)
+
+    def _report(self, pod: _Pod, why: str, *, stopped: bool = True) -> None:
+        self._events.report(cap_report(pod.name, pod.uid, why, stopped=stopped))
+
+
+def limit_report(pod: str, uid: str, why: str) -> EventReport:
+    """Return the report of what became of a pod's driver limit."""
+    return EventReport(
+        about=_reference(pod, uid), reason=EventReason.LIMIT_RESET, sentence=why, action="Limit"
+    )
+
+
+def cap_report(pod: str, uid: str, why: str, *, stopped: bool) -> EventReport:
+    """Return the report that a pod was over its cap, with a condition if something was stopped."""
+    condition = {
+        "type": CAP_HELD_CONDITION,
+        "status": "False",
+        "reason": EventReason.CAP_EXCEEDED,
+        "message": why,
+    }
+    return EventReport(
+        about=_reference(pod, uid),
+        reason=EventReason.CAP_EXCEEDED,
+        sentence=why,
+        action="Stop" if stopped else "Report",
+        condition=condition if stopped else None,
+    )
+
+
+def _reference(pod: str, uid: str) -> dict[str, str]:
+    namespace, _, name = pod.partition("/")
+    return {"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}

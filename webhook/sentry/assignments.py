@@ -1,0 +1,148 @@
+"""The node's assignments as one immutable value, made anew for each list and each scan.
+
+What follows from a list is computed once, when the list arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
+
+from webhook.adapters.kube.node_watch import AssignmentsSeen
+from webhook.core.node.cgroups import comparable_uid
+from webhook.core.placement.assignments import Assignment, Assignments
+from webhook.core.placement.cap_terms import CONFIRMING_S, CapTerms
+from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
+from webhook.sentry.scanner import GpuProcess
+
+UNREAD: Final = "the list of who was promised what has not been read yet"
+MALFORMED: Final = "it is malformed; entries that cannot be read stay as they were"
+
+MOST_KEPT: Final = 256
+"""Maximum number of pods that a malformed list does not name and that keep their entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAssignments:
+    """The node's assignments; UIDs are in comparable form."""
+
+    listed: Assignments = field(default_factory=dict)
+    """Assignments on the list, by UID."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """`namespace/name` of the pods on the list, by UID, in the order of the list."""
+    is_read: bool = False
+    """Whether the list was ever read."""
+    unread: str = UNREAD
+    """Why the list was never read completely; empty once it was."""
+    followed_since_s: float | None = None
+    """Monotonic time since which changes of the list are reported; None while they are not."""
+    capped: Assignments = field(default_factory=dict)
+    """Assignments of the pods whose caps are judged, by UID: those that the sentry may stop or
+    reports, and `departed`."""
+    terms: Mapping[str, CapTerms] = field(default_factory=dict)
+    """Terms of `capped`, by UID."""
+    poll_s: float = inf
+    """Shortest poll interval of pods by Sentry that may be stopped; `inf` without such pods. Pods
+    by Sidecar are polled by their sidecars."""
+    departed: frozenset[str] = frozenset()
+    """UIDs of `capped` that left the list and still hold memory. Their last assignment counts: a
+    pod that is deleted by force leaves the list, and runs on for its grace period without a kubelet
+    that would start its sidecar again."""
+    holders: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """UIDs of `capped` that hold memory, by GPU, from the GPU's last process list."""
+
+    def with_list(self, report: AssignmentsSeen, now_s: float) -> NodeAssignments:
+        """Return the value after a list; an entry without readable terms counts as missing."""
+        listed = {comparable_uid(uid): one for uid, one in report.assignments.items()}
+        if report.complete:
+            since_s = now_s if self.followed_since_s is None else self.followed_since_s
+            followed = replace(
+                self, unread="", followed_since_s=since_s if report.watched else None
+            )
+        else:
+            listed = keep_last_entries(listed, self.listed)
+            followed = self.without_watch(MALFORMED)
+        held = frozenset[str]().union(*self.holders.values())
+        departed = held - {uid for uid, one in listed.items() if one.terms}
+        kept = {uid: one for uid, one in self.capped.items() if uid in departed}
+        capped = kept | {uid: one for uid, one in listed.items() if _is_judged(one.terms)}
+        names = {uid: one.pod for uid, one in listed.items()}
+        return _with_capped(
+            replace(followed, listed=listed, names=names, is_read=True), capped, departed
+        )
+
+    def without_watch(self, why: str) -> NodeAssignments:
+        """Return the value if changes of the list cannot be reported for now."""
+        unread = self.unread and f"{UNREAD}: {why}"
+        return replace(self, unread=unread, followed_since_s=None)
+
+    def after_scan(self, lists: Mapping[str, tuple[GpuProcess, ...]]) -> NodeAssignments:
+        """Return the value after a scan: pods that left the list go once they hold no memory.
+
+        A GPU without a process list in this scan keeps its holders.
+        """
+        found = {
+            gpu: frozenset(one.owner.place.pod for one in processes if one.owner is not None)
+            & self.capped.keys()
+            for gpu, processes in lists.items()
+        }
+        scanned = replace(self, holders={**self.holders, **found})
+        departed = self.departed & frozenset[str]().union(*scanned.holders.values())
+        if departed == self.departed:
+            return scanned
+        ended = self.departed - departed
+        capped = {uid: one for uid, one in self.capped.items() if uid not in ended}
+        return _with_capped(scanned, capped, departed)
+
+
+def covers_gpu(assignment: Assignment, gpu: str) -> bool:
+    """Return True if an assignment gives this GPU to its pod."""
+    return gpu in assignment.uuids or EVERY_GPU in assignment.uuids
+
+
+def keep_last_entries(read: Assignments, before: Assignments) -> Assignments:
+    """Return a malformed list, completed from the one before.
+
+    | of a pod, the malformed list has | its entry is |
+    | --- | --- |
+    | GPUs and terms | as read |
+    | GPUs, and terms that cannot be read | as read, with the terms that it had before |
+    | nothing | the one before: its line may be malformed |
+
+    Pods that ended keep their entries until a list is complete, so the last `MOST_KEPT` count.
+    """
+    missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
+    return {uid: before[uid] for uid in missing} | {
+        uid: replace(one, terms=before[uid].terms) if one.terms is None and uid in before else one
+        for uid, one in read.items()
+    }
+
+
+def _with_capped(
+    assignments: NodeAssignments, capped: Assignments, departed: frozenset[str]
+) -> NodeAssignments:
+    """Return the value with other pods to judge, and what is derived from them."""
+    return replace(
+        assignments,
+        capped=capped,
+        terms={uid: one.terms for uid, one in capped.items() if one.terms},
+        poll_s=min(map(_poll_s, capped.values()), default=inf),
+        departed=departed & capped.keys(),
+    )
+
+
+def _is_judged(terms: CapTerms | None) -> bool:
+    return terms is not None and (terms.enforce or terms.reports)
+
+
+def _poll_s(assignment: Assignment) -> float:
+    """Return the poll interval of a pod by Sentry that may be stopped, `inf` for any other pod.
+
+    It is the delay without the confirmation, at least half of the delay.
+    """
+    terms = assignment.terms
+    if terms is None or not terms.enforce or terms.by is not EnforceBy.SENTRY:
+        return inf
+    return max(terms.delay_s / 2, terms.delay_s - CONFIRMING_S)
