@@ -142,7 +142,7 @@ OF_KUBECTL: Final = frozenset(
     ("--as", "--as-group", "--as-uid", "--as-user-extra", "--context", "--kubeconfig")
 ) | {"-n", "--namespace", "--request-timeout"}
 """Options of `cluster_options`, each with a value."""
-ANSWER_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 """A person waits; a list of all nodes may take a while."""
 _IDENTITY: Final = f"{__name__}.identity"
 """Where a command keeps who asks, in click's `meta`."""
@@ -242,13 +242,14 @@ def reach(
     Raises NoCluster where none is known, and WrongInput where one is named that cannot be used.
     """
     # Imported here: the client would slow down every --help.
-    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
+    from webhook.adapters.kube.connection import connect  # noqa: PLC0415
+    from webhook.adapters.kube.errors import NoClusterError  # noqa: PLC0415
 
     running = click.get_current_context(silent=True)
     identity = Identity(**(running.meta.get(_IDENTITY, {}) if running else {}))
     try:
         kube = connect(
-            kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, identity=identity
+            kubeconfig, context=context, tries=tries, timeout_s=TIMEOUT_S, identity=identity
         )
     except NoClusterError as error:
         raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
@@ -284,7 +285,7 @@ def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> 
     """Return the names that begin so; see `names_of`."""
 
     def read() -> list[str]:
-        from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as in `reach`
+        from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as in `reach`
 
         with context.scope(cleanup=False):
             typed = (context.params.get(name) for name in ("kubeconfig", "context", "namespace"))
@@ -300,7 +301,7 @@ def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> 
 
 def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     def read() -> list[str]:
-        from webhook.adapters.kube.kubeconfig import Kubeconfig  # noqa: PLC0415 - as in `reach`
+        from webhook.adapters.kube.connection import Kubeconfig  # noqa: PLC0415 - as in `reach`
 
         return Kubeconfig(context.params.get("kubeconfig")).contexts()
 

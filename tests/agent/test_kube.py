@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.api_server import write_kubeconfig
 from tests.support.cluster_programs import free_port
-from webhook.adapters.kube import client as adapter
-from webhook.adapters.kube.client import KubeError, NoClusterError, connect
+from webhook.adapters.kube import client, transport
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError, NoClusterError
 
 NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": [1]}}
 
@@ -19,7 +20,7 @@ NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": 
 @pytest.fixture(autouse=True)
 def _pauses(monkeypatch):
     """Keep pauses, but not their length."""
-    monkeypatch.setattr(adapter, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(transport, "_FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_denial_is_not_retried_and_says_what_to_do(code, hint, kube, api_serve
 
 def test_an_overloaded_server_s_own_pause_is_kept_within_reason(kube, api_server, monkeypatch):
     pauses = []
-    monkeypatch.setattr(adapter.time, "sleep", pauses.append)
+    monkeypatch.setattr(transport.time, "sleep", pauses.append)
     busy = [failing(429, **{"Retry-After": text}) for text in ("1", "3600", "soon")]
     api_server.answers = [*busy[:2], (200, NODE)]
     kube.node("n")
@@ -100,12 +101,12 @@ def test_an_answer_that_is_no_object_is_a_failure_with_a_sentence(body, kube, ap
 @pytest.mark.parametrize("listens", [False, True], ids=["it does not exist", "it never answers"])
 def test_a_server_that_is_silent_is_tried_three_times(tmp_path, monkeypatch, listens):
     pauses = []
-    monkeypatch.setattr(adapter.time, "sleep", pauses.append)
+    monkeypatch.setattr(transport.time, "sleep", pauses.append)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1] if listens else free_port()
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(KubeError, match=f"{url} does not answer") as caught:
-            connect(write_kubeconfig(tmp_path / "k", url), answer_s=0.1).node("n")
+            connect(write_kubeconfig(tmp_path / "k", url), timeout_s=0.1).node("n")
     assert (caught.value.code, caught.value.retryable) == (0, True)
     assert pauses == [0.01, 0.02]
 
@@ -214,7 +215,7 @@ def test_a_watch_that_goes_silent_ends_by_itself(kube, api_server, monkeypatch):
         yield event("ADDED", NODE)
         over.wait(60)
 
-    monkeypatch.setattr(adapter, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.1)
     api_server.fails("watch=true", (200, events()))
     with pytest.raises(KubeError, match=r"broke off|does not answer"):
         list(kube.watch(NODES, lasting_s=0.1))

@@ -72,7 +72,7 @@ def _measured(gpus: int) -> list[float]:
             return event("MODIFIED", json.dumps(api.put(NODE, api.objects[NODE])))
 
         def heard(line):
-            turn(NodeSeen(client._event(line, whole=True)[1]))
+            turn(NodeSeen(client._read_event(line, complete=True)[1]))
 
         def a_list(data):
             turn(AssignmentsSeen(read_assignments(data)[0]))
@@ -136,7 +136,7 @@ def _asked_in_an_hour() -> Counter:
         wait(float(request.query["timeoutSeconds"]))
 
     quiet.fails("watch=", watch, forever=True)
-    one = Collection(kube=quiet.kube(), path="/api/v1/nodes", keep=lambda node: node, name="n")
+    one = Collection(kube=quiet.kube(), path="/api/v1/nodes", project=lambda node: node, name="n")
     with contextlib.suppress(_OverError):
         follow(one, lambda _: None, watch_s=WATCH_S, clock=lambda: now_s, sleep=wait)
     asked = Counter("watch" if "watch" in request.query else "read" for request in quiet.asked)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.pods import a_pod
-from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.connection import connect
 from webhook.core.placement.pod_state import read_pod_state
 
 PODS, POD_BYTES = 5000, 7 * 2**10

@@ -62,13 +62,13 @@ class Replica:
 
     def hear_pod(self, line: bytearray) -> None:
         """Take a line of the watch of pods."""
-        kind, thing = client._event(line, whole=True)
-        self.tracker._on_pod(kind, self.api.pods.keep(thing))
+        kind, thing = client._read_event(line, complete=True)
+        self.tracker._on_pod(kind, self.api.pods.project(thing))
 
     def hear_node(self, line: bytearray) -> None:
         """Take a line of the watch of nodes."""
-        kind, thing = client._event(line, whole=True)
-        self.tracker._on_node(kind, self.api.nodes.keep(thing))
+        kind, thing = client._read_event(line, complete=True)
+        self.tracker._on_node(kind, self.api.nodes.project(thing))
 
     def bind(self, binding: Binding):
         """Decide a binding."""

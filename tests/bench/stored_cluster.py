@@ -15,7 +15,7 @@ import jsonpatch
 
 from tests.support.api_server import ApiServer, Denied
 from tests.support.pods import a_pod, a_request
-from webhook.adapters.kube.reading import free_at_once
+from webhook.adapters.kube.bounded_json import return_freed_memory
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.node.inventory import Inventory, TrackedGpu
@@ -40,7 +40,7 @@ class StoredCluster(ApiServer):
     def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
         """Have so many; the last ones `waiting` were bound without a GPU."""
         super().__init__()
-        free_at_once()  # as `connect` does
+        return_freed_memory()  # as `connect` does
         self.answers = [self._made]
         self.nodes, self.pods, self.waiting = nodes, pods, waiting
         self.gpus = [

@@ -21,7 +21,8 @@ from tests.support.server_process import running
 from webhook import names
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.certificates import CertificatesApi
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.events import Events, node_reference
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.adapters.kube.registration import RegistrationApi

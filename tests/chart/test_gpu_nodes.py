@@ -18,7 +18,8 @@ from tests.support.charts import one
 from tests.support.control_planes import Api, ApiError, wait_until
 from webhook import names
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
 from webhook.core.kinds.nodes import (
     MOST_PODS,

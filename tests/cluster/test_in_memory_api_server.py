@@ -11,7 +11,8 @@ from tests.support.api_server import ApiServer
 from tests.support.cluster_programs import free_port
 from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import ANY
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/scripted/pods"
@@ -95,7 +96,7 @@ def _config_maps(script, kube):
     does("replace another uid", lambda: kube.replace(one, a_map("one") | {"metadata": other}))
     does("replace what is not there", lambda: kube.replace(f"{MAPS}/none", a_map("none")))
     does("patch what is not there", lambda: kube.merge(f"{MAPS}/none", {"data": {}}))
-    does("a dry run", lambda: kube.try_create(MAPS, a_map("dry", d="1"))[0])
+    does("a dry run", lambda: kube.dry_run_create(MAPS, a_map("dry", d="1"))[0])
     does("which stores nothing", lambda: kube.find(f"{MAPS}/dry"))
     does("delete another uid", lambda: kube.delete(one, uid="none"))
     does("delete another version", lambda: kube.delete(one, version="1"))

@@ -100,7 +100,7 @@ def test_tests_have_one_api_server_in_memory():
         if isinstance(node, ast.ClassDef)
         if any(re.search(r"Kube$|HTTPRequestHandler$", ast.unparse(base)) for base in node.bases)
         or re.search(r"Kube$|Fake", node.name)
-        or {"list_cached", "list_rows", "patch_node", "find_kept"}
+        or {"list_cached", "list_rows", "patch_node", "find_projected"}
         & {getattr(one, "name", "") for one in node.body}
     ]
     assert found == []

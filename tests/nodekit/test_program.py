@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.nodekit import program
 from webhook.nodekit.program import Inbox, NewContainerNeededError, NotStartedError, run_program
 

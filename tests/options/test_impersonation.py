@@ -11,7 +11,8 @@ import pytest
 from tests.support.api_server import write_kubeconfig
 from tests.support.cluster_programs import find_binary
 from tests.support.run_command import runner
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.impersonation import Identity
 from webhook.cli.main import main
 from webhook.options import OF_KUBECTL, _limit
@@ -183,8 +184,9 @@ def test_a_limit_bounds_the_whole_answer(api_server, piece, command):
 
 THINGS = "/api/v1/configmaps"
 ASKS = {
-    "find": (THINGS,), "text": (THINGS, 9), "list_all": (THINGS, str), "list_cached": (THINGS, str),
-    "create": (THINGS, {}), "try_create": (THINGS, {}), "delete": (THINGS,),
+    "find": (THINGS,), "read_text": (THINGS, 9), "list_all": (THINGS, str),
+    "list_cached": (THINGS, str),
+    "create": (THINGS, {}), "dry_run_create": (THINGS, {}), "delete": (THINGS,),
 }  # fmt: skip
 
 

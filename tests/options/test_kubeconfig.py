@@ -13,7 +13,8 @@ import pytest
 from certs import create, load_into
 from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.run_command import runner
-from webhook.adapters.kube.client import NoClusterError, connect
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import NoClusterError
 from webhook.cli.main import main
 
 

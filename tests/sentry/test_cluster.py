@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.connection import connect
 from webhook.core.node.events import EventReason
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.actions import cap_report

@@ -19,7 +19,7 @@ from tests.sentry.worlds import OTHER
 from tests.support.cluster_programs import wait_until
 from webhook.adapters import plain_http
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.policy.values import EnforceBy

@@ -12,7 +12,7 @@ from tests.support.api_server import ApiServer
 from tests.support.pods import A100, a_pod, a_policy, a_review, a_rule
 from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube import namespaces
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.namespaces import PATH
 from webhook.core.admission.decide import Phase
@@ -69,11 +69,11 @@ class Replica:
         return begins is not None
 
     def lists(self, *found, watched=True):
-        things = [self.followed._collection.keep(one) for one in found]
+        things = [self.followed._collection.project(one) for one in found]
         self.followed.on_report(Listed(things, watched))
 
     def hears(self, kind, found):
-        self.followed.on_report(Changed(kind, self.followed._collection.keep(found)))
+        self.followed.on_report(Changed(kind, self.followed._collection.project(found)))
 
     def reports(self, to, *reports):
         for report in reports:
@@ -303,7 +303,7 @@ def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
     assert replica.followed is not first
     assert replica.known == Cluster(Rollout.OBSERVE)
     # The one before goes on, for requests that were read under its policy.
-    changed = first._collection.keep(a_namespace(tier="staff"))
+    changed = first._collection.project(a_namespace(tier="staff"))
     first.on_report(Changed("MODIFIED", changed))
     assert replica.cache.known_for(ASKS).labels_of("team-a") == {"tier": "staff"}
     replica.lists(a_namespace(tier="intern", zone="a"))

@@ -26,7 +26,7 @@ from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_request, a_review
 from tests.support.recorded_log import RecordedLog
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
 from webhook.core.admission.decide import Phase
@@ -58,7 +58,7 @@ class Api(ApiServer):
     def stored(self):
         """Return what is stored, by namespace and workload."""
         objects = [one for path, one in self.objects.items() if "/vramhistories/" in path]
-        found = map(self.histories.all.keep, objects)
+        found = map(self.histories.all.project, objects)
         return {_key(one.history): one for one in found}
 
     @property

@@ -13,6 +13,6 @@ def api_server(tmp_path):
 
 @pytest.fixture
 def kube(api_server):
-    from webhook.adapters.kube.client import connect  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.connection import connect  # noqa: PLC0415 - as above
 
     return connect(api_server.kubeconfig, tries=1)

@@ -7,7 +7,8 @@ import time
 from typing import Any, Final, NoReturn
 
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import LONGEST_PAUSE_S
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 
 from webhook import __version__
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import Kube, KubeError, connect
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.node_watch import read_assigned, slices_of
 from webhook.adapters.nvml import Nvml
 from webhook.agent.loop import Agent

@@ -213,7 +213,7 @@ def agent_command(
 
 def _once(settings: AgentSettings, *, tags: bool) -> None:
     """Scan and patch once; notes go to standard error, what is or would be patched to output."""
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
     found = scan_once(settings)

@@ -141,7 +141,8 @@ def serve_command(
         raise click.UsageError("certificates are in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
-    from webhook.adapters.kube.client import KubeError, connect  # noqa: PLC0415
+    from webhook.adapters.kube.connection import connect  # noqa: PLC0415
+    from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415
     from webhook.adapters.kube.registration import RegistrationApi  # noqa: PLC0415
     from webhook.server.certificates import FolderKeeper, SecretKeeper  # noqa: PLC0415
     from webhook.server.registration import SETTLE_S, Registration  # noqa: PLC0415
@@ -161,7 +162,7 @@ def serve_command(
         if kube and cert_secret:
             webhook_configuration = webhook_configuration or WEBHOOK_CONFIGURATION
             cluster = CertificatesApi(
-                kube.with_patience(1),
+                kube.with_retries(1),
                 *cert_secret,
                 (webhook_configuration,),
                 documentation_url=documentation_url,
@@ -172,7 +173,7 @@ def serve_command(
             folder = cert_dir or context.with_resource(_temporary_folder())
             keeper = partial(FolderKeeper, folder, _names(host, cert_name), key=key)
         if kube and webhook_configuration:
-            api = RegistrationApi(kube.with_patience(1), webhook_configuration)
+            api = RegistrationApi(kube.with_retries(1), webhook_configuration)
             settle_s = min(SETTLE_S, ca_overlap)
             registration = partial(Registration, api, settle_s=settle_s)
         settings = ServerSettings(

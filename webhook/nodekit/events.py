@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import Json, Kube, KubeError, joined
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.events import EventReason
 from webhook.core.node.patching import Allowance
@@ -152,7 +154,7 @@ class EventWriter:
         at = datetime.fromtimestamp(self._kube.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         conditions = [condition | {"lastTransitionTime": at}]
         body = {"metadata": {"uid": pod["uid"]}, "status": {"conditions": conditions}}
-        path = joined("namespaces", pod["namespace"], "pods", pod["name"], "status")
+        path = core_path("namespaces", pod["namespace"], "pods", pod["name"], "status")
         try:
             # Conditions are merged by their type (PodStatus in the API's types.go).
             self._kube.patch(path, body)

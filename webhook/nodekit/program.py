@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.client import Kube, KubeError, connect
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import ScannedGpu

@@ -20,7 +20,8 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from webhook.adapters.kube.client import Json, Kube
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.namespaces import PATH, labelled
 from webhook.core.nvidia.device_plugin import MIXED_STRATEGY_LABEL, read_mig_profiles
@@ -73,9 +74,9 @@ class ClusterCache:
         self._has_known_labels = False
         # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
         path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
-        classes = Collection(kube=kube, path=path, keep=_name_of, name=name)
+        classes = Collection(kube=kube, path=path, project=_name_of, name=name)
         mixed = ",".join(f"{key}={value}" for key, value in MIXED_STRATEGY_LABEL.items())
-        nodes = Collection(kube=kube, path="/api/v1/nodes", keep=_slices_of, labels=mixed)
+        nodes = Collection(kube=kube, path="/api/v1/nodes", project=_slices_of, labels=mixed)
         self.classes = self._mirror("RuntimeClasses", classes, self._use_classes)
         self.nodes = self._mirror("nodes with slices", nodes, self._use_nodes)
 
@@ -134,7 +135,7 @@ class ClusterCache:
         if not wanted:
             self._use_labels(None, wanted, {})
             return None
-        followed = Collection(kube=self._kube, path=PATH, keep=partial(labelled, wanted=wanted))
+        followed = Collection(kube=self._kube, path=PATH, project=partial(labelled, wanted=wanted))
         self._latest = mirror = self._mirror(
             "namespaces", followed, lambda found: self._use_labels(mirror, wanted, found)
         )

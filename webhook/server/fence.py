@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.fence import FenceApi
 from webhook.core.policy.fence import fence_data, seal_age_s, sealed
 from webhook.core.policy.values import Policy, Rollout

@@ -17,7 +17,8 @@ from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from typing import Any, Final
 
-from webhook.adapters.kube.client import Json, KubeError
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
 from webhook.core.kinds.endings import Ending, read_ending, run_of

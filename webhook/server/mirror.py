@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Final, Generic, TypeVar
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
 from webhook.server.log import JsonLog
 

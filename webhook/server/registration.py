@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.registration import Registered, RegistrationApi
 from webhook.server.bind_path import BindPath, is_bind_path
 from webhook.server.log import JsonLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.api_server import ApiServer
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Failed
 
 A_MINUTE = 60.0

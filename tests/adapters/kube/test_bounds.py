@@ -18,23 +18,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import ApiServer
-from webhook.adapters.kube import client, reading
-from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube import bounded_json, client, transport
+from webhook.adapters.kube.bounded_json import (
+    LargeAnswerLock,
+    ListReader,
+    MalformedError,
+    split_lines,
+)
+from webhook.adapters.kube.connection import connect
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Collection, Listed, follow
-from webhook.adapters.kube.reading import ListReader, MalformedError, ReadLock, lines
 from webhook.core.placement.pod_state import read_pod_state
 
 THINGS = "/api/v1/things"
-PAGE_BYTES, MOST_BYTES, LARGE_BYTES = 20_000, 40_000, 10_000
+PAGE_BYTES, MAX_OBJECT_BYTES, LARGE_BYTES = 20_000, 40_000, 10_000
 
 
 @pytest.fixture
 def _small(monkeypatch):
     """Make bounds that small objects reach."""
     monkeypatch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
-    monkeypatch.setattr(client, "MOST_BYTES", MOST_BYTES)
-    monkeypatch.setattr(client, "_PART_BYTES", 1000)
-    monkeypatch.setattr(reading, "LARGE_BYTES", LARGE_BYTES)
+    for module in (client, transport):
+        monkeypatch.setattr(module, "MAX_OBJECT_BYTES", MAX_OBJECT_BYTES)
+    monkeypatch.setattr(transport, "_PART_BYTES", 1000)
+    monkeypatch.setattr(bounded_json, "LARGE_BYTES", LARGE_BYTES)
 
 
 def an_object(name, size=0, version="5"):
@@ -151,7 +158,7 @@ def test_an_answer_that_takes_too_long_says_so(silence, api_server, begins):
 
     api_server.fails("GET", slow, forever=True)
     with pytest.raises(KubeError) as caught:
-        connect(api_server.kubeconfig, tries=1, answer_s=0.2).list_all(THINGS, name_of)
+        connect(api_server.kubeconfig, tries=1, timeout_s=0.2).list_all(THINGS, name_of)
     assert caught.value.slow
 
 
@@ -170,7 +177,7 @@ def test_whatever_the_sizes_are_each_object_is_listed_once_and_in_order(sizes):
     store = Store(*sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
-        patch.setattr(client, "MOST_BYTES", MOST_BYTES)
+        patch.setattr(client, "MAX_OBJECT_BYTES", MAX_OBJECT_BYTES)
         assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
     # Each object can spoil one page, and each page that is read has one object at least.
     assert len(store.limits) <= 2 * len(sizes) + 1
@@ -198,16 +205,16 @@ def test_one_object_of_a_page_at_a_time_is_in_memory(monkeypatch):
         return made
 
     decode = json.JSONDecoder(object_pairs_hook=an_item).raw_decode
-    monkeypatch.setattr(reading, "_decode", decode)
+    monkeypatch.setattr(bounded_json, "_decode", decode)
     reader = ListReader(len)
     reader.read(written({"items": [{"a": number} for number in range(5)]}).decode())
-    assert (reader.kept, beside) == ([1] * 5, [0] * 5)
+    assert (reader.projected, beside) == ([1] * 5, [0] * 5)
 
 
 def test_a_list_of_one_that_is_many_is_a_failure(monkeypatch):
     """Else what an API server adds that ignores `limit` would be lost."""
     monkeypatch.setattr(client, "PAGE_BYTES", 300)
-    monkeypatch.setattr(client, "MOST_BYTES", 1000)
+    monkeypatch.setattr(client, "MAX_OBJECT_BYTES", 1000)
     things = [an_object(f"o{number}", 100) for number in range(9)]
     kube = serving((200, {"metadata": {"continue": "x"}, "items": things}))
     with pytest.raises(KubeError, match="broke off: more than one object"):
@@ -221,8 +228,8 @@ def test_a_list_is_read_whatever_the_order_and_the_spaces():
     for text in (WHOLE, json.dumps(json.loads(WHOLE), indent=1)):
         reader = ListReader(lambda thing: thing["a"])
         reader.read(text)
-        assert reader.kept == [1, 2]
-        assert reader.rest == {"metadata": {"resourceVersion": "1"}, "kind": "L"}
+        assert reader.projected == [1, 2]
+        assert reader.other_members == {"metadata": {"resourceVersion": "1"}, "kind": "L"}
 
 
 @pytest.mark.parametrize("end", range(len(WHOLE)))
@@ -249,7 +256,7 @@ def test_a_bug_in_what_is_kept_is_no_failure_of_the_api_server():
     with pytest.raises(ValueError, match="a bug"):
         kube.list_all(THINGS, keep)
     with pytest.raises(ValueError, match="a bug"):
-        kube.find_kept(THINGS, keep)
+        kube.find_projected(THINGS, keep)
 
 
 # Single answers
@@ -261,7 +268,7 @@ def test_an_answer_that_is_too_large_is_a_failure_and_the_next_is_read():
     with pytest.raises(KubeError, match=r"answers with more than 40000 bytes") as caught:
         kube.read(THINGS)
     assert caught.value.code == 0
-    assert kube.find_kept(THINGS, name_of) == "b"
+    assert kube.find_projected(THINGS, name_of) == "b"
 
 
 def test_what_an_api_server_says_of_a_failure_is_cut():
@@ -276,10 +283,10 @@ def test_what_an_api_server_says_of_a_failure_is_cut():
 @pytest.mark.usefixtures("_small")
 def test_what_is_large_is_read_without_a_copy_of_it(monkeypatch):
     sizes = []
-    loads = reading.orjson.loads
-    monkeypatch.setattr(reading.orjson, "loads", lambda data: sizes.append(1) or loads(data))
+    loads = bounded_json.orjson.loads
+    monkeypatch.setattr(bounded_json.orjson, "loads", lambda data: sizes.append(1) or loads(data))
     small, large = an_object("a", 100), an_object("b", LARGE_BYTES)
-    assert [reading.read_object(written(one)) for one in (small, large)] == [small, large]
+    assert [bounded_json.read_object(written(one)) for one in (small, large)] == [small, large]
     assert len(sizes) == 1
 
 
@@ -305,23 +312,23 @@ class AwaitedLock:
 @pytest.mark.usefixtures("_small")
 def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(monkeypatch):
     lock, inside, small = AwaitedLock(7), [], []
-    monkeypatch.setattr(reading, "_large", lock)
+    monkeypatch.setattr(bounded_json, "_large_answer_lock", lock)
 
     def answer(request):
         return 200, written(an_object("a", 0 if "small" in request.path else 30_000))
 
-    kube = serving(answer).with_patience(1, answer_s=60)
+    kube = serving(answer).with_retries(1, timeout_s=60)
 
     def keep(thing):
         inside.append(1)
-        small.append(kube.find_kept(THINGS + "/small", name_of))
+        small.append(kube.find_projected(THINGS + "/small", name_of))
         assert lock.all_wait.wait(60)
         assert len(inside) == 1
         inside.pop()
         return name_of(thing)
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: kube.find_kept(THINGS, keep), range(8)))
+        found = list(pool.map(lambda _: kube.find_projected(THINGS, keep), range(8)))
     assert (found, small) == (["a"] * 8, ["a"] * 8)
 
 
@@ -344,29 +351,29 @@ READ_BY_MANY = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from webhook.adapters.kube.client import connect
+from webhook.adapters.kube.connection import connect
 
 def resident_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
 
-kube = connect(Path(sys.argv[1]), answer_s=60)
+kube = connect(Path(sys.argv[1]), timeout_s=60)
 before_mib = resident_mib()
 with ThreadPoolExecutor(32) as pool:
-    list(pool.map(lambda _: kube.find_kept("/x", len), range(64)))
+    list(pool.map(lambda _: kube.find_projected("/x", len), range(64)))
     print(before_mib, resident_mib())
 """
 
 
 @pytest.mark.usefixtures("_small")
 def test_a_large_answer_waits_for_another_a_bounded_time():
-    with ReadLock(1) as first, ReadLock(0.01) as second:
+    with LargeAnswerLock(1) as first, LargeAnswerLock(0.01) as second:
         first.claim(LARGE_BYTES + 1)
         second.claim(LARGE_BYTES)
         with pytest.raises(TimeoutError, match="other large answers"):
             second.claim(LARGE_BYTES + 1)
-        first.leave()
+        first.release()
         second.claim(LARGE_BYTES + 1)
-    with ReadLock(0.01) as third:
+    with LargeAnswerLock(0.01) as third:
         third.claim(LARGE_BYTES + 1)
 
 
@@ -404,10 +411,10 @@ def test_an_event_that_is_too_large_and_does_not_say_of_what_ends_the_watch():
 def test_a_long_line_in_many_parts_costs_time_that_is_linear():
     """With a copy of what came before for each part it would be 400 GB, which nobody overlooks."""
     count = 200_000
-    with ReadLock(1) as lock:
-        found = list(lines((b"x" * 20 for _ in range(count)), 2**30, lock))
+    with LargeAnswerLock(1) as lock:
+        found = list(split_lines((b"x" * 20 for _ in range(count)), 2**30, lock))
         assert found == []
-        ((line, whole),) = lines([*[b"x" * 20] * count, b"\n"], 2**30, lock)
+        ((line, whole),) = split_lines([*[b"x" * 20] * count, b"\n"], 2**30, lock)
     assert (len(line), whole) == (20 * count, True)
 
 
@@ -415,8 +422,8 @@ def test_a_line_that_never_ends_is_forgotten_as_it_arrives():
     part = b"x" * 2**16
     tracemalloc.start()
     try:
-        with ReadLock(1) as lock:
-            assert list(lines((part for _ in range(1000)), 2**20, lock)) == []
+        with LargeAnswerLock(1) as lock:
+            assert list(split_lines((part for _ in range(1000)), 2**20, lock)) == []
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -432,7 +439,7 @@ def watched(events):
 def test_between_large_events_others_may_read():
     def events():
         yield an_event("ADDED", an_object("a", 30_000))
-        with ReadLock(60) as lock:
+        with LargeAnswerLock(60) as lock:
             lock.claim(LARGE_BYTES + 1)
         yield an_event("DELETED", an_object("b"))
 
@@ -474,5 +481,5 @@ def followed(kube, *, enough):
             raise Enough
 
     with pytest.raises(Enough):
-        follow(Collection(kube=kube, path=THINGS, keep=name_of), report, sleep=lambda _: None)
+        follow(Collection(kube=kube, path=THINGS, project=name_of), report, sleep=lambda _: None)
     return reported

@@ -30,7 +30,7 @@ def name_of(thing):
 def followed(script, report=None, spread=max, **of):
     """Follow to the script's end; return what was reported."""
     reported = []
-    collection = Collection(kube=script.kube(), path=THINGS, keep=name_of, **of)
+    collection = Collection(kube=script.kube(), path=THINGS, project=name_of, **of)
     with pytest.raises(Enough):
         follow(
             collection,
@@ -222,7 +222,9 @@ def test_pauses_differ_by_a_quarter():
     api, state = ApiServer(), random.getstate()
     api.fails("GET", 0, forever=True)
     with pytest.raises(Enough):
-        follow(Collection(kube=api.kube(), path=THINGS, keep=name_of), lambda _: None, sleep=sleep)
+        follow(
+            Collection(kube=api.kube(), path=THINGS, project=name_of), lambda _: None, sleep=sleep
+        )
     longest = slept[4:]
     assert min(longest) >= 0.75 * LONGEST_PAUSE_S
     assert max(longest) <= LONGEST_PAUSE_S
@@ -250,6 +252,6 @@ def test_whoever_gets_the_reports_may_end_it_by_raising_a_bug():
     def keep(_):
         raise ValueError("a bug")
 
-    collection = Collection(kube=Script([("5", "a")]).kube(), path=THINGS, keep=keep)
+    collection = Collection(kube=Script([("5", "a")]).kube(), path=THINGS, project=keep)
     with pytest.raises(ValueError, match="a bug"):
         follow(collection, report, sleep=lambda _: None)

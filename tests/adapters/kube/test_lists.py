@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
-from webhook.adapters.kube import reading
-from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube import bounded_json
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Collection, Failed, follow
 
 THINGS = "/api/v1/things"
@@ -75,7 +76,7 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
         return count
 
     decode = json.JSONDecoder(object_pairs_hook=an_object).raw_decode
-    monkeypatch.setattr(reading, "_decode", decode)
+    monkeypatch.setattr(bounded_json, "_decode", decode)
     api_server.fails("GET", *map(counting, pages()))
     assert len(kube.list_all(THINGS, name_of)) == MANY
     assert left == [0, 0, 0]
@@ -110,7 +111,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_reported(kube, api_server):
 
     api_server.answers = [page(0, 500, "a"), EXPIRED, page(0, 500, "b"), EXPIRED]
     with pytest.raises(Enough):
-        follow(Collection(kube=kube, path=THINGS, keep=name_of), report, sleep=pytest.fail)
+        follow(Collection(kube=kube, path=THINGS, project=name_of), report, sleep=pytest.fail)
 
 
 def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):
@@ -122,7 +123,7 @@ def as_it_is(found):
     return found
 
 
-@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_kept, keep=as_it_is)])
+@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_projected, project=as_it_is)])
 def test_an_object_is_found_or_none(kube, api_server, find):
     api_server.answers = [(200, {"a": 1}), (404, {}), (403, {"message": "no"})]
     assert find(kube, THINGS) == {"a": 1}

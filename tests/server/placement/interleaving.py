@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.api_server import ApiServer, merged
 from tests.support.pods import a_policy, a_rule
 from tests.support.recorded_log import RecordedLog
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
@@ -343,11 +343,11 @@ class World(ApiServer):
 
     @property
     def pods(self) -> dict[str, PodState]:
-        return self._stored(PODS, self._api.pods.keep)
+        return self._stored(PODS, self._api.pods.project)
 
     @property
     def nodes(self) -> dict[str, GpuNode]:
-        return self._stored(NODES, self._api.nodes.keep)
+        return self._stored(NODES, self._api.nodes.project)
 
     @property
     def lists(self) -> dict[str, Any]:
@@ -520,7 +520,7 @@ class Replica:
             return False
         kind, pod = self.due.popleft()
         self.version = pod["metadata"]["resourceVersion"]
-        self.tracker._on_pod(kind, self.api.pods.keep(pod))
+        self.tracker._on_pod(kind, self.api.pods.project(pod))
         return True
 
     def hear_node(self, name: str = "n0") -> None:

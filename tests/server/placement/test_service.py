@@ -56,7 +56,7 @@ def test_terms_are_those_of_the_policy_in_force_and_of_the_labels_for_which_it_a
             assert pod.admission.subject.pod_labels == {"queue": "night"}
             terms = service.binder._terms(pod)
             assert (terms.by, terms.grace_s) == (EnforceBy.SENTRY, grace_s)
-    watched = service._tracker.pods._collection.keep(server.objects[f"{PODS}/train"])
+    watched = service._tracker.pods._collection.project(server.objects[f"{PODS}/train"])
     assert watched == pod
 
 

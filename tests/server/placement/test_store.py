@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from webhook.adapters.kube import placement
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, StoredList
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
@@ -309,7 +309,7 @@ def test_a_watch_reports_what_changed_and_from_where_to_go_on(api, server):
     (kind, pod), bookmark = api.pods.watch(since, 60)
     now = version(server, f"{PODS}/other")
     assert (kind, pod["metadata"]["resourceVersion"]) == ("ADDED", now)
-    assert api.pods.keep(pod).name == "team/other"
+    assert api.pods.project(pod).name == "team/other"
     assert bookmark == ("BOOKMARK", {"metadata": {"resourceVersion": now}})
     assert f"resourceVersion={since}" in urls(server)[-1]
     assert "allowWatchBookmarks=true" in urls(server)[-1]

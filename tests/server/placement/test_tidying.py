@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from tests.support.recorded_log import RecordedLog
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.pod_state import PodState

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from tests.support.recorded_log import RecordedLog
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.nvidia.variables import DeviceNames

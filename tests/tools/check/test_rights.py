@@ -10,7 +10,7 @@ from tests.support.api_server import ApiServer, merged
 from tests.support.installations import DAEMON_SETS, HOOKS, SENTRY, SYSTEM, WEBHOOK
 from tests.tools.situations.checks import ENFORCE, installed, labelled
 from webhook import __version__
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.tools.check.table import GROUPS, CheckOutcome, run
 from webhook.tools.snapshot.installation import Installation
 

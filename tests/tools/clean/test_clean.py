@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from tests.support.run_command import runner
-from webhook.adapters.kube import client
+from webhook.adapters.kube import connection
 from webhook.cli.main import main
 
 SYSTEM = "vramwarden-system"
@@ -29,7 +29,7 @@ def api():
 
 
 def clean(api, *options):
-    with patch.object(client, "connect", lambda *_, **__: api.kube()):
+    with patch.object(connection, "connect", lambda *_, **__: api.kube()):
         done = runner().invoke(main, ["clean", *options], prog_name="vramwarden")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

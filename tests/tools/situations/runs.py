@@ -12,7 +12,7 @@ from tests.support.run_command import runner
 from tests.tools.situations.bound import ROWS
 from tests.tools.situations.scenes import TEAM, Situation, has_role_view
 from webhook import __version__
-from webhook.adapters.kube import client
+from webhook.adapters.kube import connection
 from webhook.cli.main import main
 
 COMMANDS = ("explain", "check", "top", "report")
@@ -34,7 +34,7 @@ def arguments(command: str, situation: Situation) -> list[str]:
 
 def run(api: ApiServer, words: list[str]) -> tuple[str, int]:
     """Return what a command writes on both streams, and its exit code."""
-    with patch.object(client, "connect", lambda *_, **__: api.kube()):
+    with patch.object(connection, "connect", lambda *_, **__: api.kube()):
         done = runner().invoke(main, words, prog_name="vramwarden", env={"COLUMNS": "150"})
     crash = done.exception
     if crash and not isinstance(crash, SystemExit):

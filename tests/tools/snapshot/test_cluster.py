@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from tests.support.clusters import a_node, a_pod, ago
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.tools.snapshot.cluster import ClusterSnapshot
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod

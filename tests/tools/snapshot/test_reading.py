@@ -16,7 +16,7 @@ from tests.support.clusters import (
 )
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from webhook.adapters.kube import client
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.simulate.read import TodayObjects, read_cluster
 from webhook.tools.snapshot.reading import (
@@ -58,7 +58,7 @@ def test_an_object_that_shows_nothing_yet_is_left_out(api):
 
 
 def test_a_list_that_is_too_large_for_one_answer_is_read_in_pages(api, monkeypatch):
-    monkeypatch.setattr(client, "MOST_AT_ONCE_BYTES", 1000)
+    monkeypatch.setattr(client, "MAX_SINGLE_ANSWER_BYTES", 1000)
     cluster = a_cluster(many_nodes(60, gpus=1, pods=1))
     api = cluster.stored_in(ApiServer())
     assert read_gpu_nodes(api.kube()) == list(cluster.figures)

@@ -15,7 +15,9 @@ from typing import Final
 from urllib.parse import quote
 
 from certs import Advance, Bundle, CertificatesError, Configuration, Publish, Replica, SetAction
-from webhook.adapters.kube.client import Json, Kube, KubeError, joined
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Collection
 from webhook.core.documentation import Page
 
@@ -74,7 +76,7 @@ class CertificatesApi:
         self.namespace = namespace
         self.name = name
         self._configurations = tuple(configurations)
-        self._secrets = joined("namespaces", namespace, "secrets")
+        self._secrets = core_path("namespaces", namespace, "secrets")
         self.is_unanswered = False
         """A request got no answer, or failed because a right is missing."""
         self.title = f"Secret {namespace}/{name}"
@@ -188,7 +190,8 @@ class CertificatesApi:
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self.name), *paths)
         return tuple(
-            Collection(kube=self._kube, path=path, keep=_nothing, name=name) for path, name in named
+            Collection(kube=self._kube, path=path, project=_nothing, name=name)
+            for path, name in named
         )
 
     @contextmanager
@@ -227,7 +230,7 @@ class CertificatesApi:
             raise self._failure(f"{title} (patch)", error) from error
 
     def _failure(self, where: str, error: KubeError) -> Exception:
-        self.is_unanswered |= error.is_no_answer
+        self.is_unanswered |= error.is_inconclusive
         if error.conflict:
             return ConflictError(where)
         if error.code in {401, 403}:

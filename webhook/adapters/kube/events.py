@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Json, Kube, KubeError
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.node.patching import Allowance
 
 Key = tuple[str, str, str]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.certificates import LABELS
-from webhook.adapters.kube.client import Json, Kube, joined
+from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.follow import Collection
 
 CONFIG_MAP: Final = "vramwarden-fence"
@@ -19,7 +20,7 @@ class FenceApi:
     def __init__(self, kube: Kube, namespace: str) -> None:
         self._kube = kube
         self.now_s = kube.now_s
-        self._config_maps = joined("namespaces", namespace, "configmaps")
+        self._config_maps = core_path("namespaces", namespace, "configmaps")
 
     def read(self) -> Json | None:
         """Read the ConfigMap; None where it does not exist."""
@@ -42,5 +43,5 @@ class FenceApi:
     def followed(self) -> Collection[None]:
         """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
         return Collection(
-            kube=self._kube, path=self._config_maps, keep=lambda _found: None, name=CONFIG_MAP
+            kube=self._kube, path=self._config_maps, project=lambda _found: None, name=CONFIG_MAP
         )

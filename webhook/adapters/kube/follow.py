@@ -12,7 +12,9 @@ from random import SystemRandom
 from typing import Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Json, Kube, KubeError
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube
+from webhook.adapters.kube.errors import KubeError
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class Failed:
     """Nothing can be reported for now; `Listed` follows as soon as something can."""
 
     error: Exception
-    """A KubeError; anything else is a bug, in `Collection.keep` or in whoever gets the reports."""
+    """A KubeError, or any other exception for a bug in `Collection.project` or in `report`."""
 
 
 Report = Listed[T] | Changed[T] | Failed
@@ -78,7 +80,7 @@ class Collection(Generic[T]):
     kube: Kube
     path: str
     """The collection's, as `/api/v1/nodes`, also where one object is named."""
-    keep: Callable[[Json], T]
+    project: Callable[[Json], T]
     """What is kept of each object; the rest of it is freed at once."""
     labels: str = ""
     name: str = ""
@@ -88,9 +90,9 @@ class Collection(Generic[T]):
     def read(self) -> tuple[list[T], str]:
         """Return all objects that exist now, and the version from which to watch."""
         if not self.name:
-            return self.kube.list_versioned(self.path, self.keep, **self._selected())
+            return self.kube.list_versioned(self.path, self.project, **self._selected())
         found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
-        return ([self.keep(found)], _version(found)) if found else ([], ANY)
+        return ([self.project(found)], _version(found)) if found else ([], ANY)
 
     def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
         """Begin to watch; see `Kube.watch`."""
@@ -145,7 +147,7 @@ def follow(
             for kind, thing in events:
                 silent, version = False, _version(thing)
                 if kind != "BOOKMARK":
-                    report(Changed(kind, collection.keep(thing)))
+                    report(Changed(kind, collection.project(thing)))
                 del thing  # it may be large, and the next event a minute away
         except KubeError as error:
             asked_s = min(error.retry_after_s, LONGEST_ASKED_S)

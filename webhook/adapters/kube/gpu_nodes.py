@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node, write_gpu_node
 from webhook.core.node.sharing import is_advertised
 from webhook.core.node.state import labels_of, read_inventory
@@ -38,7 +39,7 @@ class OwnNode:
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
-    node = kube.read(joined("nodes", name), resourceVersion="0")
+    node = kube.read(core_path("nodes", name), resourceVersion="0")
     why, is_shared = why_closed(node), is_advertised(node)
     return OwnNode(
         str(node["metadata"].get("uid") or ""),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Json, Kube
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.gpu_nodes import read_figures
 from webhook.core.kinds.histories import History, history_name, read_history, write_history
@@ -35,7 +36,7 @@ class HistoriesApi:
     def __init__(self, kube: Kube) -> None:
         """Send no request yet."""
         self._kube = kube
-        self.all = Collection(kube=kube, path=_collection(), keep=_keep)
+        self.all = Collection(kube=kube, path=_collection(), project=_keep)
         """Those of all namespaces, for `follow`; None for one that does not say whose it is."""
 
     def now_s(self) -> float:

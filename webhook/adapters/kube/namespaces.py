@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from webhook.adapters.kube.client import Json, Kube, joined
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube, core_path
 
 Labelled = tuple[str, Mapping[str, str] | None]
 
-PATH: Final = joined("namespaces")
+PATH: Final = core_path("namespaces")
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -33,5 +34,5 @@ def read_labels(
     """Return the wanted labels of a namespace, or of each for ""; raises KubeError."""
     if not namespace:
         return dict(kube.list_all(PATH, lambda found: labelled(found, wanted)))
-    found = kube.find(joined("namespaces", namespace))
+    found = kube.find(core_path("namespaces", namespace))
     return dict([labelled(found, wanted)] if found else [])

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.placement.assignment_codec import (
@@ -110,7 +111,7 @@ class SlicesUnread:
 def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], object]) -> None:
     """Report the node, each change of it, and each failure, forever."""
     _follow_one(
-        Collection(kube=kube, path=joined("nodes"), keep=lambda node: node, name=name),
+        Collection(kube=kube, path=core_path("nodes"), project=lambda node: node, name=name),
         lambda node, watched: send(NodeSeen(node, watched)),
         lambda error: send(NodeUnread(str(error))),
     )
@@ -123,9 +124,9 @@ def watch_assignments(
     send: Callable[[AssignmentsSeen | AssignmentsUnread], object],
 ) -> None:
     """Report who has which GPUs, each change of that, and each failure, forever."""
-    path, name = joined("namespaces", namespace, "configmaps"), config_map_name(node)
+    path, name = core_path("namespaces", namespace, "configmaps"), config_map_name(node)
     _follow_one(
-        Collection(kube=kube, path=path, keep=_seen_in, name=name),
+        Collection(kube=kube, path=path, project=_seen_in, name=name),
         lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
         lambda error: send(AssignmentsUnread(str(error))),
     )
@@ -139,7 +140,7 @@ def watch_figures(
     In a cluster that does not know the kind there is none, and that is no failure.
     """
     _follow_one(
-        Collection(kube=kube, path=GPU_NODES_PATH, keep=read_gpu_node, name=node),
+        Collection(kube=kube, path=GPU_NODES_PATH, project=read_gpu_node, name=node),
         lambda figures, watched: send(FiguresSeen(figures, watched)),
         lambda error: None if error.not_found else send(FiguresUnread(str(error))),
     )
@@ -147,13 +148,13 @@ def watch_figures(
 
 def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
     """Read who has which of a node's GPUs; raises KubeError."""
-    found = kube.find(joined("namespaces", namespace, "configmaps", config_map_name(node)))
+    found = kube.find(core_path("namespaces", namespace, "configmaps", config_map_name(node)))
     return _seen_in(found or {})
 
 
 def slices_of(kube: Kube, node: str) -> Collection[Slice]:
     """Return the slices of a node for `follow`, or to be read once."""
-    return Collection(kube=kube, path=SLICES, keep=read_slice, fields=f"spec.nodeName={node}")
+    return Collection(kube=kube, path=SLICES, project=read_slice, fields=f"spec.nodeName={node}")
 
 
 def watch_slices(

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Json, Kube, KubeError, joined
+from webhook.adapters.kube.bounded_json import Json
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.state import labels_of, read_gpus
 from webhook.core.node.verdict import why_closed
@@ -116,29 +118,33 @@ class PlacementApi:
         self._kube = kube
         self._read_pod = partial(read_pod_state, asked=asked)
         self.now_s = kube.now_s
-        self._config_maps = joined("namespaces", namespace, "configmaps")
+        self._config_maps = core_path("namespaces", namespace, "configmaps")
 
         def keep(raw: Json) -> PodState:
             state = self._read_pod(raw)
             saw(raw, state)
             return state
 
-        self.pods = Collection(kube=kube, path=joined("pods"), keep=keep, labels=MANAGED)
+        self.pods = Collection(kube=kube, path=core_path("pods"), project=keep, labels=MANAGED)
         """All pods with a demand."""
-        self.nodes = Collection(kube=kube, path=joined("nodes"), keep=_gpu_node, labels=WITH_GPU)
+        self.nodes = Collection(
+            kube=kube, path=core_path("nodes"), project=_gpu_node, labels=WITH_GPU
+        )
         """All nodes with a GPU."""
         self.questions = Collection(
-            kube=kube, path=joined("nodes"), keep=_question, labels=NODE_ASKS_LABEL
+            kube=kube, path=core_path("nodes"), project=_question, labels=NODE_ASKS_LABEL
         )
         """Those of all nodes that ask."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""
-        return self._kube.find_kept(joined("namespaces", namespace, "pods", name), self._read_pod)
+        return self._kube.find_projected(
+            core_path("namespaces", namespace, "pods", name), self._read_pod
+        )
 
     def stored_pod(self, name: str) -> StoredPod | None:
         """Read a pod, by `namespace/name`, to change it; None where it is gone."""
-        return self._kube.find_kept(
+        return self._kube.find_projected(
             _pod_path(name),
             lambda pod: StoredPod(self._read_pod(pod), pod["metadata"]["resourceVersion"]),
         )
@@ -172,13 +178,13 @@ class PlacementApi:
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""
-        found = self._kube.find(joined("nodes", name))
+        found = self._kube.find(core_path("nodes", name))
         return None if found is None else _gpu_node(found)
 
     def pods_on(self, node: str) -> list[PodState]:
         """Read the pods with a demand on a node, not from a cache."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
-        return self._kube.list_all(joined("pods"), self._read_pod, **selectors)
+        return self._kube.list_all(core_path("pods"), self._read_pod, **selectors)
 
     def whole_gpu_pods(self, node: str) -> list[str]:
         """Name the pods on a node that have whole GPUs, sorted.
@@ -194,7 +200,7 @@ class PlacementApi:
             return name, has_whole_gpu(raw), claim_names(raw)
 
         on_node = f"spec.nodeName={node}"
-        found = self._kube.list_cached(joined("pods"), keep, fieldSelector=on_node)
+        found = self._kube.list_cached(core_path("pods"), keep, fieldSelector=on_node)
         return sorted(
             name
             for name, has, claims in found
@@ -211,7 +217,7 @@ class PlacementApi:
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
         try:
             drivers = [
-                self._kube.find_kept(f"{path}/{quote(claim, safe='')}", claim_drivers)
+                self._kube.find_projected(f"{path}/{quote(claim, safe='')}", claim_drivers)
                 for claim in claims[:MOST_CLAIMS]
             ]
         except KubeError as error:
@@ -295,7 +301,7 @@ def _question(node: Json) -> Question:
 
 def _pod_path(name: str) -> str:
     namespace, _, of_pod = name.partition("/")
-    return joined("namespaces", namespace, "pods", of_pod)
+    return core_path("namespaces", namespace, "pods", of_pod)
 
 
 def _stored(config_map: Json) -> StoredList:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import Json, Kube, joined
+from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.follow import Collection
 
 BIND_WEBHOOK: Final = "bind.vramwarden.io"
@@ -60,14 +61,14 @@ class RegistrationApi:
 
         The garbage collector deletes what is cluster-scoped with an owner that is, too.
         """
-        uid = self._kube.read(joined("namespaces", registered.namespace))["metadata"]["uid"]
+        uid = self._kube.read(core_path("namespaces", registered.namespace))["metadata"]["uid"]
         owner = {"apiVersion": "v1", "kind": "Namespace", "name": registered.namespace, "uid": uid}
         self._patch(registered, {}, {"ownerReferences": [owner]})
 
     def followed(self) -> Collection[None]:
         """Return the configuration that holds bind for `follow`, which reports that it changed."""
         path = KINDS["MutatingWebhookConfiguration"]
-        return Collection(kube=self._kube, path=path, keep=lambda _found: None, name=self._name)
+        return Collection(kube=self._kube, path=path, project=lambda _found: None, name=self._name)
 
     def _path(self, kind: str) -> str:
         return f"{KINDS[kind]}/{quote(self._name, safe='')}"

@@ -16,7 +16,7 @@ from itertools import islice
 from threading import Condition, Thread
 from typing import Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.placement import PlacementApi, StoredPod
 from webhook.core.bounds import LONGEST_SENTENCE

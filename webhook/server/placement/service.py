@@ -47,7 +47,7 @@ class PlacementService:
         self._known_for = known_for
 
         api = partial(PlacementApi, namespace=namespace, asked=lambda: policy().pod_labels)
-        at_once = api(kube.with_patience(1, ANSWER_S))
+        at_once = api(kube.with_retries(1, ANSWER_S))
         histories = HistoriesApi(kube)
         counted = PlacementMetrics(metrics)
         self._known = HistoryCache(histories, log)
@@ -55,7 +55,7 @@ class PlacementService:
             histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
         self._tidying = Tidying(api(kube), log)
-        self._late = LateAssignments(api(kube.with_patience(1)), counted, log)
+        self._late = LateAssignments(api(kube.with_retries(1)), counted, log)
         self._tracker = Tracker(
             api(kube, saw=self._recorder.on_pod),
             counted,

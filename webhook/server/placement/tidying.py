@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
 from webhook.core.placement.assignment_codec import MOST_NAMED, Whole

@@ -40,7 +40,7 @@ def clean_command(
     answer or denied something, or you have too few rights.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client would slow down every --help.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415
     from webhook.tools.clean.remove import Cleaner, why_installed  # noqa: PLC0415
     from webhook.tools.snapshot.objects import FactUnavailable  # noqa: PLC0415
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.formatting import format_count, join_names
 from webhook.core.node.leftovers import NodeLeftovers, find_leftovers
 from webhook.core.node.state import labels_of
@@ -67,7 +68,7 @@ def why_installed(kube: Kube) -> str:
             f"vramwarden is still installed ({join_names(map(str, found))}), and its agents "
             f"would write it all again; uninstall it first: {release}"
         )
-    if pods := _list_ours(kube, joined("pods"), fieldSelector=NOT_ENDED):
+    if pods := _list_ours(kube, core_path("pods"), fieldSelector=NOT_ENDED):
         return (
             f"pods of vramwarden still end ({join_names(map(str, pods))}); wait until they are gone"
         )
@@ -122,7 +123,7 @@ class Cleaner:
             return (name, found) if found else None
 
         try:
-            nodes = asking("list nodes", lambda: self._kube.list_all(joined("nodes"), keep))
+            nodes = asking("list nodes", lambda: self._kube.list_all(core_path("nodes"), keep))
         except FactUnavailable as error:
             self._report(f"nodes: {error.why}", ExitCode.UNANSWERED)
             return

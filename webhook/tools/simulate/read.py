@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
-from webhook.adapters.kube.reading import ListReader, MalformedError
+from webhook.adapters.kube.bounded_json import ListReader, MalformedError
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.yaml_documents import DocumentProblem
 from webhook.core.formatting import join_names
 from webhook.core.pod.fields import as_object, text_of
@@ -122,7 +123,7 @@ def read_cluster(found: TodayObjects, kube: Kube) -> None:
     """Add each node and each pod that has not finished, once; raises NoCluster."""
     try:
         kube.list_all(pods_path(found.namespace), once(found.add_pod), fieldSelector=NOT_ENDED)
-        kube.list_all(joined("nodes"), once(found.add_node))
+        kube.list_all(core_path("nodes"), once(found.add_node))
     except KubeError as error:
         where = f"namespace {found.namespace}" if found.namespace else "all namespaces"
         why = (
@@ -162,8 +163,8 @@ def _read_json(text: str, found: TodayObjects) -> None:
 def _read_list(text: str, at: int, found: TodayObjects) -> int:
     # The API server's lists have their kind before their items; kubectl's items have their own.
     reader: ListReader[None] = ListReader(
-        lambda item: found.add(item, text_of(reader.rest, "kind").removesuffix("List"))
+        lambda item: found.add(item, text_of(reader.other_members, "kind").removesuffix("List"))
     )
     at = reader.read(text, at)
-    found.add(reader.rest)
+    found.add(reader.other_members)
     return at

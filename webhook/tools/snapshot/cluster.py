@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.histories import History
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.pod.fields import part, text_of
@@ -60,7 +61,7 @@ class ClusterSnapshot(ClusterFacts):
             return ClusterNode(raw).keep(*_OF_NODES)
 
         shared = f"{NODE_GPU_LABEL}=true"
-        nodes = self.kube.list_all(joined("nodes"), keep, labelSelector=shared)
+        nodes = self.kube.list_all(core_path("nodes"), keep, labelSelector=shared)
         return {one.name: one for one in nodes}
 
     def node(self, name: str) -> ClusterNode:
@@ -157,7 +158,7 @@ class ClusterSnapshot(ClusterFacts):
         def read(**query: str) -> list[str]:
             path = self.path(POD, pod.name, "log")
             query |= {"container": ENFORCER_CONTAINER, "tailLines": str(MOST_LOG_LINES)}
-            return self.kube.text(path, MOST_LOG_BYTES, **query).splitlines()
+            return self.kube.read_text(path, MOST_LOG_BYTES, **query).splitlines()
 
         def previous() -> list[str]:
             try:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final, NamedTuple, TypeVar
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.pod.fields import Json, part
 from webhook.tools.snapshot.objects import FactUnavailable, LazyFact
 from webhook.tools.snapshot.pod import ClusterPod
@@ -62,7 +63,9 @@ class ClusterFacts:
             "spec": part(pod, "spec"),
         }
         try:
-            made, warnings = self.kube.try_create(joined("namespaces", namespace, "pods"), body)
+            made, warnings = self.kube.dry_run_create(
+                core_path("namespaces", namespace, "pods"), body
+            )
         except KubeError as error:
             if not error.code:
                 raise
@@ -70,7 +73,7 @@ class ClusterFacts:
                 raise FactUnavailable(f"{NEEDS_RIGHT}create pods in {namespace}") from error
             if error.unauthorized or (error.retryable and not error.lacks_webhook):
                 raise FactUnavailable(str(error)) from error
-            return DryRunAnswer(None, error.said or str(error))
+            return DryRunAnswer(None, error.api_message or str(error))
         return DryRunAnswer(ClusterPod(made), warnings=warnings)
 
 

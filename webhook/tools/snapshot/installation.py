@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from certs import Bundle, describe, holds
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
@@ -198,7 +199,7 @@ class Installation(ClusterFacts):
                 node = ClusterNode(raw, sharing=_verdict_without_agent(raw, claimed_by, age_s))
             return node.keep(*_OF_NODES)
 
-        return self.kube.list_versioned(joined("nodes"), keep)[0]
+        return self.kube.list_versioned(core_path("nodes"), keep)[0]
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -302,7 +303,7 @@ class Installation(ClusterFacts):
     @fact("get namespaces")
     def namespace_of_sentry(self) -> ClusterObject | None:
         """The sentry's namespace; None if it does not exist."""
-        found = self.kube.find(joined("namespaces", self.sentry_namespace))
+        found = self.kube.find(core_path("namespaces", self.sentry_namespace))
         return None if found is None else ClusterObject(found)
 
     @fact("list pods in our namespaces")
@@ -315,7 +316,7 @@ class Installation(ClusterFacts):
 
         found: list[ClusterPod] = []
         for namespace in sorted({self.namespace, self.sentry_namespace}):
-            path = joined("namespaces", namespace, "pods")
+            path = core_path("namespaces", namespace, "pods")
             found += self.kube.list_all(path, keep, labelSelector=_OURS)
         return found
 
@@ -363,7 +364,7 @@ class Installation(ClusterFacts):
             data = part(found, "data")
             return {one: _decoded(data[one]) for one in _PUBLIC_FILES if data.get(one)}
 
-        files = self.kube.find_kept(joined("namespaces", namespace, "secrets", name), keep)
+        files = self.kube.find_projected(core_path("namespaces", namespace, "secrets", name), keep)
         bundle = Bundle.from_files(files or {})
         serving = describe(bundle, self._now).serving
         return ServedCertificate(title, bundle, serving.days_left if serving else None)
@@ -383,8 +384,8 @@ class Installation(ClusterFacts):
     @fact("get secrets")
     def has_key(self) -> bool:
         """True if the Secret with the replicas' key exists."""
-        path = joined("namespaces", self.namespace, "secrets", "vramwarden-key")
-        return self.kube.find_kept(path, bool) is True
+        path = core_path("namespaces", self.namespace, "secrets", "vramwarden-key")
+        return self.kube.find_projected(path, bool) is True
 
     # Policy, fence and admission
 
@@ -433,7 +434,7 @@ class Installation(ClusterFacts):
     @fact("get configmaps")
     def fence_data(self) -> Mapping[str, str] | None:
         """Data of the ConfigMap that the admission policies read; None if it does not exist."""
-        path = joined("namespaces", self.namespace, "configmaps", CONFIG_MAP)
+        path = core_path("namespaces", self.namespace, "configmaps", CONFIG_MAP)
         found = self.kube.find(path)
         return None if found is None else part(found, "data")
 
@@ -458,14 +459,14 @@ class Installation(ClusterFacts):
     def pods(self) -> list[ClusterPod]:
         """Pods that have a problem or whole GPUs, and HEALTHY_POD once for each that has none."""
         return self.kube.list_all(
-            joined("pods"), lambda raw: summarize(ClusterPod(raw)), fieldSelector=NOT_ENDED
+            core_path("pods"), lambda raw: summarize(ClusterPod(raw)), fieldSelector=NOT_ENDED
         )
 
     @fact("list pods in all namespaces")
     def validated_namespaces(self) -> frozenset[str]:
         """Namespaces that are not exempt and in which NVIDIA's operator validates its plugin."""
         pods = self.kube.list_all(
-            joined("pods"),
+            core_path("pods"),
             lambda pod: text_of(pod, "metadata", "namespace"),
             labelSelector="app=nvidia-device-plugin-validator",
         )
@@ -486,7 +487,7 @@ class Installation(ClusterFacts):
             names_ours = any(PREFIX in key for key in part(raw, "spec", "hard"))
             return ClusterObject(raw) if names_ours else None
 
-        return self.kube.list_all(joined("resourcequotas"), keep)
+        return self.kube.list_all(core_path("resourcequotas"), keep)
 
     # How it is read
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.names import GPU_NODES_PATH, MANAGED_LABEL
@@ -98,12 +99,14 @@ def reading() -> Iterator[None]:
 
 def cluster_progress() -> str:
     """Return the progress of reading the cluster in words."""
-    return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
+    return "reading the cluster" + (
+        f": {Kube.objects_listed:,} objects" if Kube.objects_listed else ""
+    )
 
 
 def pods_path(namespace: str) -> str:
     """Return where the pods of a namespace are, or of all for ""."""
-    return joined("namespaces", namespace, "pods") if namespace else joined("pods")
+    return core_path("namespaces", namespace, "pods") if namespace else core_path("pods")
 
 
 def _row(row: Json) -> ClusterPod | None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.client import Kube, joined
+from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
@@ -117,7 +117,7 @@ def read_policy(kube: Kube, release: str, enforcer_image: str | None = None) -> 
     `enforcer_image` is part of the policy's digest; None for the command's default.
     Raises PolicyInvalidError, KubeError.
     """
-    found = kube.find(joined("namespaces", release, "configmaps", POLICIES))
+    found = kube.find(core_path("namespaces", release, "configmaps", POLICIES))
     data = as_object(found.get("data")) if found else {}
     texts = {str(name): text for name, text in data.items() if isinstance(text, str)}
     if not texts:

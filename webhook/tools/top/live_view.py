@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.errors import KubeError
 from webhook.tools.render.output import clean, write_json
 from webhook.tools.top.json_report import as_json, without_times
 from webhook.tools.top.judge import TopReport

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.adapters.kube.client import Kube, core_path
+from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES, why_no_figures
 from webhook.tools.snapshot.cluster import ClusterSnapshot
@@ -61,7 +62,7 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
 def _lacks_namespace(kube: Kube, namespace: str) -> bool:
     """Return True if there is no such namespace; False if that may not be read, and for ""."""
     try:
-        return bool(namespace) and kube.find(joined("namespaces", namespace)) is None
+        return bool(namespace) and kube.find(core_path("namespaces", namespace)) is None
     except KubeError:
         return False
 
