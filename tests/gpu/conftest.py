@@ -4,7 +4,7 @@ import pytest
 
 from tests.gpu import machine
 from tests.support.measurement_table import answer
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,7 +15,7 @@ def _gpu_there():
 
 @pytest.fixture(scope="session")
 def nvml():
-    with Nvml() as opened:
+    with NodeNvml() as opened:
         device = opened.devices()[0]
         answer("GPU", f"{device.product}, driver {opened.driver_version()}")
         yield opened

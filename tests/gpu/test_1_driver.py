@@ -109,7 +109,7 @@ def test_what_lists_and_totals_cost(count, nvml, gpu):
     with programs(count):
         lists_us = median_us(lambda: nvml.processes(gpu))
         total_us = median_us(lambda: nvml.device_used_bytes(gpu))
-        ran_us = median_us(lambda: nvml.ran(gpu, 0))
+        ran_us = median_us(lambda: nvml.process_samples(gpu, 0))
     answer(f"{count} processes: all lists, total, samples", f"{lists_us}, {total_us}, {ran_us} us")
     assert total_us < lists_us
 
@@ -122,14 +122,14 @@ def test_who_ran_is_sampled_and_who_only_holds_memory_is_not(nvml, gpu):
         mark_us = int(time.time() * 1e6)
         busy.does("write 2 s")
         time.sleep(0.5)
-        found = nvml.ran(gpu, mark_us) or {}
+        found = nvml.process_samples(gpu, mark_us) or {}
         seen = [found.get(one.pid, (0, "no sample"))[1] for one in (busy, idle)]
         answer("2 s long one ran, one did not: ran", seen)
         assert found[busy.pid][1]
         assert not found.get(idle.pid, (0, False))[1]
         sleeping_us = int(time.time() * 1e6)
         time.sleep(3)
-        found = nvml.ran(gpu, sleeping_us) or {}
+        found = nvml.process_samples(gpu, sleeping_us) or {}
         answer("who ran last, 3 s later", found.get(busy.pid, (0, "no sample"))[1])
         assert not any(ran for _, ran in found.values())
 
@@ -145,7 +145,7 @@ def test_which_short_kernels_leave_a_trace(size, nvml, gpu):
         mark_us = int(time.time() * 1e6)
         first.does(f"write {size}")
         time.sleep(1)
-        found = nvml.ran(gpu, mark_us) or {}
+        found = nvml.process_samples(gpu, mark_us) or {}
     seen = {True: "some percent", False: "sampled, 0 percent", None: "no sample"}
     answer(
         f"one write of {size} bytes after another process", seen[found.get(first.pid, (0, None))[1]]

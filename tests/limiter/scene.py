@@ -74,12 +74,12 @@ class LimitedNode:
     def start(self):
         """Start the limiter, or another one in its place."""
         from webhook.adapters.journal import Journal  # noqa: PLC0415
-        from webhook.adapters.nvml import Nvml  # noqa: PLC0415
+        from webhook.adapters.node_nvml import NodeNvml  # noqa: PLC0415
         from webhook.limiter.loop import Limiter  # noqa: PLC0415
 
         self.lines = []
         journal = Journal(lambda line: self.lines.append(json.loads(line)))
-        self.limiter = Limiter(self.settings, None, Nvml(), journal)
+        self.limiter = Limiter(self.settings, None, NodeNvml(), journal)
 
     def control(self, folder, controllers):
         for name in ("controllers", "subtree_control"):

@@ -182,7 +182,9 @@ def test_a_gpu_with_processes_is_asked_each_ten_seconds_who_ran_since_the_last_t
     driver = Driver()
     driver.lists["GPU-a"], driver.samples["GPU-a"] = {50: 1}, {50: (1, True)}
     since_us = []
-    driver.ran = lambda gpu, us: since_us.append(us) or Driver.ran(driver, gpu, us)
+    driver.process_samples = lambda gpu, us: (
+        since_us.append(us) or Driver.process_samples(driver, gpu, us)
+    )
     scanner = ProcessScanner(driver, Node(owner(50)), wall_s=lambda: 1000.0)
     ran = [scanner.scan(at_s, NEVER).ran for at_s in (0.0, 1.0, 10.5, 30.5)]
     assert ran == [{"GPU-a": {50: (1, True)}}, {}, ran[0], ran[0]]

@@ -105,7 +105,7 @@ class Driver:
         self._meet(f"list {gpu}", gpu)
         return self.lists[gpu]
 
-    def ran(self, gpu, _since_us):
+    def process_samples(self, gpu, _since_us):
         self._meet(f"ran {gpu}", gpu)
         return self.samples.get(gpu)
 

@@ -68,11 +68,11 @@ class ScriptedNvml:
         self._meet("device_used_bytes", uuid)
         return self.used.get(uuid, 0)
 
-    def recovery(self, uuid):
+    def recovery_action(self, uuid):
         self._meet("recovery", uuid)
         return self.asks.get(uuid)
 
-    def remaps(self, uuid):
+    def row_remapping(self, uuid):
         self._meet("remaps", uuid)
         return self.remapped.get(uuid, (False, False))
 

@@ -24,7 +24,7 @@ from webhook.adapters.kube.node_watch import (
     watch_node,
     watch_slices,
 )
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.agent.events import report, report_changes
 from webhook.agent.heartbeat import beat
 from webhook.agent.proofs import Proofs
@@ -75,7 +75,9 @@ us, such as an agent of another version, costs the API server no more than that.
 class Agent:
     """Reconciles the node until it is stopped."""
 
-    def __init__(self, settings: AgentSettings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
+    def __init__(
+        self, settings: AgentSettings, kube: Kube, nvml: NodeNvml, journal: Journal
+    ) -> None:
         self._settings = settings
         self._kube = kube
         self._nvml = nvml

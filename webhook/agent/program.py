@@ -11,7 +11,7 @@ from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.node_watch import read_assigned, slices_of
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
 from webhook.agent.settings import AgentSettings
@@ -38,7 +38,7 @@ def agent(settings: AgentSettings) -> int:
 
     def work(kube: Kube, journal: Journal) -> NoReturn:
         journal.event("info", "started", node=settings.node, version=__version__, api=kube.url)
-        Agent(settings, kube, Nvml(), journal).run()
+        Agent(settings, kube, NodeNvml(), journal).run()
 
     return run_program(settings.kubeconfig, work)
 
@@ -71,7 +71,7 @@ def scan_once(settings: AgentSettings) -> Once:
         except KubeError as error:
             unread = str(error)
     assigned, unassigned = _assigned_once(settings)
-    seen = scan(Nvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
+    seen = scan(NodeNvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)

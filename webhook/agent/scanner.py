@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from webhook.adapters import host_environment
-from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.adapters.node_nvml import NodeNvml
+from webhook.adapters.nvml import NvmlError
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import (
@@ -21,7 +22,7 @@ from webhook.nodekit.program import answering, scan_with
 
 
 def watch_gpus(
-    nvml: Nvml,
+    nvml: NodeNvml,
     kernel_driver: str,
     interval_s: float,
     now: threading.Event,
@@ -37,26 +38,26 @@ def watch_gpus(
         now.wait(interval_s)
 
 
-def scan(nvml: Nvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
+def scan(nvml: NodeNvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
     """Return what NVML reports now; never raises."""
     return scan_with(nvml, kernel_driver, Scan, lambda version: _scan(nvml, version, proc))
 
 
-def _scan(nvml: Nvml, version: str, proc: str) -> Scan:
+def _scan(nvml: NodeNvml, version: str, proc: str) -> Scan:
     gpus = tuple(_described(gpu, nvml) for gpu in answering(nvml))
     # Which failed to answer but are not lost.
     unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
     return _probed(Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc)
 
 
-def _described(gpu: ScannedGpu, nvml: Nvml) -> ScannedGpu:
+def _described(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
     # It was just there: where it fails now, the next scan says what became of it.
     with suppress(NvmlError):
         gpu = replace(gpu, used_bytes=nvml.device_used_bytes(gpu.uuid))
     with suppress(NvmlError):
-        gpu = replace(gpu, recovery=nvml.recovery(gpu.uuid))
+        gpu = replace(gpu, recovery=nvml.recovery_action(gpu.uuid))
     with suppress(NvmlError):
-        pending, failed = nvml.remaps(gpu.uuid)
+        pending, failed = nvml.row_remapping(gpu.uuid)
         gpu = replace(gpu, remap_pending=pending, remap_failed=failed)
     try:
         compute_mode, _ = nvml.modes(gpu.uuid)
@@ -65,7 +66,7 @@ def _described(gpu: ScannedGpu, nvml: Nvml) -> ScannedGpu:
     return replace(gpu, compute_mode=compute_mode)
 
 
-def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:
+def _probed(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
     """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
 
     What it cannot try is whether the driver gives a figure for each process: a container sees only
@@ -80,7 +81,7 @@ def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:
     return replace(scan, cannot_measure=_why_not_measured(scan.gpus, nvml))
 
 
-def _why_not_measured(gpus: Iterable[ScannedGpu], nvml: Nvml) -> str:
+def _why_not_measured(gpus: Iterable[ScannedGpu], nvml: NodeNvml) -> str:
     try:
         for gpu in gpus:
             if not gpu.mig:

@@ -13,7 +13,7 @@ from webhook.adapters.kube.node_watch import (
     AssignmentsUnread,
     watch_assignments,
 )
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.node.cgroups import pod_directories
 from webhook.core.node.driver import STUCK_AFTER_S, Driver, after_scan, needs_new_container
@@ -61,7 +61,9 @@ _NAMED: Final = 3
 class Limiter:
     """Has the driver hold the pods of its node until it is stopped."""
 
-    def __init__(self, settings: LimiterSettings, kube: Kube, nvml: Nvml, journal: Journal) -> None:
+    def __init__(
+        self, settings: LimiterSettings, kube: Kube, nvml: NodeNvml, journal: Journal
+    ) -> None:
         self._settings = settings
         self._kube = kube
         self._nvml = nvml

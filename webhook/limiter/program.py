@@ -7,7 +7,7 @@ from typing import NoReturn
 from webhook import __version__
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.limiter.loop import Limiter
 from webhook.limiter.settings import LimiterSettings
 from webhook.nodekit.program import run_program
@@ -23,6 +23,6 @@ def limiter(settings: LimiterSettings) -> int:
     def work(kube: Kube, journal: Journal) -> NoReturn:
         started = {"node": settings.node, "version": __version__, "dmem": settings.dmem}
         journal.event("info", "started", api=kube.url, **started)
-        Limiter(settings, kube, Nvml(), journal).run()
+        Limiter(settings, kube, NodeNvml(), journal).run()
 
     return run_program(settings.kubeconfig, work)

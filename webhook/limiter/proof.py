@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.adapters.node_nvml import NodeNvml
+from webhook.adapters.nvml import NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT, Limit
 from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, ScannedGpu, can_limit_cgroups
 from webhook.limiter.cgroups import NodeCgroups
@@ -28,7 +29,7 @@ _VGPU: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 
 
 def prove(
-    nvml: Nvml, version: str, gpus: Iterable[ScannedGpu], cgroups: NodeCgroups, *, dmem: bool
+    nvml: NodeNvml, version: str, gpus: Iterable[ScannedGpu], cgroups: NodeCgroups, *, dmem: bool
 ) -> Proof:
     """Try it on each GPU; raises NvmlError where the driver as a whole fails.
 
@@ -81,7 +82,7 @@ def why_denied(error: NvmlError) -> str:
     return str(error)
 
 
-def _prove_on(nvml: Nvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) -> Proof:
+def _prove_on(nvml: NodeNvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) -> Proof:
     """Set on our own pod, and read it there and on our container.
 
     Which back end it is, nothing tells, for the mode that the driver was loaded with decides. On

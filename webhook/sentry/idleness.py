@@ -1,7 +1,7 @@
 """Since when no kernel of a pod ran, by the samples that the driver takes of processes on each GPU.
 
 Nothing is stopped for it. Who came and went between two readings is nobody's, and what a driver
-shows as nothing (see `Nvml.ran`) is nothing here.
+shows as nothing (see `NodeNvml.process_samples`) is nothing here.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from webhook.adapters.kube.node_watch import (
     AssignmentsUnread,
     watch_assignments,
 )
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses
-from webhook.adapters.nvml import Nvml
 from webhook.core.formatting import format_amount
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
@@ -50,7 +50,7 @@ class Sentry:
         self,
         settings: SentrySettings,
         kube: Kube,
-        nvml: Nvml,
+        nvml: NodeNvml,
         journal: Journal,
         metrics: SentryMetrics,
         liveness: Liveness,

@@ -9,7 +9,7 @@ from webhook import __version__
 from webhook.adapters import host_environment
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.nvml import Nvml
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.nodekit.program import NotStartedError, run_program
 from webhook.sentry.loop import Sentry
 from webhook.sentry.metrics import SentryMetrics
@@ -37,6 +37,6 @@ def sentry(settings: SentrySettings) -> int:
         rights = host_environment.own_rights(proc=settings.proc)
         if settings.act and not rights.holds:
             journal.event("warning", "others' processes are out of reach", why=rights.reason)
-        Sentry(settings, kube, Nvml(), journal, metrics, liveness).run()
+        Sentry(settings, kube, NodeNvml(), journal, metrics, liveness).run()
 
     return run_program(settings.kubeconfig, work)

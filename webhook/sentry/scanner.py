@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
+from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses, Owner
-from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
@@ -19,7 +20,7 @@ from webhook.core.pod.gpus import EVERY_GPU
 from webhook.nodekit.program import answering, scan_with
 
 Samples = Mapping[int, tuple[int, bool]]
-"""As `Nvml.ran` has them."""
+"""As `NodeNvml.process_samples` has them."""
 
 LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""
@@ -89,7 +90,7 @@ class ProcessScanner:
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: NodeNvml,
         node: NodeProcesses,
         *,
         kernel_driver: str = KERNEL_DRIVER,
@@ -184,7 +185,7 @@ class ProcessScanner:
 
     def _ran(self, uuid: str, within_s: float) -> Samples | None:
         try:
-            return self._nvml.ran(uuid, int((self._wall_s() - within_s) * 1e6))
+            return self._nvml.process_samples(uuid, int((self._wall_s() - within_s) * 1e6))
         except NvmlError:
             return None
 

@@ -9,7 +9,7 @@ import time
 import types
 from pathlib import Path
 
-from webhook.adapters import nvml
+from webhook.adapters import node_nvml, nvml
 
 GPU = "gpu GPU-a total=1000 reserved=100 used=10 mig=0 name=NVIDIA_H200\n"
 
@@ -33,7 +33,7 @@ class Scene:
 
     def open(self, only=None):
         """Return NVML, opened, with its GPUs found."""
-        opened = self.nvml.Nvml(only).open()
+        opened = node_nvml.NodeNvml(only).open()
         opened.devices()
         return opened
 

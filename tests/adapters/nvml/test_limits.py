@@ -166,7 +166,7 @@ def test_a_contexts_memory_is_listed_and_counted_by_no_limit(stub, tree):
 def test_who_ran_is_told_since_a_time(script, since_s, expected, stub):
     def scenario(s, script, since_s):
         s.script(script)
-        found = s.open().ran("GPU-a", int((time.time() - since_s) * 1e6))
+        found = s.open().process_samples("GPU-a", int((time.time() - since_s) * 1e6))
         return found and {pid: busy for pid, (_, busy) in found.items()}
 
     assert stub.run(scenario, script, since_s) == expected

@@ -19,6 +19,6 @@ def test_what_a_driver_does_not_say_is_unknown(state, without, expected, stub):
     def scenario(s, gpu):
         s.script("", gpu=gpu)
         nvml = s.open()
-        return nvml.recovery("GPU-a"), nvml.remaps("GPU-a")
+        return nvml.recovery_action("GPU-a"), nvml.row_remapping("GPU-a")
 
     assert stub.run(scenario, GPU.format(state), without=without) == expected
