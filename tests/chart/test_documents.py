@@ -20,8 +20,8 @@ from tests.support.paths import ROOT
 from tests.support.pods import a_pod, a_rule
 from tests.support.run_command import runner
 from webhook import __version__
+from webhook.adapters.policy.files import PolicySource
 from webhook.adapters.policy.schema import json_schema
-from webhook.adapters.policy.source import PolicySource
 from webhook.cli.main import main
 from webhook.core.documentation import Page
 from webhook.core.node.driver import Driver, why_unready

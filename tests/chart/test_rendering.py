@@ -19,8 +19,7 @@ from tests.support.charts import (
     webhook,
 )
 from webhook import __version__
-from webhook.adapters.policy.files import shipped_policy_path
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.files import PolicySource, shipped_policy_path
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.reach import policy_warnings
 from webhook.server.bounds import MOST_WARNINGS
 from webhook.server.log import JsonLog

@@ -19,7 +19,7 @@ from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.fence import FenceApi
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Policy, Rollout
 from webhook.server.bind_path import BindPath

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.policies import HEAD, IMAGE, write
 from webhook.adapters.policy import files as policy_files
-from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.adapters.policy.source import PolicySource, Reload
+from webhook.adapters.policy.files import PolicyInvalidError, PolicySource, Reload
 
 
 def rules(source) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.support.policies import IMAGE, write
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.files import PolicySource
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.policies import PolicyReload

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pods import A100, a_policy, a_rule
-from webhook.adapters.policy.files import shipped_policy_path
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.files import PolicySource, shipped_policy_path
 from webhook.core.policy.fence import (
     GPUS_KEY,
     RULES_BYTES,

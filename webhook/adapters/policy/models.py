@@ -6,12 +6,10 @@ Names, defaults and descriptions here are what editors and the table in policies
 # ruff: noqa: RUF012 - pydantic copies a default
 
 from collections import Counter
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic.alias_generators import to_camel
 
 from webhook.adapters.policy.fields import (
     Capability,
@@ -20,7 +18,6 @@ from webhook.adapters.policy.fields import (
     ExpectedRuntimeClass,
     GpuCount,
     HostPaths,
-    Image,
     LabelKey,
     Message,
     MigProfile,
@@ -33,24 +30,17 @@ from webhook.adapters.policy.fields import (
     RuntimeClassName,
     ServiceAccountPattern,
     Title,
-    Tolerance,
     Vram,
-    within,
 )
 from webhook.adapters.policy.parts import (
+    EnforcementPart,
     EnvPart,
+    Lax,
     MemoryPart,
     Part,
-    ResourcesPart,
     Selector,
     TolerationPart,
-)
-from webhook.core.enforcement.bounds import (
-    BLIND_AFTER,
-    GRACE,
-    MOST_PERCENT,
-    POLL_INTERVAL,
-    TOLERANCE,
+    require,
 )
 from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
@@ -62,25 +52,17 @@ from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
-    DriverLimit,
     EnforceBy,
-    Enforcement,
     GPUClass,
     Isolation,
-    OnExcess,
     Placement,
-    PodRestart,
     ResourceClaims,
     Rule,
     RunAs,
     TimeSliced,
     VisibleDevices,
-    WhenBlind,
 )
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
-
-# Strictness would ask for the members themselves; a file has their text.
-_Lax = Field(strict=False)
 
 
 def _distinct(verb: str, values: list[Any]) -> list[Any]:
@@ -106,7 +88,7 @@ class ClassPart(Part):
     """Labels of the nodes that have such GPUs."""
     tolerations: list[TolerationPart] = []
     """Tolerations that pods of this class get."""
-    accounting: Annotated[Accounting, _Lax] | None = None
+    accounting: Annotated[Accounting, Lax] | None = None
     """What the scheduler counts for this class; null is what the rule says."""
 
 
@@ -164,92 +146,6 @@ class ClassesPart(Part):
     """The class of pods that name none; null is no class."""
 
 
-def _require(
-    limit: DriverLimit,
-    needs: dict[str, tuple[StrEnum, str]],
-    given: dict[str, Any],
-    field: str = "",
-) -> None:
-    """Reject Require beside a field that is given otherwise than it needs; `needs` says why."""
-    lacks = [
-        f"needs {to_camel(name)} {value}: {why}; change {to_camel(name)}, or write {field}Auto"
-        for name, (value, why) in needs.items()
-        if given.get(name, value) != value
-    ]
-    if lacks and limit is DriverLimit.REQUIRE:
-        raise ValueError(f"{field}{limit} {'; it '.join(lacks)}")
-
-
-class EnforcementPart(Part):
-    """How the cap is held while the pod runs."""
-
-    builds = Enforcement
-
-    by: Annotated[EnforceBy, _Lax] = EnforceBy.SIDECAR
-    """Sidecar adds a container that stops what exceeds the cap; Sentry adds none, and the node's
-    sentry stops it; None stops nothing."""
-    run_as: Annotated[RunAs, _Lax] = RunAs.AUTO
-    """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
-    context."""
-    image: Image | None = None
-    """The sidecar's image; null is the release's enforcer image. Another one must be of the
-    webhook's release, since the pods' probes are programs in it."""
-    poll_interval: Annotated[str, *within(POLL_INTERVAL)] = Field(
-        POLL_INTERVAL.default,
-        description="How often memory is measured, from "
-        f"{POLL_INTERVAL.least} to {POLL_INTERVAL.most}.",
-    )
-    grace: Annotated[str, *within(GRACE)] = Field(
-        GRACE.default,
-        description=f"From SIGTERM to SIGKILL, up to {GRACE.most}; 0s kills at once.",
-    )
-    tolerance: Tolerance = Field(
-        TOLERANCE,
-        description=(
-            "How far over the cap is still allowed: a percentage with at most one decimal, up to "
-            f"{MOST_PERCENT}%, or a quantity, 0 or at least 1Mi."
-        ),
-    )
-    blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
-        BLIND_AFTER.default,
-        description="How long the sidecar's measuring may fail, from "
-        f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
-    )
-    when_blind: Annotated[WhenBlind, _Lax] = WhenBlind.REPORT
-    """Report says so and continues; Terminate ends the pod."""
-    on_excess: Annotated[OnExcess, _Lax] = OnExcess.STOP
-    """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
-    driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
-    """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
-    Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
-    Auto is Off with by Sentry or None, onExcess Report, placement None, and accounting MIG or
-    CapOnly."""
-    pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
-    """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
-    it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
-    resources: ResourcesPart | None = None
-    """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
-
-    @field_validator("driver_limit")
-    @classmethod
-    def _can_be_required(cls, limit: DriverLimit, info: ValidationInfo) -> DriverLimit:
-        needs = {
-            "by": (EnforceBy.SIDECAR, "without a sidecar no container waits for the limit"),
-            "on_excess": (OnExcess.STOP, "Report holds nobody to the cap, and the limit would"),
-        }
-        _require(limit, needs, info.data)
-        return limit
-
-    @field_validator("run_as", "image", "blind_after", "when_blind", "pod_restart", "resources")
-    @classmethod
-    def _is_of_the_sidecar(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.data.get("by") is EnforceBy.SENTRY:
-            raise ValueError(
-                "is of the sidecar, and by Sentry adds none; remove the line, or write by Sidecar"
-            )
-        return value
-
-
 class RulePart(Part):
     """One rule: which pods it applies to, and what happens to them."""
 
@@ -259,7 +155,7 @@ class RulePart(Part):
     """The rule's name, unique in the policy; shown on pods."""
     match: MatchPart = MatchPart()
     """Which pods the rule applies to; absent is every pod."""
-    action: Annotated[Action, _Lax] = Action.ENFORCE
+    action: Annotated[Action, Lax] = Action.ENFORCE
     """Enforce denies; Warn allows with a warning; Audit records and changes no pod; Ignore leaves
     the pods alone."""
     message: Message | None = None
@@ -281,15 +177,15 @@ class RulePart(Part):
     )
     env: Annotated[list[EnvPart], _SetsOnce] = []
     """Variables for containers with VRAM that do not set them."""
-    programs: Annotated[list[Annotated[Program, _Lax, _AsText]], _NamesOnce] = Field(
+    programs: Annotated[list[Annotated[Program, Lax, _AsText]], _NamesOnce] = Field(
         list(DEFAULT_PROGRAMS), validate_default=True
     )
     """Programs whose own variables keep them within the cap, on containers with VRAM that do not
     set them and have no envFrom; [] is none."""
-    visible_devices: Annotated[VisibleDevices, _Lax] = VisibleDevices.DENY
+    visible_devices: Annotated[VisibleDevices, Lax] = VisibleDevices.DENY
     """What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the variable, or Ignore
     it."""
-    isolation: Annotated[Isolation, _Lax] = Isolation.ANY
+    isolation: Annotated[Isolation, Lax] = Isolation.ANY
     """Any lets containers of pods with VRAM run as any user. Under NonRoot each of them, debugging
     ones too, must name a user other than root and allow no privilege escalation, and the sidecar
     runs as root, so that they cannot stop it."""
@@ -299,21 +195,21 @@ class RulePart(Part):
     capabilities: Annotated[list[Capability], _NamesOnce] = list(CAPABILITIES)
     """Capabilities that containers of pods with VRAM may add, beside the fourteen that runtimes
     give every container."""
-    resource_claims: Annotated[ResourceClaims, _Lax] = ResourceClaims.DENY
+    resource_claims: Annotated[ResourceClaims, Lax] = ResourceClaims.DENY
     """What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore it."""
     translate_whole_gpu_bytes: Vram | None = Field(None, alias="translateWholeGPU")
     """The VRAM that a pod gets in place of one whole GPU, nvidia.com/gpu: 1, with a warning; null
     leaves it the GPU."""
-    accounting: Annotated[Accounting, _Lax] = Accounting.VRAM
+    accounting: Annotated[Accounting, Lax] = Accounting.VRAM
     """What the scheduler counts: VRAM is our own resource; MIG is the smallest slice of NVIDIA's
     device plugin that holds the demand; CapOnly is a slot of the plugin's time-slicing, and our
     cap."""
-    time_sliced_resource: Annotated[TimeSliced, _Lax, _AsText] = Field(
+    time_sliced_resource: Annotated[TimeSliced, Lax, _AsText] = Field(
         TimeSliced.GPU, validate_default=True
     )
     """The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where NVIDIA's device
     plugin has renameByDefault: true."""
-    placement: Annotated[Placement, _Lax] = Placement.BINDING
+    placement: Annotated[Placement, Lax] = Placement.BINDING
     """Binding chooses the GPU when the pod is bound to a node; None chooses none, and the pod sees
     every GPU of its node."""
     enforcement: EnforcementPart = EnforcementPart()
@@ -328,7 +224,7 @@ class RulePart(Part):
             "accounting": (Accounting.VRAM, "a device plugin gives the GPU, and says not which"),
             "placement": (Placement.BINDING, "what sees all GPUs is promised none"),
         }
-        _require(enforcement.driver_limit, needs, info.data, "driverLimit ")
+        require(enforcement.driver_limit, needs, info.data, "driverLimit ")
         return enforcement
 
     @field_validator("enforcement")
@@ -380,7 +276,7 @@ class ExpectPart(Part):
 
     allowed: bool
     """Whether the pod is allowed."""
-    reasons: list[Annotated[Reason, _Lax, _AsText]] | None = None
+    reasons: list[Annotated[Reason, Lax, _AsText]] | None = None
     """The reasons found, all of them, in any order."""
     rule: Name | None = None
     """The rule that applies to the pod."""

@@ -5,7 +5,8 @@ A field is declared here or in `models.py` with its type, default and descriptio
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.alias_generators import to_camel
@@ -14,16 +15,39 @@ from webhook.adapters.policy.fields import (
     Cpu,
     CpuLimit,
     EnvName,
+    Image,
     LabelKey,
     LabelValue,
     SidecarsMemory,
     TaintKey,
+    Tolerance,
     Vram,
+    within,
+)
+from webhook.core.enforcement.bounds import (
+    BLIND_AFTER,
+    GRACE,
+    MOST_PERCENT,
+    POLL_INTERVAL,
+    TOLERANCE,
 )
 from webhook.core.pod.quantity import format_bytes, parse_quantity
-from webhook.core.policy.values import Amounts, Bounds
+from webhook.core.policy.values import (
+    Amounts,
+    Bounds,
+    DriverLimit,
+    EnforceBy,
+    Enforcement,
+    OnExcess,
+    PodRestart,
+    RunAs,
+    WhenBlind,
+)
 
 Selector = dict[LabelKey, LabelValue]
+
+Lax: Any = Field(strict=False)
+"""Marks an enumeration: strict models would accept its members only, and a file contains text."""
 
 
 class Part(BaseModel):
@@ -193,3 +217,89 @@ class EnvPart(Part):
             versioned = {"apiVersion": "v1", **reference} if kind == "fieldRef" else reference
             variable["valueFrom"] = {kind: versioned}
         return variable
+
+
+def require(
+    limit: DriverLimit,
+    needs: dict[str, tuple[StrEnum, str]],
+    given: dict[str, Any],
+    field: str = "",
+) -> None:
+    """Reject Require beside a field that is given otherwise than it needs; `needs` says why."""
+    lacks = [
+        f"needs {to_camel(name)} {value}: {why}; change {to_camel(name)}, or write {field}Auto"
+        for name, (value, why) in needs.items()
+        if given.get(name, value) != value
+    ]
+    if lacks and limit is DriverLimit.REQUIRE:
+        raise ValueError(f"{field}{limit} {'; it '.join(lacks)}")
+
+
+class EnforcementPart(Part):
+    """How the cap is held while the pod runs."""
+
+    builds = Enforcement
+
+    by: Annotated[EnforceBy, Lax] = EnforceBy.SIDECAR
+    """Sidecar adds a container that stops what exceeds the cap; Sentry adds none, and the node's
+    sentry stops it; None stops nothing."""
+    run_as: Annotated[RunAs, Lax] = RunAs.AUTO
+    """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
+    context."""
+    image: Image | None = None
+    """The sidecar's image; null is the release's enforcer image. Another one must be of the
+    webhook's release, since the pods' probes are programs in it."""
+    poll_interval: Annotated[str, *within(POLL_INTERVAL)] = Field(
+        POLL_INTERVAL.default,
+        description="How often memory is measured, from "
+        f"{POLL_INTERVAL.least} to {POLL_INTERVAL.most}.",
+    )
+    grace: Annotated[str, *within(GRACE)] = Field(
+        GRACE.default,
+        description=f"From SIGTERM to SIGKILL, up to {GRACE.most}; 0s kills at once.",
+    )
+    tolerance: Tolerance = Field(
+        TOLERANCE,
+        description=(
+            "How far over the cap is still allowed: a percentage with at most one decimal, up to "
+            f"{MOST_PERCENT}%, or a quantity, 0 or at least 1Mi."
+        ),
+    )
+    blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
+        BLIND_AFTER.default,
+        description="How long the sidecar's measuring may fail, from "
+        f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
+    )
+    when_blind: Annotated[WhenBlind, Lax] = WhenBlind.REPORT
+    """Report says so and continues; Terminate ends the pod."""
+    on_excess: Annotated[OnExcess, Lax] = OnExcess.STOP
+    """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
+    driver_limit: Annotated[DriverLimit, Lax] = DriverLimit.AUTO
+    """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
+    Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
+    Auto is Off with by Sentry or None, onExcess Report, placement None, and accounting MIG or
+    CapOnly."""
+    pod_restart: Annotated[PodRestart, Lax] = PodRestart.NONE
+    """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
+    it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
+    resources: ResourcesPart | None = None
+    """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
+
+    @field_validator("driver_limit")
+    @classmethod
+    def _can_be_required(cls, limit: DriverLimit, info: ValidationInfo) -> DriverLimit:
+        needs = {
+            "by": (EnforceBy.SIDECAR, "without a sidecar no container waits for the limit"),
+            "on_excess": (OnExcess.STOP, "Report holds nobody to the cap, and the limit would"),
+        }
+        require(limit, needs, info.data)
+        return limit
+
+    @field_validator("run_as", "image", "blind_after", "when_blind", "pod_restart", "resources")
+    @classmethod
+    def _is_of_the_sidecar(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("by") is EnforceBy.SENTRY:
+            raise ValueError(
+                "is of the sidecar, and by Sentry adds none; remove the line, or write by Sidecar"
+            )
+        return value
