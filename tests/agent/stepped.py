@@ -8,7 +8,7 @@ from tests.support.api_server import ApiServer
 from tests.support.merge_patches import merged
 from tests.support.scripted_nvml import VRAM, ScriptedNvml
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.node_watch import AssignmentsSeen, NodeSeen
+from webhook.adapters.kube.node_objects import AssignmentsSeen, NodeSeen
 from webhook.agent import loop
 from webhook.agent.loop import Agent
 from webhook.agent.settings import AgentSettings

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
+from webhook.adapters.kube.node_objects import AssignmentsSeen, AssignmentsUnread
 from webhook.agent import loop
 from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
 from webhook.core.placement.assignments import Assignment

@@ -11,7 +11,7 @@ from tests.agent.test_sharing import label, plugin
 from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
 from tests.support import gpus
 from tests.support.clusters import a_gpu, a_node
-from webhook.adapters.kube.node_watch import FiguresSeen, FiguresUnread
+from webhook.adapters.kube.node_objects import FiguresSeen, FiguresUnread
 from webhook.agent.proofs import Proofs
 from webhook.core.kinds.nodes import SENTRY_FRESH_S
 

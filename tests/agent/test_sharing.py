@@ -22,7 +22,7 @@ from tests.agent.stepped import (
     Clock,
 )
 from tests.support.scripted_nvml import VRAM
-from webhook.adapters.kube.node_watch import AssignmentsUnread, SlicesSeen, SlicesUnread
+from webhook.adapters.kube.node_objects import AssignmentsUnread, SlicesSeen, SlicesUnread
 from webhook.agent.loop import LONGEST_WAIT_S
 from webhook.agent.sharing import ASK_EVERY_S
 from webhook.core.kinds.nodes import write_time

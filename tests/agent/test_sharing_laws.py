@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agent.stepped import FINE, ZEROED, Bench
 from tests.support.scripted_nvml import VRAM
-from webhook.adapters.kube.node_watch import AssignmentsSeen, SlicesSeen
+from webhook.adapters.kube.node_objects import AssignmentsSeen, SlicesSeen
 from webhook.core.kinds.nodes import write_time
 from webhook.core.node.verdict import why_closed
 from webhook.core.placement.assignments import Assignment, promised_bytes

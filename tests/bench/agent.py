@@ -21,7 +21,7 @@ from tests.support.scripted_nvml import AgentProcess, ScriptedNvml, a_device
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube import client
 from webhook.adapters.kube.follow import Collection, follow
-from webhook.adapters.kube.node_watch import WATCH_S, AssignmentsSeen, NodeSeen
+from webhook.adapters.kube.node_objects import WATCH_S, AssignmentsSeen, NodeSeen
 from webhook.agent.loop import LONGEST_WAIT_S, Agent
 from webhook.agent.scanner import scan
 from webhook.agent.settings import INTERVAL_S, AgentSettings

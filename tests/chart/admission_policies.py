@@ -10,7 +10,7 @@ from typing import Any
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, needs, wait_until
-from webhook.adapters.kube.fence import CONFIG_MAP
+from webhook.adapters.kube.release_objects import CONFIG_MAP
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Policy
 

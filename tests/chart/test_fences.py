@@ -41,7 +41,7 @@ from tests.support.charts import NAMESPACE
 from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.registration import BIND_WEBHOOK
+from webhook.adapters.kube.release_objects import BIND_WEBHOOK
 from webhook.core.node.events import EventReason
 from webhook.core.placement.assignment_codec import config_map_name
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, WEBHOOK_CONFIGURATION

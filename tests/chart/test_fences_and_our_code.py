@@ -25,7 +25,7 @@ from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.events import Events, node_reference
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.adapters.kube.registration import RegistrationApi
+from webhook.adapters.kube.release_objects import RegistrationApi
 from webhook.core.node.events import EventReason
 from webhook.core.node.patching import without_taint
 from webhook.core.nvidia.variables import DeviceNames

@@ -20,7 +20,7 @@ from webhook import names
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
+from webhook.adapters.kube.node_objects import read_figures, read_own_node, write_figures
 from webhook.core.kinds.nodes import (
     MOST_PODS,
     GpuFigures,

@@ -100,7 +100,7 @@ class LimitedNode:
         (container / "cgroup.events").write_text("populated 1\nfrozen 0\n")
 
     def list(self, *numbers, cap=CAP, limit="Auto", gpus=(GPU,), uids=None, now_s=0.0):
-        from webhook.adapters.kube.node_watch import AssignmentsSeen  # noqa: PLC0415
+        from webhook.adapters.kube.node_objects import AssignmentsSeen  # noqa: PLC0415
         from webhook.core.placement.assignments import Assignment  # noqa: PLC0415
         from webhook.core.placement.cap_terms import CapTerms  # noqa: PLC0415
         from webhook.core.policy.values import DriverLimit  # noqa: PLC0415

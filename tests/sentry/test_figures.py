@@ -20,8 +20,7 @@ from tests.sentry.worlds import (
     cap_terms,
     held,
 )
-from webhook.adapters.kube.gpu_nodes import OwnNode
-from webhook.adapters.kube.node_watch import AssignmentsSeen
+from webhook.adapters.kube.node_objects import AssignmentsSeen, OwnNode
 from webhook.core.kinds.nodes import (
     MOST_PODS,
     GpuFigures,

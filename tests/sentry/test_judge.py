@@ -20,7 +20,7 @@ from tests.sentry.worlds import (
     sentry_terms,
 )
 from tests.support.paths import TESTS
-from webhook.adapters.kube.node_watch import AssignmentsSeen
+from webhook.adapters.kube.node_objects import AssignmentsSeen
 from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.assignments import MOST_KEPT, NodeAssignments, keep_last_entries

@@ -17,8 +17,7 @@ from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, cap_terms, s
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.host_environment import Fact
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.gpu_nodes import OwnNode
-from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
+from webhook.adapters.kube.node_objects import AssignmentsSeen, AssignmentsUnread, OwnNode
 from webhook.adapters.processes import Delivery
 from webhook.core.kinds.nodes import (
     GpuFigures,

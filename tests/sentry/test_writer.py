@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.api_server import ApiServer
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.gpu_nodes import OwnNode
+from webhook.adapters.kube.node_objects import OwnNode
 from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.core.nvidia.drivers import Proof

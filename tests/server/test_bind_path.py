@@ -16,7 +16,7 @@ from tests.support.api_server import ApiServer
 from tests.support.recorded_log import RecordedLog
 from tests.support.server_process import running
 from webhook.adapters.kube.certificates import KINDS
-from webhook.adapters.kube.registration import BIND_WEBHOOK, RegistrationApi
+from webhook.adapters.kube.release_objects import BIND_WEBHOOK, RegistrationApi
 from webhook.server.bind_path import BindPath, bind_path, is_bind_path
 from webhook.server.registration import Registration
 

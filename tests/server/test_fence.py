@@ -7,7 +7,7 @@ import pytest
 from tests.support.api_server import ApiServer
 from tests.support.pods import a_policy, a_rule
 from tests.support.recorded_log import RecordedLog
-from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.release_objects import FenceApi
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SEAL_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action, Rollout
 from webhook.server.fence import SETTLE_S, FenceKeeper

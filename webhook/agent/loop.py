@@ -10,7 +10,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import LONGEST_PAUSE_S
-from webhook.adapters.kube.node_watch import (
+from webhook.adapters.kube.node_objects import (
     AssignmentsSeen,
     AssignmentsUnread,
     FiguresSeen,

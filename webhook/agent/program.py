@@ -10,7 +10,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.node_watch import read_assigned, slices_of
+from webhook.adapters.kube.node_objects import read_assigned, slices_of
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan

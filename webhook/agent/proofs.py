@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from webhook.adapters.kube.node_watch import FiguresSeen
+from webhook.adapters.kube.node_objects import FiguresSeen
 from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import (
     SENTRY_FRESH_S,

@@ -143,7 +143,7 @@ def serve_command(
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
     from webhook.adapters.kube.connection import connect  # noqa: PLC0415
     from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415
-    from webhook.adapters.kube.registration import RegistrationApi  # noqa: PLC0415
+    from webhook.adapters.kube.release_objects import RegistrationApi  # noqa: PLC0415
     from webhook.server.certificates import FolderKeeper, SecretKeeper  # noqa: PLC0415
     from webhook.server.registration import SETTLE_S, Registration  # noqa: PLC0415
     from webhook.server.service import (  # noqa: PLC0415

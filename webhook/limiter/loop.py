@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.kube.node_watch import (
+from webhook.adapters.kube.node_objects import (
     AssignmentsSeen,
     AssignmentsUnread,
     watch_assignments,

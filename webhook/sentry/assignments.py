@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from webhook.adapters.kube.node_watch import AssignmentsSeen
+from webhook.adapters.kube.node_objects import AssignmentsSeen
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.cap_terms import CONFIRMING_S, CapTerms

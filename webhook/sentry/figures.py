@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from webhook.adapters.kube.gpu_nodes import OwnNode
+from webhook.adapters.kube.node_objects import OwnNode
 from webhook.core.bounds import LARGEST_INT32
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid

@@ -15,7 +15,7 @@ from typing import Final
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.gpu_nodes import OwnNode, read_figures, read_own_node, write_figures
+from webhook.adapters.kube.node_objects import OwnNode, read_figures, read_own_node, write_figures
 from webhook.core.kinds.node_writes import LEAST_S, due_after_s
 from webhook.core.kinds.nodes import NodeFigures
 

@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.release_objects import FenceApi
 from webhook.core.policy.fence import fence_data, seal_age_s, sealed
 from webhook.core.policy.values import Policy, Rollout
 from webhook.server.log import JsonLog

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.registration import Registered, RegistrationApi
+from webhook.adapters.kube.release_objects import Registered, RegistrationApi
 from webhook.server.bind_path import BindPath, is_bind_path
 from webhook.server.log import JsonLog
 from webhook.server.mirror import trigger

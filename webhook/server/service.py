@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.kube.fence import FenceApi
+from webhook.adapters.kube.release_objects import FenceApi
 from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Policy, Rollout

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.follow import Collection
-from webhook.adapters.kube.gpu_nodes import read_figures
+from webhook.adapters.kube.node_objects import read_figures
 from webhook.core.kinds.histories import History, history_name, read_history, write_history
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload

@@ -18,9 +18,9 @@ from certs import Bundle, describe, holds
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
-from webhook.adapters.kube.node_watch import SLICES
+from webhook.adapters.kube.node_objects import SLICES
+from webhook.adapters.kube.release_objects import CONFIG_MAP
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
 from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node

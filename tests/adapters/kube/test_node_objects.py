@@ -11,8 +11,8 @@ import pytest
 from tests.adapters.kube.scripts import Enough, Script, an_event, an_object
 from tests.agent.test_free_memory import taken, taking
 from tests.support.api_server import ApiServer
-from webhook.adapters.kube import node_watch
-from webhook.adapters.kube.node_watch import (
+from webhook.adapters.kube import node_objects
+from webhook.adapters.kube.node_objects import (
     REFUSED_S,
     SLICES,
     WATCH_S,
@@ -49,12 +49,12 @@ def reports_to(monkeypatch):
 
     def play(script, watch, *of):
         unhurried = partial(
-            node_watch.follow,
+            node_objects.follow,
             clock=lambda: script.clock_s,
             sleep=script.sleep,
             spread=lambda _, most: most,
         )
-        monkeypatch.setattr(node_watch, "follow", unhurried)
+        monkeypatch.setattr(node_objects, "follow", unhurried)
         sent = []
         with pytest.raises(Enough):
             watch(script.kube(), *of, sent.append)
@@ -121,8 +121,8 @@ def test_a_node_where_nothing_changes_costs_the_api_server_a_request_in_two_minu
         sleep(float(request.query["timeoutSeconds"]))
 
     quiet.fails("watch=true", last, forever=True)
-    unhurried = partial(node_watch.follow, clock=lambda: now_s, sleep=sleep)
-    monkeypatch.setattr(node_watch, "follow", unhurried)
+    unhurried = partial(node_objects.follow, clock=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr(node_objects, "follow", unhurried)
     with pytest.raises(Enough):
         watch_node(quiet.kube(), "n", lambda _: None)
     assert len(quiet.asked) <= 2 * 3600 / (0.75 * WATCH_S) + 2
@@ -283,7 +283,7 @@ def test_slices_are_reported_and_a_failure_that_may_pass_is_not_at_once(
     reports_to, monkeypatch, reads, watches, reports, slept
 ):
     script = Script(reads, watches)
-    monkeypatch.setattr(node_watch.time, "sleep", script.sleep)
+    monkeypatch.setattr(node_objects.time, "sleep", script.sleep)
     assert reports_to(script, watch_slices, "n") == reports
     assert script.slept == slept
     fields = {query["fieldSelector"] for _, query in (*script.read_by, *script.watched_by)}
