@@ -1,26 +1,26 @@
-# ruff: noqa: INP001 - a script, and no package: it goes into no wheel
-"""Write what is derived from elsewhere: `make generate`.
+# ruff: noqa: INP001 - a script: it is in no package and no wheel
+"""Write the generated files and blocks: `make generate`.
 
-| derived | from |
+| generated | from |
 | --- | --- |
 | policies/policy.schema.json, blocks NAME-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
 | the chart's files/admission.json | core/pod/complexity.py, core/nvidia/injection.py of webhook |
-| the chart's files/values.json | what `form` says in the chart's values.schema.json |
+| the chart's files/values.json | the key `form` in the chart's values.schema.json |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
 | blocks pod-events, node-events | `EventReason` in webhook/core/node/events.py |
 | block problem-codes | `Code` in webhook/tools/problems/problem.py |
 | block sharing-codes | `SharingCode` in webhook/core/node/verdict.py |
-| block commands | what each command of vramwarden says by --help, and recordings of the tests |
+| block commands | `--help` of each vramwarden command, and recorded outputs of the tests |
 | blocks alerts, node-alerts | templates/monitoring.yaml of the chart |
-| blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
+| blocks webhook-metrics, sentry-metrics | the metrics that both register |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/pictures/top.svg | the page of `vramwarden top -o html`, by deploy/picture.py |
 
-A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
-or `# generated: NAME` and `# end` of the chart's values.yaml and Chart.yaml.
+A block is between the lines `<!-- generated: NAME -->` and `<!-- end -->` of a Markdown file, or
+between `# generated: NAME` and `# end` of the chart's values.yaml and Chart.yaml.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Json = dict[str, Any]
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "chart" / "vramwarden"
 OWN_NAMESPACES: Final = frozenset({"vramwarden-system", "vramwarden-sentry"})
-"""Which the chart exempts by itself, under whatever names they have there."""
+"""Default names of the namespaces that the chart creates and always exempts."""
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
 _VALUES: Final = CHART / "values.yaml"
 _CHART_FILE: Final = CHART / "Chart.yaml"
@@ -68,19 +68,19 @@ _FIELDS: Final = {
     "enforcement-fields": r"enforcement\..*",
     "example-fields": r"spec\.examples.*",
 }
-"""Blocks of policies/fields.md, and names of their fields, without `spec.rules[].`."""
+"""Blocks of policies/fields.md, each with a pattern of its fields, without `spec.rules[].`."""
 _WITHOUT_ROWS: Final = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
-"""Fields of a pod and fields of `match`: they have no rows here."""
+"""Fields without a row: those of Kubernetes, and those of `match` once more."""
 _BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 _END: Final = frozenset({"<!-- end -->", "# end"})
 
 
 class GenerateError(Exception):
-    """Something cannot be generated; the message says what, and what to do."""
+    """A file cannot be generated. The message names the cause and the remedy."""
 
 
 def main() -> int:
-    """Write every file that is stale, in an order in which none is made from a stale one."""
+    """Write every stale file, sources before what is generated from them."""
     status = 0
     for path in targets():
         shown = path.relative_to(ROOT)
@@ -97,25 +97,25 @@ def main() -> int:
 
 
 def targets() -> list[Path]:
-    """Return the files that are generated, or have a block that is."""
+    """Return the files that are generated as a whole or contain a generated block."""
     return list(dict.fromkeys([_VALUES, _CHART_FILE, _LAPTOP, *_with_blocks(), *_FILES]))
 
 
 def content(path: Path) -> str:
-    """Return what a file should hold; raises GenerateError."""
+    """Return the up-to-date content of a file; raise GenerateError."""
     if path in _FILES:
         return _FILES[path]()
-    renewed = _renewed(path.read_text(encoding="utf-8"))
-    return _TAG.sub(rf"\1:{__version__}", renewed) if path == _LAPTOP else renewed
+    text = _regenerate_blocks(path.read_text(encoding="utf-8"))
+    return _TAG.sub(rf"\1:{__version__}", text) if path == _LAPTOP else text
 
 
-def names_of_blocks(path: Path) -> list[str]:
+def block_names(path: Path) -> list[str]:
     """Return the names of a file's blocks."""
     return _BEGIN.findall(path.read_text(encoding="utf-8"))
 
 
 def policy_fields(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield path and schema of every field of a policy, NAME standing for a name of the user's."""
+    """Yield the path and schema of every policy field; NAME in a path is chosen by the user."""
     for name, field in schema.get("properties", {}).items():
         yield f"{path}{name}", field
         yield from policy_fields(field, f"{path}{name}.")
@@ -134,34 +134,35 @@ def values_schema() -> Json:
 
 
 def chart_values(schema: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield path and schema of every value that is not only a group of others."""
-    for name, found in schema["properties"].items():
-        # What a group holds has its own lines; what is given as a whole has one.
-        if found.get("properties") and name != "issuerRef":
-            for path, inside in chart_values(found):
-                yield (name, *path), inside
+    """Yield the path and schema of every value, except groups of values.
+
+    `issuerRef` is set as a whole, so it counts as one value.
+    """
+    for name, value in schema["properties"].items():
+        if value.get("properties") and name != "issuerRef":
+            for path, nested in chart_values(value):
+                yield (name, *path), nested
         else:
-            yield (name,), found
+            yield (name,), value
 
 
 def _with_blocks() -> Iterator[Path]:
-    """Yield the Markdown files that have a block, but for those of hidden folders."""
+    """Yield the Markdown files that contain a block, outside hidden folders."""
     for entry in sorted(ROOT.iterdir()):
         if not entry.name.startswith("."):
-            found = entry.rglob("*.md") if entry.is_dir() else [entry] * (entry.suffix == ".md")
-            yield from sorted(path for path in found if names_of_blocks(path))
+            pages = entry.rglob("*.md") if entry.is_dir() else [entry] * (entry.suffix == ".md")
+            yield from sorted(path for path in pages if block_names(path))
 
 
-def _renewed(text: str) -> str:
-    """Return a text with its blocks written anew."""
+def _regenerate_blocks(text: str) -> str:
+    """Return a text with the current content of its blocks; raise GenerateError."""
     lines: list[str] = []
     name = ""
     for line in text.split("\n"):
-        begun = _BEGIN.fullmatch(line)
-        if begun:
+        if begin := _BEGIN.fullmatch(line):
             if name:
                 raise GenerateError(f"block {name} has no end before {line}")
-            name = begun[1]
+            name = begin[1]
             if name not in BLOCKS:
                 raise GenerateError(f"no block is called {name}; there are {', '.join(BLOCKS)}")
             lines += [line, *BLOCKS[name]()]
@@ -173,21 +174,21 @@ def _renewed(text: str) -> str:
     return "\n".join(lines)
 
 
-def _policy_fields(shown: str) -> Iterator[str]:
-    """Yield the table of the fields whose shown names match an expression."""
+def _policy_fields(pattern: str) -> Iterator[str]:
+    """Yield a table of the policy fields whose names match a pattern."""
     named = ((path.removeprefix("spec.rules[]."), field) for path, field in _described_fields())
     yield from table(
         ["field", "default", "what it is"],
         (
             [_entry(name), _policy_default(field), field["description"]]
             for name, field in named
-            if re.fullmatch(shown, name)
+            if re.fullmatch(pattern, name)
         ),
     )
 
 
 def _described_fields() -> Iterator[tuple[str, Json]]:
-    """Yield each field with a row: no group, and no field of a pod or of `match.except`."""
+    """Yield the path and schema of each policy field that has a row."""
     for path, field in policy_fields(json_schema()):
         is_group = "properties" in field and "default" not in field
         if not is_group and not _WITHOUT_ROWS.search(path):
@@ -205,14 +206,14 @@ def _policy_default(field: Json) -> str:
 def _chart_values() -> Iterator[str]:
     """Yield a heading and a table for each section of the chart's values.yaml."""
     defaults, sections = values(), _sections()
-    found = [one for one in chart_values(values_schema()) if one[0] != ("global",)]
-    for section, inside in groupby(found, lambda one: sections[one[0][0]]):
+    found = [(path, value) for path, value in chart_values(values_schema()) if path != ("global",)]
+    for section, rows in groupby(found, lambda row: sections[row[0][0]]):
         yield from ["", f"## {section}", ""]
         yield from table(
             ["value", "default", "what it is"],
             (
                 [_entry(".".join(path)), _value_default(defaults, path), value["description"]]
-                for path, value in inside
+                for path, value in rows
             ),
         )
     yield ""
@@ -229,16 +230,16 @@ def _sections() -> dict[str, str]:
     return found
 
 
-def _entry(shown: str) -> str:
-    """Return the name of a row as a link to itself, with the anchor of a heading of that name."""
-    anchor = re.sub(r"[^a-z]", "", shown.lower())
-    return f'<a id="{anchor}" href="#{anchor}">`{shown}`</a>'
+def _entry(name: str) -> str:
+    """Return a row's name with an anchor like that of a heading, linked to itself."""
+    anchor = re.sub(r"[^a-z]", "", name.lower())
+    return f'<a id="{anchor}" href="#{anchor}">`{name}`</a>'
 
 
-def _value_default(found: Any, path: tuple[str, ...]) -> str:
+def _value_default(value: Any, path: tuple[str, ...]) -> str:
     for name in path:
-        found = found[name]
-    text = json.dumps(found)
+        value = value[name]
+    text = json.dumps(value)
     return f"`{text}`" if len(text) <= _SHORT else "see `values.yaml`"
 
 
@@ -250,7 +251,7 @@ def _denial_reasons() -> Iterator[str]:
 
 
 def _exempt_namespaces() -> Iterator[str]:
-    """Yield the namespaces of the system but for ours, which the chart exempts by itself."""
+    """Yield the namespaces of rule `system`, except ours, which the chart always exempts."""
     policy = yaml.safe_load(_DEFAULT_POLICY.read_text(encoding="utf-8"))
     (system,) = (rule for rule in policy["spec"]["rules"] if rule["name"] == "system")
     for namespace in system["match"]["namespaces"]:
@@ -259,7 +260,7 @@ def _exempt_namespaces() -> Iterator[str]:
 
 
 BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
-    **{name: partial(_policy_fields, shown) for name, shown in _FIELDS.items()},
+    **{name: partial(_policy_fields, pattern) for name, pattern in _FIELDS.items()},
     "exempt-namespaces": _exempt_namespaces,
     "version": lambda: [f"version: {__version__}", f"appVersion: {__version__}"],
     "chart-values": _chart_values,
@@ -271,41 +272,42 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "pod-events": lambda: references.events("Pod"),
     "node-events": lambda: references.events("Node"),
     "sharing-codes": references.sharing_codes,
-    "webhook-metrics": lambda: references.metrics_of(references.webhook_metrics().registry),
-    "sentry-metrics": lambda: references.metrics_of(
-        references.sentry_metrics().registry, besides="node"
+    "webhook-metrics": lambda: references.metrics_table(references.webhook_metrics().registry),
+    "sentry-metrics": lambda: references.metrics_table(
+        references.sentry_metrics().registry, common_label="node"
     ),
 }
 
 
-def _as_json(made: Json, indent: int = 1) -> str:
-    return json.dumps(made, indent=indent, ensure_ascii=False) + "\n"
+def _encode_json(value: Json, indent: int = 1) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False) + "\n"
 
 
 def _admission() -> str:
-    # What the chart's CEL knows of each key: what is named there, and how it is read.
+    # The chart's CEL needs the kind of names in each annotation, and whether its value is YAML.
     injectors = {
         key: [names.name, *(["YAML"] if is_yaml else [])]
         for key, (names, is_yaml) in INJECTORS.items()
     }
     bounds = {"judged": dict(JUDGED), "unread": dict(UNREAD)}
-    return _as_json({**bounds, "injectors": injectors, "likeInjectors": LIKE_INJECTORS})
+    return _encode_json({**bounds, "injectors": injectors, "likeInjectors": LIKE_INJECTORS})
 
 
 def _values() -> str:
-    known = chart_values(values_schema())
-    return _as_json({".".join(path): found["form"] for path, found in known if "form" in found})
+    values = chart_values(values_schema())
+    return _encode_json(
+        {".".join(path): value["form"] for path, value in values if "form" in value}
+    )
 
 
 def _top_picture() -> str:
-    # Imported here, since most users of this module need no tests.
-    from deploy.picture import top_picture  # noqa: PLC0415 - the scene is of the tests
+    from deploy.picture import top_picture  # noqa: PLC0415 - it imports tests, which few users need
 
     return top_picture()
 
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
-    ROOT / "policies" / "policy.schema.json": lambda: _as_json(json_schema(), 2),
+    ROOT / "policies" / "policy.schema.json": lambda: _encode_json(json_schema(), 2),
     CHART / "files" / "admission.json": _admission,
     CHART / "files" / "values.json": _values,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),

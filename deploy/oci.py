@@ -1,8 +1,8 @@
-# ruff: noqa: INP001 - beside scripts, and no package: it goes into no wheel
-"""OCI image layouts as folders, and archives that are the same whenever they are written.
+# ruff: noqa: INP001 - part of a script: it is in no package and no wheel
+"""OCI image layouts as folders, and reproducible archives.
 
-A layout is what registries hold, as files (github.com/opencontainers/image-spec, image-layout.md):
-`skopeo copy`, `oras cp` and `crane push` send one to a registry without changing a digest.
+A layout has an image's manifest and blobs as files (github.com/opencontainers/image-spec,
+image-layout.md). `skopeo copy`, `oras cp` and `crane push` send it to a registry unchanged.
 """
 
 from __future__ import annotations
@@ -21,43 +21,46 @@ Json = dict[str, Any]
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 CHART_CONFIG: Final = "application/vnd.cncf.helm.config.v1+json"
 CHART_CONTENT: Final = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-"""The last two: helm.sh/docs/topics/registries, "Helm chart manifest"."""
+"""Media types of a chart's config and content (helm.sh/docs/topics/registries)."""
 _INDEX: Final = "application/vnd.oci.image.index.v1+json"
 _NAME: Final = "org.opencontainers.image.ref.name"
 
 
 class OCIError(Exception):
-    """A layout is not as expected; the message says where and what."""
+    """A layout is not as expected. The message names the layout and the difference."""
 
 
 def write_artifact(
     folder: Path,
     tag: str,
-    settings: tuple[str, bytes],
+    config: tuple[str, bytes],
     layer: tuple[str, bytes],
-    notes: Mapping[str, str],
+    annotations: Mapping[str, str],
 ) -> str:
-    """Write a layout of one manifest with one layer, each part with its type; return the digest."""
+    """Write a layout of one manifest with one layer, and return the manifest's digest.
+
+    `config` and `layer` are pairs of media type and content.
+    """
     manifest: Json = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": _store(folder, *settings),
-        "layers": [_store(folder, *layer)],
-        "annotations": dict(notes),
+        "config": _write_blob(folder, *config),
+        "layers": [_write_blob(folder, *layer)],
+        "annotations": dict(annotations),
     }
-    stored = _store(folder, MANIFEST, _encoded(manifest))
+    descriptor = _write_blob(folder, MANIFEST, _encode_json(manifest))
     index = {
         "schemaVersion": 2,
         "mediaType": _INDEX,
-        "manifests": [{**stored, "annotations": {_NAME: tag}}],
+        "manifests": [{**descriptor, "annotations": {_NAME: tag}}],
     }
-    (folder / "oci-layout").write_bytes(_encoded({"imageLayoutVersion": "1.0.0"}))
-    (folder / "index.json").write_bytes(_encoded(index))
-    return str(stored["digest"])
+    (folder / "oci-layout").write_bytes(_encode_json({"imageLayoutVersion": "1.0.0"}))
+    (folder / "index.json").write_bytes(_encode_json(index))
+    return str(descriptor["digest"])
 
 
 def digest(folder: Path) -> str:
-    """Return the digest of a layout's only manifest, by which registries know it."""
+    """Return the digest of a layout's only manifest; raise OCIError if it has several."""
     index = json.loads((folder / "index.json").read_bytes())
     if len(index["manifests"]) != 1:
         raise OCIError(f"{folder.name} has {len(index['manifests'])} manifests where one is wanted")
@@ -70,58 +73,57 @@ def manifest(folder: Path) -> Json:
 
 
 def config(folder: Path) -> Json:
-    """Return the configuration that a layout's only manifest names."""
+    """Return the configuration of a layout's only manifest."""
     return dict(json.loads(blob(folder, manifest(folder)["config"]["digest"])))
 
 
-def blob(folder: Path, name: str) -> bytes:
-    """Return what a digest stands for."""
-    algorithm, _, value = name.partition(":")
+def blob(folder: Path, digest: str) -> bytes:
+    """Return the content of a blob."""
+    algorithm, _, value = digest.partition(":")
     return (folder / "blobs" / algorithm / value).read_bytes()
 
 
-def files(folder: Path, wanted: Iterable[str]) -> dict[str, str]:
-    """Return the texts of an image's files whose paths match one of the patterns, by path.
+def files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """Return the text of an image's files by path, for paths that match one of the patterns.
 
-    A file that a later layer replaces counts as that layer has it. What a layer takes away counts
-    still: none of ours does.
+    Later layers win. Whiteouts are not applied: our images have none.
     """
-    patterns = list(wanted)
-    found: dict[str, str] = {}
+    wanted = list(patterns)
+    texts: dict[str, str] = {}
     for layer in manifest(folder)["layers"]:
         content = io.BytesIO(blob(folder, layer["digest"]))
         with tarfile.open(fileobj=content, mode="r:*") as archive:
             for entry in archive:
-                if entry.isfile() and any(_matches(entry.name, one) for one in patterns):
-                    read = archive.extractfile(entry)
-                    found[entry.name] = read.read().decode(errors="replace") if read else ""
-    return found
+                if entry.isfile() and any(_matches(entry.name, pattern) for pattern in wanted):
+                    file = archive.extractfile(entry)
+                    texts[entry.name] = file.read().decode(errors="replace") if file else ""
+    return texts
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Compare part by part, so that a star stands for no slash."""
-    one = PurePosixPath(path)
-    return len(one.parts) == len(PurePosixPath(pattern).parts) and one.match(pattern)
+    """Return True if a path matches a pattern in which `*` matches no slash."""
+    parts = PurePosixPath(path)
+    return len(parts.parts) == len(PurePosixPath(pattern).parts) and parts.match(pattern)
 
 
 def pack(content: Mapping[str, bytes], epoch: int) -> bytes:
-    """Return a tar archive of files by path: sorted, of one time, and nobody's."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    """Return a reproducible tar archive of files by path: sorted, fixed mtime, uid and gid 0."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(content):
             entry = tarfile.TarInfo(path)
             entry.size, entry.mtime = len(content[path]), epoch
             archive.addfile(entry, io.BytesIO(content[path]))
-    return made.getvalue()
+    return packed.getvalue()
 
 
-def compressed(content: bytes) -> bytes:
-    """Compress without a time and a name in the head."""
+def compress(content: bytes) -> bytes:
+    """Compress reproducibly, without a time or a name in the header."""
     return gzip.compress(content, mtime=0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files by their path in it."""
+    """Return the content of a folder's files by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -129,13 +131,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _store(folder: Path, kind: str, content: bytes) -> Json:
+def _write_blob(folder: Path, media_type: str, content: bytes) -> Json:
+    """Write a blob and return its descriptor."""
     value = hashlib.sha256(content).hexdigest()
     path = folder / "blobs" / "sha256" / value
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    return {"mediaType": kind, "digest": f"sha256:{value}", "size": len(content)}
+    return {"mediaType": media_type, "digest": f"sha256:{value}", "size": len(content)}
 
 
-def _encoded(value: Json) -> bytes:
+def _encode_json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

@@ -1,8 +1,8 @@
-# ruff: noqa: INP001 - beside scripts, and no package: it goes into no wheel
-"""The picture of `vramwarden top -o html`: the page of a small cluster, as an SVG.
+# ruff: noqa: INP001 - part of a script: it is in no package and no wheel
+"""Picture of the page of `vramwarden top -o html` for a small cluster, as an SVG.
 
-The cluster is stored in the tests' API server and read as `top` reads any. Browsers draw the page
-within the SVG (`foreignObject`) also where a README has it as an image, light or dark.
+The cluster is stored in the tests' API server and read by `top`. Browsers draw the HTML page inside
+the SVG (`foreignObject`) even if a README shows it as an image, in light and dark mode.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _AROUND: Final = f"""\
   outline: 1px solid var(--line); outline-offset: -1px; }}
 .wide {{ overflow: visible; }}
 """
-"""Style of the picture, which has room for the whole page and does not scroll."""
+"""Style of the picture, which shows the whole page without scrolling."""
 
 
 def top_page() -> str:
-    """Return the page of the scene for a user of team-a."""
+    """Return the page that a user of team-a sees."""
     kube = scene().stored_in(ApiServer()).kube()
     return as_html(read_report(kube, Wanted(namespace="team-a")))
 
 
 def top_picture() -> str:
-    """Return the page as an SVG that is complete in itself."""
+    """Return the page as an SVG without external resources."""
     page = ET.fromstring(top_page().partition("\n")[2])  # noqa: S314 - our own page
     (style,), (body,) = page.iter("style"), page.iter("body")
     body.set("xmlns", "http://www.w3.org/1999/xhtml")
@@ -51,7 +51,7 @@ def top_picture() -> str:
     whole.set("xmlns", "http://www.w3.org/2000/svg")
     ET.SubElement(whole, "title").text = _TITLE
     ET.SubElement(whole, "foreignObject", size).append(body)
-    ET.indent(whole, " ")  # a change of the scene is a change of few lines
+    ET.indent(whole, " ")  # short lines, so that a change of the scene is a small diff
     return ET.tostring(whole, encoding="unicode") + "\n"
 
 

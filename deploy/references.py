@@ -1,7 +1,7 @@
-# ruff: noqa: INP001 - of a script, and no package: it goes into no wheel
-"""The references that are read from the program itself: its commands, metrics, alerts and Events.
+# ruff: noqa: INP001 - part of a script: it is in no package and no wheel
+"""Reference tables read from the program: commands, metrics, alerts, Events and codes.
 
-Each function yields the lines of a block that `deploy.generate` writes.
+Each public function without arguments yields the lines of a block that `deploy.generate` writes.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _MONITORING: Final = _ROOT / "deploy" / "chart" / "vramwarden" / "templates" / "
 _NAME: Final = "vramwarden"
 _WIDTH: Final = 110
 _LONGEST_SAMPLE: Final = 25
-_AS_IS: Final = "\b\n"
-"""Begins a paragraph whose lines click leaves as they are."""
+_PREFORMATTED: Final = "\b\n"
+"""Beginning of a paragraph that click does not wrap."""
 _WHICH_CLUSTER: Final = "[which cluster, and as whom](#which-cluster-and-as-whom)"
 _COMMON_CODES: Final = "Exit codes: [the common ones](#exit-codes)."
 _CONNECTION: Final = OF_KUBECTL - {"-n", "--namespace"}
-"""Options of a cluster, which mean the same to each command; a namespace does not."""
+"""Options that choose a cluster and mean the same to each command; `--namespace` does not."""
 
 _CODE: Final = re.compile(
     r'^ +# (?P<about>.+)\.$|^ +[A-Z_]+ = "(?P<code>\w+)"\n +"""(?P<means>[^"]+)\."""$', re.MULTILINE
 )
-"""A comment above members of `Code`, or a member with its docstring."""
+"""A comment above members of `Code`, or one member with its docstring."""
 
 SAMPLES: Final = {
     "admit": ("-f a.yaml > admitted.yaml", "golden/action-enforce/expected.txt"),
@@ -67,7 +67,7 @@ SAMPLES: Final = {
     "certs status": ("--cert-dir certs", "cli/recorded/certs-status.txt"),
     "demo": ("", "cli/recorded/demo.txt"),
 }
-"""Arguments, and what is written for them: a recording of the tests, which compare it."""
+"""Arguments of each command's sample, and the file in which the tests recorded its output."""
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -77,13 +77,13 @@ def table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield a table of all commands, what they share, and a section for each."""
-    found = [(title, _of(name)) for title, names in SECTIONS.items() for name in names]
+    """Yield a table of all commands, their common options and codes, and a section for each."""
+    found = [(title, _context(name)) for title, names in SECTIONS.items() for name in names]
     yield from table(
         ["for", "command", "what it does"],
         (
-            [title, f"[`{one.info_name}`](#{one.info_name})", _first(one.command)]
-            for title, one in found
+            [title, f"[`{context.info_name}`](#{context.info_name})", _summary(context.command)]
+            for title, context in found
         ),
     )
     yield from ["", "## Exit codes", ""]
@@ -96,15 +96,15 @@ def commands() -> Iterator[str]:
     yield from ["", "## Which cluster, and as whom", ""]
     yield from _wrapped("Every command that asks a cluster takes these options, as kubectl does:")
     yield ""
-    yield from _options(_of("top"), of_connection=True)
+    yield from _options(_context("top"), connection=True)
     yield from ["", "## Completion"]
     _, *completion = _paragraphs(main.epilog)  # the first has the exit codes
     yield from _text(completion)
-    for _, one in found:
-        yield from _section(one, "##")
+    for _, context in found:
+        yield from _section(context, "##")
 
 
-def _of(name: str) -> click.Context:
+def _context(name: str) -> click.Context:
     command = main.get_command(click.Context(main), name)
     if command is None:
         raise LookupError(f"SECTIONS names {name}, and there is no such command")
@@ -121,12 +121,12 @@ def _section(context: click.Context, level: str) -> Iterator[str]:
             yield from _section(click.Context(sub, info_name=name, parent=context), f"{level}#")
         return
     yield from ["", *_code("console", [_usage(context)])]
-    said = [*others, *_paragraphs(command.epilog)]
-    codes = [code for one in said for code in _exit_codes(one)]
-    yield from _text(one for one in said if not _exit_codes(one))
+    paragraphs = [*others, *_paragraphs(command.epilog)]
+    codes = [code for paragraph in paragraphs for code in _exit_codes(paragraph)]
+    yield from _text(paragraph for paragraph in paragraphs if not _exit_codes(paragraph))
     if options := list(_options(context)):
         yield from ["", *options]
-    if _asks_a_cluster(command):
+    if _has_connection_options(command):
         yield from ["", f"And the options that say {_WHICH_CLUSTER}."]
     yield from ["", *(_codes(codes) if codes else [_COMMON_CODES])]
     if recorded := SAMPLES.get(_path(context)):
@@ -141,7 +141,7 @@ def _usage(context: click.Context) -> str:
     return " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
 
 
-def _first(command: click.Command) -> str:
+def _summary(command: click.Command) -> str:
     return " ".join(_paragraphs(command.help)[0].split())
 
 
@@ -154,17 +154,20 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _text(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Yield paragraphs, each behind an empty line; what is no prose as code, behind its head."""
-    for one in paragraphs:
-        if not one.startswith(_AS_IS):
-            yield from ["", *_wrapped(one)]
+    """Yield paragraphs, each after an empty line.
+
+    A preformatted paragraph becomes a code block. A first line that ends with `:` precedes it.
+    """
+    for paragraph in paragraphs:
+        if not paragraph.startswith(_PREFORMATTED):
+            yield from ["", *_wrapped(paragraph)]
             continue
-        lines = one.removeprefix(_AS_IS).splitlines()
+        lines = paragraph.removeprefix(_PREFORMATTED).splitlines()
         if re.match(" +[^ ]", lines[-1]) and lines[0].endswith(":"):
             yield from ["", lines.pop(0)]
         language = "console" if _NAME in lines[0] else "text"
         code = textwrap.dedent("\n".join(lines))
-        if language == "console":  # what is said of a command behind it is a comment there
+        if language == "console":  # text after a command becomes a comment
             code = re.sub(r"(?<=\S) {3,}(?=\S)", r"\g<0># ", code)
         yield from ["", *_code(language, code.splitlines())]
 
@@ -174,7 +177,7 @@ def _code(language: str, lines: Iterable[str]) -> list[str]:
 
 
 def _exit_codes(paragraph: str) -> list[tuple[str, str]]:
-    """Read `Exit code 0: ...; 1: ...` and `Exit codes: 0 ..., 1 ....`; of other text nothing."""
+    """Parse `Exit code 0: ...; 1: ...` or `Exit codes: 0 ..., 1 ....`; return [] for other text."""
     text = " ".join(paragraph.split())
     if not re.match(r"Exit codes?:? \d+", text):
         return []
@@ -185,52 +188,53 @@ def _codes(codes: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield from table(["exit code", "means"], ([f"`{code}`", what] for code, what in codes))
 
 
-def _asks_a_cluster(command: click.Command) -> bool:
-    """Say whether it has `connection_options`; a program of the cluster has its own."""
-    return any("--context" in one.opts for one in command.params)
+def _has_connection_options(command: click.Command) -> bool:
+    """Return True if a command has `connection_options`; programs of the cluster do not."""
+    return any("--context" in option.opts for option in command.params)
 
 
-def _options(context: click.Context, *, of_connection: bool = False) -> Iterator[str]:
-    """Yield the table of a command's options; nothing where it has none."""
-    shared = _CONNECTION if _asks_a_cluster(context.command) else frozenset()
+def _options(context: click.Context, *, connection: bool = False) -> Iterator[str]:
+    """Yield a table of a command's options, or of its connection options."""
+    shared = _CONNECTION if _has_connection_options(context.command) else frozenset()
     rows = [
-        _option(one, context)
-        for one in context.command.params
-        if isinstance(one, click.Option)
-        and not one.hidden
-        and one.name != "version"
-        and bool(shared & {*one.opts}) == of_connection
+        _option(option, context)
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and not option.hidden
+        and option.name != "version"
+        and bool(shared & {*option.opts}) == connection
     ]
     if rows:
         yield from table(["option", "default", "what it is"], rows)
 
 
 def _option(option: click.Option, context: click.Context) -> list[str]:
-    """Return the row of an option; what --help writes in brackets gets a column or a sentence.
+    """Return the row of an option.
 
-    No `|` is in it: what makes the site shows the backslash that GitHub needs before it.
+    Notes in brackets of `--help` become a column or a sentence. The row contains no `|`, because
+    MkDocs shows the backslash with which GitHub needs it escaped.
     """
     names, text = option.get_help_record(context) or ("", "")
     text, *brackets = re.split(r"  \[", text)
     default = ""
-    for one in (part for group in brackets for part in group.removesuffix("]").split("; ")):
-        kind, _, said = one.partition(": ")
+    for note in (part for group in brackets for part in group.removesuffix("]").split("; ")):
+        kind, _, value = note.partition(": ")
         if kind == "default":
-            default = f"`{said}`" if said == str(option.default) else said
+            default = f"`{value}`" if value == str(option.default) else value
         elif kind == "env var":
-            text += f" Or the variable `{said}`."
+            text += f" Or the variable `{value}`."
         elif kind == "required":
             default = "required"
-        elif found := re.fullmatch(r"(\d+)<=x<=(\d+)", kind):
-            text += f" From {found[1]} to {found[2]}."
+        elif bounds := re.fullmatch(r"(\d+)<=x<=(\d+)", kind):
+            text += f" From {bounds[1]} to {bounds[2]}."
     if isinstance(option.type, click.Choice) and option.metavar is None:
         names = names.partition(" [")[0]
-        text += f" One of {', '.join(f'`{one}`' for one in option.type.choices if one)}."
+        text += f" One of {', '.join(f'`{choice}`' for choice in option.type.choices if choice)}."
     return [f"`{names.replace('|', ' or ')}`", default, text]
 
 
 def _sample(command: str, arguments: str, recording: str) -> list[str]:
-    """Return the output of a command as the tests have recorded it, beside others or alone."""
+    """Return a command and its output, from a recording of the tests that may hold others too."""
     text = (_TESTS / recording).read_text(encoding="utf-8")
     if (typed := f"$ {command} {arguments}\n") in text:
         text = text.partition(typed)[2].partition("\nexit code")[0]
@@ -240,13 +244,18 @@ def _sample(command: str, arguments: str, recording: str) -> list[str]:
 
 
 def webhook_metrics() -> Metrics:
-    """Return the webhook's metrics with all of its parts, and a sample of each."""
+    """Return all metrics of the webhook, each with a sample."""
     metrics = Metrics()
     SharedCertificateMetrics(metrics).ca_bundle_published.set(1)
     PlacementMetrics(metrics)
     HistoryMetrics(metrics)
-    of = {Phase.MUTATE: Outcome, Phase.VALIDATE: Outcome, ADVISE: Outcome, "bind": BindingOutcome}
-    for webhook, outcomes in of.items():
+    outcomes_by_webhook = {
+        Phase.MUTATE: Outcome,
+        Phase.VALIDATE: Outcome,
+        ADVISE: Outcome,
+        "bind": BindingOutcome,
+    }
+    for webhook, outcomes in outcomes_by_webhook.items():
         for outcome in (*outcomes, "failed"):
             metrics.count(webhook, "CREATE", outcome, "", 0.001)
     metrics.count_rejected(400)
@@ -260,7 +269,7 @@ def webhook_metrics() -> Metrics:
 
 
 def sentry_metrics() -> SentryMetrics:
-    """Return what a sentry shows of a GPU with a pod, and memory without a promise."""
+    """Return all metrics of a sentry, each with a sample."""
     metrics = SentryMetrics("n1")
     pod = PodFigures(
         uid="uid", cap_bytes=8, used_bytes=4, peak_bytes=5, stops=1, processes=1, idle_since_s=0.0
@@ -287,78 +296,90 @@ def sentry_metrics() -> SentryMetrics:
     return metrics
 
 
-def metrics_of(registry: CollectorRegistry, *, besides: str = "") -> Iterator[str]:
-    """Yield the table of the metrics of ours, without the label that all of them have."""
-    found = [one for one in registry.collect() if one.name.startswith(_NAME)]
-    head = f"labels besides `{besides}`" if besides else "labels"
+def metrics_table(registry: CollectorRegistry, *, common_label: str = "") -> Iterator[str]:
+    """Yield a table of our metrics; `common_label`, which all of them have, is left out."""
+    head = f"labels besides `{common_label}`" if common_label else "labels"
     yield from table(
         ["metric", "kind", head, "what it is"],
-        ([f"`{_scraped(one)}`", *_labels(one, besides), one.documentation] for one in found),
+        (
+            [
+                f"`{_query_name(metric)}`",
+                *_kind_and_labels(metric, common_label),
+                metric.documentation,
+            ]
+            for metric in registry.collect()
+            if metric.name.startswith(_NAME)
+        ),
     )
 
 
-def _scraped(metric: Metric) -> str:
-    """Return the name by which one asks for it; of a histogram without `_bucket`."""
+def _query_name(metric: Metric) -> str:
+    """Return the name of a metric in PromQL; that of a histogram without `_bucket`."""
     return metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
 
 
-def _labels(metric: Metric, besides: str) -> list[str]:
-    """Return a metric's kind, and its labels with their values where these are a closed set.
+def _kind_and_labels(metric: Metric, common_label: str) -> list[str]:
+    """Return a metric's kind, and its labels, with their values if these are a closed set.
 
-    Raises LookupError where the metric has no sample: then nobody knows its labels.
+    Raise LookupError if the metric has no sample, since only samples show the labels.
     """
     if not metric.samples:
         raise LookupError(f"{metric.name} has no sample; make one in {__name__}")
     values: dict[str, dict[str, None]] = {}
     for sample in metric.samples:
         for label, value in sample.labels.items():
-            if label not in {besides, "le"}:
+            if label not in {common_label, "le"}:
                 values.setdefault(label, {})[value] = None
     kind = "gauge, always 1" if metric.type == "info" else metric.type
     closed = {
-        label: f" ({', '.join(f'`{one}`' for one in found)})" if len(found) > 1 else ""
-        for label, found in values.items()
+        label: f" ({', '.join(f'`{value}`' for value in known)})" if len(known) > 1 else ""
+        for label, known in values.items()
     }
-    return [kind, ", ".join(f"`{label}`{found}" for label, found in closed.items())]
+    return [kind, ", ".join(f"`{label}`{known}" for label, known in closed.items())]
 
 
 def alerts(template: str) -> Iterator[str]:
-    """Yield a table of the alerts of one template by severity, each linked to its section."""
+    """Yield a table of the alerts of a template by severity, each linked to its section."""
     text = _MONITORING.read_text(encoding="utf-8")
     _, _, defined = text.partition(f'{{{{- define "vramwarden.{template}" -}}}}')
     defined = defined.partition("{{- end }}")[0]
-    found: dict[str, list[str]] = {}
+    by_severity: dict[str, list[str]] = {}
     for rule in yaml.safe_load(defined):
         link = f"[{rule['alert'].removeprefix('Vramwarden')}](#{rule['alert'].lower()})"
-        found.setdefault(rule["labels"]["severity"], []).append(link)
+        by_severity.setdefault(rule["labels"]["severity"], []).append(link)
     yield from table(
-        ["severity", "alerts"], ([severity, ", ".join(links)] for severity, links in found.items())
+        ["severity", "alerts"],
+        ([severity, ", ".join(links)] for severity, links in by_severity.items()),
     )
 
 
 def sharing_codes() -> Iterator[str]:
-    """Yield the table of the codes of the verdict on a node's sharing."""
-    yield from table(["code", "means"], ([f"`{one}`", one.means] for one in SharingCode))
+    """Yield a table of the reasons why a node is shared or not."""
+    yield from table(["code", "means"], ([f"`{code}`", code.means] for code in SharingCode))
 
 
 def events(about: str) -> Iterator[str]:
-    """Yield the table of the Events that parts of ours write on objects of a kind."""
+    """Yield a table of the Events that we write about objects of a kind."""
     yield from table(
         ["reason", "means", "what to do"],
-        ([f"`{one}`", one.means, one.cure] for one in EventReason if one.about == about),
+        (
+            [f"`{reason}`", reason.means, reason.cure]
+            for reason in EventReason
+            if reason.about == about
+        ),
     )
 
 
 def problem_codes() -> Iterator[tuple[str, str, str]]:
-    """Yield each code of a problem, what such problems are about, and what it means."""
+    """Yield each problem code, its subject, and its meaning."""
     about = ""
-    for found in _CODE.finditer(inspect.getsource(Code)):
-        about = found["about"] or about
-        if found["code"]:
-            yield found["code"], about, " ".join(found["means"].split())
+    for match in _CODE.finditer(inspect.getsource(Code)):
+        about = match["about"] or about
+        if match["code"]:
+            yield match["code"], about, " ".join(match["means"].split())
 
 
 def codes() -> Iterator[str]:
-    """Yield the table of the codes of problems."""
+    """Yield a table of the problem codes."""
     rows = ([f"`{code}`", about, means] for code, about, means in problem_codes())
     yield from table(["code", "about", "means"], rows)

@@ -1,19 +1,19 @@
-# ruff: noqa: INP001 - a script, and no package: it goes into no wheel
-"""Build all that a release consists of into dist/release-VERSION: `make release`.
+# ruff: noqa: INP001 - a script: it is in no package and no wheel
+"""Build a release into dist/release-VERSION: `make release`.
 
 | file | what it is |
 | --- | --- |
 | vramwarden-VERSION-py3-none-any.whl, vramwarden-VERSION.tar.gz | the Python package, its source |
 | image-NAME-VERSION-ARCHITECTURE.tar | each image, as an archive of an OCI layout |
-| vramwarden-VERSION.tgz, chart/ | the chart as Helm packs it, and the same as an OCI layout |
+| vramwarden-VERSION.tgz, chart/ | the chart, packed by Helm and as an OCI layout |
 | install.yaml | the chart, rendered |
 | vramwarden-VERSION.cdx.json | the bill of materials (CycloneDX) |
-| SHA256SUMS | checksums of them all, for `sha256sum --check` |
+| SHA256SUMS | checksums of all files, for `sha256sum --check` |
 
-All is built from the commit, never from the working tree, and all times are the commit's: the same
-commit, base image and tools give the same bytes. Chart and install.yaml name the images by digest.
-`make install.yaml` renders that file alone, from the working tree.
-Settings of deploy/images/build (BASE, PREFIX, BUILD_FLAGS) count here too.
+A release is built from the commit, never from the working tree, and all files have the commit's
+time: the same commit, base image and tools give the same bytes. Chart and install.yaml name the
+images by digest. `make install.yaml` renders only that file, from the working tree. The settings of
+deploy/images/build (BASE, PREFIX, BUILD_FLAGS) apply.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from deploy import oci, sbom
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = {"image": "vramwarden", "enforcer": "enforcer"}
-"""Our images' names, by the chart's value that names them."""
+"""Image names by chart value."""
 STAND_INS: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
-"""Stand-ins for the images' names in install.yaml, used without PREFIX, by the chart's value."""
+"""Placeholders for image names in install.yaml if PREFIX is not set, by chart value."""
 _CHART: Final = Path("deploy/chart/vramwarden")
 _NAMESPACE: Final = "vramwarden-system"
 _OLDEST_KUBERNETES: Final = "1.31"
@@ -69,20 +69,20 @@ make release: WITHOUT IMAGES, as you asked. This is no whole release:
 
 
 class ReleaseError(Exception):
-    """Nothing is released; the message says why, and what to do."""
+    """Nothing is released. The message names the cause and the remedy."""
 
 
 class Release(NamedTuple):
-    """What is released: a version, as one commit has it."""
+    """A version, and the commit from which it is built."""
 
     version: str
     commit: str
     epoch: int
-    """The commit's time, which is that of all files."""
+    """Commit time in seconds since 1970, and time of all files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the release; exit code 1 where it is not possible, and then no folder is left."""
+    """Build the release; return 1, and leave no folder, if that is not possible."""
     parser = argparse.ArgumentParser(prog="make release", description="Build a release.")
     parser.add_argument("--without-images", action="store_true", help="where nothing builds them")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist")
@@ -92,20 +92,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only_install_file:
             options.only_install_file.write_text(install_file(ROOT / _CHART), encoding="utf-8")
             return 0
-        release = checked(ROOT)
+        release = read_release(ROOT)
         if options.without_images:
             sys.stderr.write(_WITHOUT)
-        made = build(ROOT, release, options.output, with_images=not options.without_images)
+        folder = build(ROOT, release, options.output, with_images=not options.without_images)
     except (ReleaseError, oci.OCIError) as error:
         target = "install.yaml" if options.only_install_file else "release"
         sys.stderr.write(f"make {target}: {error}\n")
         return 1
-    sys.stdout.write(f"{made}, of commit {release.commit}:\n{(made / 'SHA256SUMS').read_text()}")
+    sums = (folder / "SHA256SUMS").read_text()
+    sys.stdout.write(f"{folder}, of commit {release.commit}:\n{sums}")
     return 0
 
 
-def checked(root: Path) -> Release:
-    """Return what a checkout would release; raises ReleaseError where that is not one commit."""
+def read_release(root: Path) -> Release:
+    """Return the release of a checkout.
+
+    Raise ReleaseError if files differ from the commit, or versions from each other.
+    """
     changed = _run(["git", "status", "--porcelain"], root).splitlines()
     if changed:
         names = ", ".join(line[3:] for line in changed)
@@ -129,7 +133,7 @@ def checked(root: Path) -> Release:
 
 
 def build(root: Path, release: Release, output: Path, *, with_images: bool) -> Path:
-    """Build all and return its folder, which replaces an older one only when all is there."""
+    """Build all files and return their folder, which replaces an older one only when complete."""
     tools = _tools(with_images=with_images)
     target = output.resolve() / f"release-{release.version}"
     with TemporaryDirectory(prefix="vramwarden-release-") as scratch:
@@ -153,7 +157,7 @@ def build(root: Path, release: Release, output: Path, *, with_images: bool) -> P
 
 
 def export(root: Path, commit: str, folder: Path) -> None:
-    """Write the commit's files, with modes that no umask changes."""
+    """Write the commit's files, with modes that do not depend on the umask."""
     command = ["git", "-c", "tar.umask=0022", "archive", "--format=tar", commit]
     done = subprocess.run(command, cwd=root, capture_output=True, check=True)  # noqa: S603 - git
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -176,23 +180,23 @@ def container_images(source: Path, release: Release, layouts: Path) -> dict[str,
 
 
 def name_images(values: Path, images: Mapping[str, Path]) -> None:
-    """Write the images' digests, and their repositories where those are known, into values.yaml."""
+    """Write the images' digests, and their repositories if PREFIX is set, into values.yaml."""
     text = values.read_text(encoding="utf-8")
     for value, name in IMAGES.items():
         if name in images:
-            text = _set(text, value, "digest", oci.digest(images[name]))
+            text = _set_value(text, value, "digest", oci.digest(images[name]))
         if _prefix():
-            text = _set(text, value, "repository", _repository(name))
+            text = _set_value(text, value, "repository", _repository(name))
     values.write_text(text, encoding="utf-8")
 
 
 def chart(folder: Path, release: Release, made: Path) -> None:
-    """Pack the chart by Helm, write that again without times, and as an OCI layout."""
+    """Pack the chart with Helm, repack it reproducibly, and write it as an OCI layout too."""
     packed = made / f"vramwarden-{release.version}.tgz"
     _run([_helm(), "package", str(folder), "--destination", str(made)], folder)
     with tarfile.open(packed) as archive:
         files = {entry.name: _read(archive, entry) for entry in archive if entry.isfile()}
-    content = oci.compressed(oci.pack(files, release.epoch))
+    content = oci.compress(oci.pack(files, release.epoch))
     packed.write_bytes(content)
     about = yaml.safe_load(files["vramwarden/Chart.yaml"])
     notes = {
@@ -214,7 +218,7 @@ def chart(folder: Path, release: Release, made: Path) -> None:
 def install_file(chart: Path) -> str:
     """Render the chart with its defaults, without Helm's hooks, for `kubectl apply`.
 
-    Without PREFIX the images have stand-ins for names, and the file cannot be applied unedited.
+    If PREFIX is not set, image names are placeholders, and the file cannot be applied unedited.
     """
     names = {value: _repository(name) for value, name in IMAGES.items()} if _prefix() else STAND_INS
     options = ["--namespace", _NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
@@ -225,7 +229,7 @@ def install_file(chart: Path) -> str:
 
 
 def checksums(folder: Path) -> str:
-    """Return a line for each file of a folder, as sha256sum writes and checks them."""
+    """Return the checksums of a folder's files in the format of sha256sum."""
     return "".join(
         f"{hashlib.sha256(content).hexdigest()}  {path}\n"
         for path, content in oci.contents(folder).items()
@@ -243,17 +247,17 @@ def _read(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     return content.read() if content else b""
 
 
-def _set(text: str, group: str, field: str, value: str) -> str:
-    """Return values.yaml with one field of a group set; comments and order stay."""
+def _set_value(text: str, group: str, field: str, value: str) -> str:
+    """Return values.yaml with one field of a group set, comments and order unchanged."""
     line = re.compile(rf'^({group}:\n(?:  .*\n)*?  {field}: )""$', re.MULTILINE)
-    made, count = line.subn(rf"\g<1>{json.dumps(value)}", text)
+    changed, count = line.subn(rf"\g<1>{json.dumps(value)}", text)
     if count != 1:
         raise ReleaseError(f'values.yaml has no line `{field}: ""` under `{group}`')
-    return made
+    return changed
 
 
 def _prefix() -> str:
-    """Return what comes before our images' names, as deploy/images/build has it."""
+    """Return the registry and path before our image names, as for deploy/images/build."""
     return os.environ.get("PREFIX", "")
 
 
@@ -262,7 +266,7 @@ def _repository(name: str) -> str:
 
 
 def _tools(*, with_images: bool) -> dict[str, str]:
-    """Return what builds, by name and version; raises ReleaseError where some of it is missing."""
+    """Return the versions of the build tools by name; raise ReleaseError if one is missing."""
     tools = {
         "hatchling": version_of("hatchling"),
         "helm": _run([_helm(), "version", "--template", "{{.Version}}"], ROOT),
@@ -283,14 +287,14 @@ def _helm() -> str:
 
 
 def _run(command: list[str], folder: Path, settings: Mapping[str, str] | None = None) -> str:
-    """Run a program and return what it wrote; raises ReleaseError with the end of what it said."""
+    """Run a program and return its output; raise ReleaseError with the end of it on failure."""
     environment: Any = {**os.environ, **(settings or {})}
     done = subprocess.run(  # noqa: S603 - git, Helm, hatchling and our own script
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = f"{done.stdout}{done.stderr}".strip()[-2000:]
-        raise ReleaseError(f"`{' '.join(command)}` failed:\n{said}")
+        output = f"{done.stdout}{done.stderr}".strip()[-2000:]
+        raise ReleaseError(f"`{' '.join(command)}` failed:\n{output}")
     return done.stdout.rstrip("\n")
 
 

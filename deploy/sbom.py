@@ -1,8 +1,8 @@
-# ruff: noqa: INP001 - beside scripts, and no package: it goes into no wheel
-"""The bill of materials of a release: CycloneDX, of the wheel and of what each image really holds.
+# ruff: noqa: INP001 - part of a script: it is in no package and no wheel
+"""The bill of materials of a release, in CycloneDX, for the wheel and both images.
 
-The wheel's part is what `deploy/images/runtime.txt` names. An image's part is read from its layers:
-the Debian packages that dpkg says are installed, and the Python packages with their metadata.
+The wheel's packages are those of `deploy/images/runtime.txt`. An image's packages are read from its
+layers: Debian packages from dpkg's status file, Python packages from their metadata.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def write(
     images: Mapping[str, Path],
     tools: Mapping[str, str],
 ) -> str:
-    """Return the bill as JSON: from the lock's text, and from layouts by the images' names."""
+    """Return the bill of materials as JSON.
+
+    `lock` is the text of the lock file, `images` has layouts by image name, `tools` versions by
+    program name.
+    """
     root = Component(
         name=NAME,
         version=version,
@@ -72,7 +76,7 @@ def write(
 
 
 def locked(lock: str) -> Iterator[PackageURL]:
-    """Yield the packages that a lock names."""
+    """Yield the packages of a lock file."""
     for name, version in _LOCKED.findall(lock):
         yield PackageURL("pypi", None, name, version)
 
@@ -97,13 +101,13 @@ def _image(name: str, version: str, layout: Path) -> Component:
         purl=PackageURL("oci", None, name, digest),
         components=[
             _package(purl, f"{name}/")
-            for purl in sorted(set(held(layout)), key=PackageURL.to_string)
+            for purl in sorted(set(installed_packages(layout)), key=PackageURL.to_string)
         ],
     )
 
 
-def held(layout: Path) -> Iterator[PackageURL]:
-    """Yield the packages that an image holds, of its distribution and of Python."""
+def installed_packages(layout: Path) -> Iterator[PackageURL]:
+    """Yield the packages in an image: those of its distribution, and those of Python."""
     found = oci.files(layout, (_STATUS, _OS, _METADATA))
     parse = HeaderParser().parsestr
     settings = dict(line.split("=", 1) for line in found.get(_OS, "").splitlines() if "=" in line)
@@ -114,7 +118,7 @@ def held(layout: Path) -> Iterator[PackageURL]:
         if fields.get("Status", "").endswith(" installed"):
             where = {"arch": fields["Architecture"], "distro": release}
             yield PackageURL("deb", system, fields["Package"], fields["Version"], where)
-    # Python's own images compile it, so no package manager knows it; they say so.
+    # Python's official images compile it themselves and set this variable; dpkg does not list it.
     for variable in oci.config(layout).get("config", {}).get("Env", []):
         if variable.startswith("PYTHON_VERSION="):
             yield PackageURL("generic", None, "python", variable.partition("=")[2])

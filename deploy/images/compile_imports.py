@@ -1,12 +1,12 @@
 # ruff: noqa: INP001
-"""Compile modules and all that they import, the standard library's too, and print the files.
+"""Compile modules and all their imports, including the standard library, and print the files.
 
-Images of Python often ship the standard library without bytecode, and with a read-only root every
-start would compile it anew: a second, and more where the node is busy. Unchecked, since a build may
-change the sources' times, and since reading those costs a call for each.
+Python images often ship the standard library without bytecode. With a read-only root file system
+every start would compile it again, which takes a second or more. The bytecode is not validated
+against its source: a build may change the times of files, and each check costs a system call.
 
-How Python writes bytecode depends on which texts the process holds already. So one that has
-imported nothing compiles all, in one order: the same sources give the same bytes in every build.
+The bytes that Python writes depend on the strings that the process has interned. So a process that
+has imported nothing compiles the files in a fixed order, which makes builds reproducible.
 """
 
 import importlib
@@ -18,7 +18,7 @@ COMPILE = ("compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-
 
 
 def main(names: list[str]) -> None:
-    """Import and compile; also what is imported late, for a heartbeat or for a trace."""
+    """Import and compile the modules, and two that heartbeats and tracebacks import late."""
     for name in [*names, "encodings.ascii", "traceback"]:
         importlib.import_module(name)
     found = {
@@ -27,7 +27,7 @@ def main(names: list[str]) -> None:
         if module.__name__ != "__main__"
     }
     sources = sorted(source for source in found if source.endswith(".py"))
-    # Isolated, but for a variable: hashes that differ could change an order.
+    # Isolated except for one variable: random hashes could change the order of sets.
     subprocess.run(  # noqa: S603 - this Python
         [sys.executable, "-s", "-P", "-m", *COMPILE],
         input="".join(f"{source}\n" for source in sources),

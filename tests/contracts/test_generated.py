@@ -27,7 +27,7 @@ def test_what_is_derived_is_up_to_date(path):
 
 @pytest.mark.parametrize("name", generate.BLOCKS)
 def test_every_block_stands_in_one_file(name):
-    bearing = [path for path in TARGETS if name in generate.names_of_blocks(path)]
+    bearing = [path for path in TARGETS if name in generate.block_names(path)]
     assert len(bearing) == 1, (
         f"put <!-- generated: {name} --> and <!-- end --> where it belongs, once: {bearing}"
     )

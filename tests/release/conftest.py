@@ -113,7 +113,7 @@ def layouts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     for name in ("vramwarden", "enforcer"):
         content = {path: text.encode() for path, text in HELD.items()}
-        layer = oci.compressed(oci.pack({**content, "etc/name": name.encode()}, 0))
+        layer = oci.compress(oci.pack({**content, "etc/name": name.encode()}, 0))
         settings = (
             b'{"os":"linux","architecture":"amd64","config":{"Env":["PYTHON_VERSION=3.11.9"]}}'
         )
@@ -142,7 +142,7 @@ def builder(layouts, tmp_path, monkeypatch):
 
 def released(checkout, output, *, with_images=True):
     """Build a release of a checkout; return its folder."""
-    return release.build(checkout, release.checked(checkout), output, with_images=with_images)
+    return release.build(checkout, release.read_release(checkout), output, with_images=with_images)
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ def test_an_archive_has_its_files_in_order_of_one_time_and_nobodys():
 
 def test_what_a_later_layer_replaces_counts_as_that_layer_has_it(tmp_path):
     layers = [{"etc/os": b"old", "lib/x/y": b"1", "etc/a/b": b"1"}, {"etc/os": b"new"}]
-    stored = [oci._store(tmp_path, LAYER, oci.compressed(oci.pack(one, 0))) for one in layers]
-    found = oci._store(tmp_path, oci.MANIFEST, oci._encoded({"layers": stored}))
-    (tmp_path / "index.json").write_bytes(oci._encoded({"manifests": [found]}))
+    stored = [oci._write_blob(tmp_path, LAYER, oci.compress(oci.pack(one, 0))) for one in layers]
+    found = oci._write_blob(tmp_path, oci.MANIFEST, oci._encode_json({"layers": stored}))
+    (tmp_path / "index.json").write_bytes(oci._encode_json({"manifests": [found]}))
     assert oci.files(tmp_path, ["etc/*", "lib/*/y"]) == {"etc/os": "new", "lib/x/y": "1"}
 
 

@@ -37,14 +37,14 @@ def digests(folder: Path) -> dict[str, str]:
 
 def test_what_is_released_is_a_commit_and_its_time(checkout):
     commit = git(checkout, "rev-parse", "HEAD").strip()
-    assert release.checked(checkout) == release.Release(VERSION, commit, EPOCH)
+    assert release.read_release(checkout) == release.Release(VERSION, commit, EPOCH)
 
 
 def test_a_changed_checkout_is_rejected(checkout):
     (checkout / "README.md").write_text("x")
     (checkout / "new.txt").write_text("x")
     with pytest.raises(release.ReleaseError) as caught:
-        release.checked(checkout)
+        release.read_release(checkout)
     assert str(caught.value) == (
         "files differ from the commit: commit or remove README.md, new.txt"
     )
@@ -61,14 +61,14 @@ def test_a_version_that_is_not_written_everywhere_is_rejected(checkout, places, 
     set_version(checkout, "9.9.9", *places)
     git(checkout, "commit", "--quiet", "--all", "--message", "Almost")
     with pytest.raises(release.ReleaseError, match=re.escape(said)):
-        release.checked(checkout)
+        release.read_release(checkout)
 
 
 def test_a_version_that_is_no_release_is_rejected(checkout):
     set_version(checkout, "9.9", "package", "chart", "changelog")
     git(checkout, "commit", "--quiet", "--all", "--message", "Almost")
     with pytest.raises(release.ReleaseError, match=r"__init__.py has no line `__version__ = "):
-        release.checked(checkout)
+        release.read_release(checkout)
 
 
 @needs_helm
