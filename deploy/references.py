@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry, Metric
 
 from webhook.cli.main import SECTIONS, main
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.events import EventReason
 from webhook.core.node.verdict import SharingCode

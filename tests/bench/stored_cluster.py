@@ -17,7 +17,8 @@ from tests.support.api_server import ApiServer, Denied
 from tests.support.pods import a_pod, a_request
 from webhook.adapters.kube.bounded_json import return_freed_memory
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.placement.assignment_codec import config_map_name, write_assignments

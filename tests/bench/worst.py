@@ -13,7 +13,7 @@ from random import Random
 
 from tests.support.call_count import calls
 from tests.support.random_reviews import OPERATIONS, answer, drawn, fitting
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 
 TRIES = int(os.environ.get("BENCH_TRIES", "300"))
 """Reviews of each operation and phase; a quarter of it of large ones."""

@@ -25,7 +25,8 @@ from tests.support.control_planes import ApiError, needs, needs_pod_level_resour
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.review_json import decode_review
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.injection import INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.policy.cluster import UNKNOWN

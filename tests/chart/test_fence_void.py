@@ -17,7 +17,8 @@ from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import needs, wait_until
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import UNREAD
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.fence import GPUS_KEY, WHOLE_GPUS_BYTES, _pattern, fence_data

@@ -10,7 +10,8 @@ import pytest
 from tests.chart.admission_policies import is_denied_by
 from tests.chart.fenced import Fenced
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide, governing_rule
+from webhook.core.admission.decide import decide, governing_rule
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Match, with_name
 from webhook.core.policy.values import Action

@@ -20,7 +20,8 @@ from tests.support.page_commands import asked
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.run_command import vramwarden
 from webhook.adapters.policy.files import PolicySource, shipped_policy_path
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import WEBHOOK_CONFIGURATION
 

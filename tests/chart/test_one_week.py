@@ -12,7 +12,8 @@ from tests.support.pods import a_pod, a_request
 from tests.support.run_command import runner
 from webhook.adapters.policy.files import load_config_map
 from webhook.cli.main import main
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 
 PAGE = ROOT / "deploy" / "one-week.md"

@@ -20,7 +20,8 @@ from tests.support.control_planes import wait_until
 from tests.support.device_annotations import DENIED, HONEST
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import UNREAD
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import (

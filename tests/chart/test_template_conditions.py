@@ -17,7 +17,7 @@ from tests.support.charts import one
 from tests.support.pki import Authority
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed, serving
-from webhook.core.admission.templates import advise
+from webhook.core.admission.workload_review import advise
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 from webhook.core.policy.cluster import UNKNOWN
 

@@ -20,7 +20,8 @@ from tests.support.control_planes import ApiError, wait_until
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.policy.files import load_policy
 from webhook.adapters.review_json import decode_review
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import (
     AFFINITY_TERMS,
     ENTRIES,

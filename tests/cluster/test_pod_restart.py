@@ -7,8 +7,9 @@ import pytest
 from tests.support.control_planes import ApiError, ControlPlane
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_on_cluster import container
-from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.sidecar.user import OWN_UID
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
+from webhook.core.admission.sidecar.security_context import OWN_UID
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import PodRestart
 

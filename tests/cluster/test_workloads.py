@@ -1,6 +1,6 @@
 """Workloads: what their authors read of pods that would be denied, and what their pods become.
 
-What is said of a template is proved in tests/core/admission/test_templates.py.
+Warnings about templates are tested in tests/core/admission/test_workload_review.py.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from tests.support.run_command import runner
 from webhook import names
 from webhook.adapters.policy.schema import json_schema
 from webhook.cli.main import main
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.documentation import Page
 from webhook.core.node.events import EventReason
 from webhook.core.nvidia.memory_flags import PROGRAMS

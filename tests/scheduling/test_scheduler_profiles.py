@@ -21,7 +21,8 @@ from tests.support.control_planes import ControlPlane, wait_until
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.support.schedulers import add_node, patch, remove_node, remove_pod
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE

@@ -15,7 +15,7 @@ from webhook.adapters.kube import namespaces
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.namespaces import PATH
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.match import Match

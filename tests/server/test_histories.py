@@ -29,7 +29,7 @@ from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.kinds.histories import OLDEST_S, History
 from webhook.core.kinds.nodes import read_time, write_gpu_node
 from webhook.core.kinds.workloads import Workload, workload_of

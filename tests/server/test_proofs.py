@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import a_pod, a_policy, a_review
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.patch import PatchError
 from webhook.server import reviews
 from webhook.server.log import JsonLog

@@ -10,7 +10,7 @@ import pytest
 from tests.support import router_client
 from tests.support.pods import a_pod, a_policy
 from tests.support.recorded_log import RecordedLog
-from webhook.core.admission import templates as core_templates
+from webhook.core.admission import workload_review
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
 
@@ -87,7 +87,7 @@ def test_what_else_is_known_comes_by_a_function():
 
 
 def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):
-    monkeypatch.setattr(core_templates, "decide", None)
+    monkeypatch.setattr(workload_review, "decide", None)
     answer = asked.advised(a_pod("8GB"))
     assert (answer["uid"], answer["allowed"]) == ("u-1", True)
     assert not {"warnings", "status"} & answer.keys()

@@ -12,7 +12,8 @@ from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.cli.enforce import enforce_command
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_ms

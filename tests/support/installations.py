@@ -24,7 +24,8 @@ from tests.support.clusters import NOW_S
 from tests.support.pods import a_request
 from webhook import __version__
 from webhook.adapters.policy.files import load_config_map, shipped_policy_path
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Policy

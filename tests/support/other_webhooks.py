@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_container, a_policy, a_request
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import (
     ADMITTED_ANNOTATION,

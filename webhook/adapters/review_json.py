@@ -87,11 +87,11 @@ class Answerable(Protocol):
         """How the object changes."""
 
     @property
-    def audit(self) -> Mapping[str, str]:
+    def audit_annotations(self) -> Mapping[str, str]:
         """What the audit log keeps besides outcome and reasons."""
 
     @property
-    def logged(self) -> Mapping[str, Any]:
+    def log_fields(self) -> Mapping[str, Any]:
         """What our own log keeps besides; nothing secret."""
 
 
@@ -190,7 +190,7 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
     response["auditAnnotations"] = {
         "decision": answer.outcome.value,
         "reasons": ",".join(answer.reasons),
-        **answer.audit,
+        **answer.audit_annotations,
     }
     return _review(response)
 

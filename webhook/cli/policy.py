@@ -24,7 +24,7 @@ from webhook.adapters.policy.files import (
     read_files,
 )
 from webhook.adapters.policy.schema import json_schema
-from webhook.core.admission.examples import run_example
+from webhook.core.admission.policy_examples import run_example
 from webhook.core.formatting import format_count
 from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.policy.values import Example, Policy

@@ -18,8 +18,15 @@ from webhook.adapters.review_json import (
     write_too_dense,
     write_too_large,
 )
-from webhook.core.admission.decide import Decision, Phase, decide
-from webhook.core.admission.templates import MoreAdvice, WorkloadAdvice, advise, prove, size_alone
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Decision, Phase
+from webhook.core.admission.workload_review import (
+    MoreAdvice,
+    WorkloadAdvice,
+    advise,
+    prove,
+    size_alone,
+)
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import Operation, condense
@@ -104,7 +111,7 @@ class Reviews:
         said = _about(review)
         said["decision"] = decision
         said["reasons"] = reasons
-        said.update(made.logged)
+        said.update(made.log_fields)
         said["durationMs"] = round(duration_s * 1000, 3)
         self._log.line("info", "review", said)
         return answer
@@ -198,7 +205,7 @@ class PodReviews:
 
     def _advised(self, request: Request, decision: Decision) -> Decision:
         """Add what histories say."""
-        asked_bytes = decision.advises_on_bytes
+        asked_bytes = decision.advice_bytes
         metadata = request.obj.get("metadata")
         if asked_bytes is None or not isinstance(metadata, dict):
             return decision
@@ -207,7 +214,7 @@ class PodReviews:
         except Exception:  # noqa: BLE001 - advice is no reason to fail
             self._log.exception("advice failed")
             return decision
-        return decision.advised(sentence)
+        return decision.with_advice(sentence)
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
         """Answer a body of which only the beginning was read, since it is larger than the limit."""

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.policies import SHIPPED, load, load_spec, problems_of_spec
 from webhook.core.admission import decide as admission
-from webhook.core.admission import templates
-from webhook.core.admission.examples import run_example
+from webhook.core.admission import workload_review
+from webhook.core.admission.policy_examples import run_example
 from webhook.core.pod.views import labels_of, service_account_of
 from webhook.core.policy.match import Subject
 
@@ -156,7 +156,7 @@ def test_an_example_is_decided_in_both_phases(tmp_path, monkeypatch):
         phases.append((phase, "resources" in request.obj["spec"]["containers"][0]))
         return admission.decide(request, policy, cluster, phase)
 
-    monkeypatch.setattr(templates, "decide", decide)
+    monkeypatch.setattr(workload_review, "decide", decide)
     assert mismatches(tmp_path, SMALL, "{allowed: true}") == []
     assert phases == [(admission.Phase.MUTATE, False), (admission.Phase.VALIDATE, True)]
 

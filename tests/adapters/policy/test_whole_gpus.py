@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.pods import a_container, a_pod, a_request
 from tests.support.policies import SHIPPED, load
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Subject

@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy, Rule
 

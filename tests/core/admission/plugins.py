@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.support.pods import a_policy, a_request, a_rule
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import Accounting

@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.admission.decisions import decided
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout
 
@@ -30,15 +31,15 @@ MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
 )
 def test_a_new_pod_that_is_as_it_should_be_is_advised_on_once(pod, rule, phase, asked):
     decision = decided(pod, a_rule(**rule), phase)
-    assert decision.advises_on_bytes == asked
+    assert decision.advice_bytes == asked
 
 
 def test_a_rollout_that_observes_advises_as_well():
     observed = Cluster(Rollout.OBSERVE)
-    assert decided(a_pod("8Gi"), phase=MUTATE, cluster=observed).advises_on_bytes == 8 * GIB
+    assert decided(a_pod("8Gi"), phase=MUTATE, cluster=observed).advice_bytes == 8 * GIB
 
 
 def test_an_update_is_no_new_pod():
     pod = a_pod("8Gi")
     request = a_request(pod, operation="UPDATE", old=pod)
-    assert decide(request, a_policy(), UNKNOWN, MUTATE).advises_on_bytes is None
+    assert decide(request, a_policy(), UNKNOWN, MUTATE).advice_bytes is None

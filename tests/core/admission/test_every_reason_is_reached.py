@@ -23,7 +23,7 @@ from tests.core.admission.faults import (
     SPEC_FAULTS,
 )
 from tests.support.pods import a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Bounds
 

@@ -22,7 +22,7 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.test_laws import defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import Accounting, EnforceBy, GPUClass, Placement
 from webhook.names import BINDING_ANNOTATIONS
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.templates import advise
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
+from webhook.core.admission.workload_review import advise
 from webhook.core.pod.findings import MOST_FINDINGS
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout

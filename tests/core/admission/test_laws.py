@@ -25,7 +25,8 @@ from tests.support.paths import REVIEWS
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.adapters.review_json import BadReviewError, read_review, write_review
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.programs import Program
 from webhook.core.pod.quantity import canonical
 from webhook.core.policy.cluster import UNKNOWN, Cluster

@@ -34,7 +34,8 @@ from tests.core.admission.test_sentences import DENIALS
 from tests.support.follow_advice import annotate, followed, respelled
 from tests.support.paths import ROOT
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
@@ -66,7 +67,7 @@ def messages(decision):
     a list, so that the paths of the others stay right; bounds come last.
     """
     said = [(found.reason, found.path, found.detail) for found in decision.findings]
-    for note in (*decision.unread, *decision.notes):
+    for note in (*decision.unread_keys, *decision.notes):
         path, detail = note.split(": ", 1)
         detail = detail.removeprefix("beside that, ")
         reason, _, rest = detail.partition(": ")
@@ -113,16 +114,16 @@ def assert_lines_are_admitted(pod, policy):
         shown = json.dumps(after["metadata"]) + json.dumps(after["spec"])
         assert not wrong, f"{detail}\n-> {again.message or again.findings}\n{shown}"
         if not (decision.findings or left):
-            before_and_after = (*again.unread, *again.notes)
-            known = {*decision.unread, *decision.notes}
+            before_and_after = (*again.unread_keys, *again.notes)
+            known = {*decision.unread_keys, *decision.notes}
             repeated = {one for one in before_and_after if one in known or UNNAMED in one}
             assert not repeated, f"{detail}\n-> {repeated}\n{shown}"
-    for warning in (*decision.unread, *decision.notes):
+    for warning in (*decision.unread_keys, *decision.notes):
         path, detail = warning.split(": ", 1)
         is_after_a_line = detail.startswith("beside that, ")
         for after in () if is_after_a_line else followed(before, path, detail):
             again = judged(after, policy)
-            assert warning not in (*again.unread, *again.notes), json.dumps(after["metadata"])
+            assert warning not in (*again.unread_keys, *again.notes), json.dumps(after["metadata"])
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "1.5Gi", "8e9"])
@@ -521,7 +522,7 @@ SOURCES = [
         ROOT / f"webhook/core/pod/{name}.py"
         for name in ("memory_annotation", "demand", "quantity", "suggestions")
     ),
-    ROOT / "webhook/core/admission/whole_gpu.py",
+    ROOT / "webhook/core/admission/whole_gpu_translation.py",
 ]
 
 

@@ -17,7 +17,8 @@ import pytest
 from tests.core.admission.decisions import VRAM, assert_left, container_of, decided
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_review, a_rule
 from webhook.adapters.review_json import BadReviewError, read_review, write_review
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, Policy
 
@@ -54,13 +55,13 @@ STANDS = {
     "pod/test_demand.py": (10, 11, 36, 54, 65),
     "admission/rules/test_demand.py": (22, 62, 77),
     "admission/rules/test_containers.py": (3, 4, 5, 13, 14, 27, 31, 39, 52, 59, 61),
-    "admission/rules/test_devices.py": (25, 26, 28, 30),
+    "admission/rules/test_visible_devices.py": (25, 26, 28, 30),
     "admission/rules/test_pods.py": (37, 38),
     "admission/rules/test_actions.py": (15, 18),
-    "admission/sidecar/test_user.py": (71,),
+    "admission/sidecar/test_security_context.py": (71,),
     "admission/test_programs_of_containers.py": (21, 23, 29, 55),
     "admission/test_runtime_class.py": (32, 33, 34, 56),
-    "admission/test_whole_gpu.py": (16,),
+    "admission/test_whole_gpu_translation.py": (16,),
 }
 TESTED: set[int] = set()
 

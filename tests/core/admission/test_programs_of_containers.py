@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.plugins import CAP_ONLY, MIG, under
 from tests.core.admission.plugins import translated as plugins_translated
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.nvidia.programs import Program
 from webhook.core.policy.values import EnforceBy, Placement, VisibleDevices
 

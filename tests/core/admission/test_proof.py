@@ -12,8 +12,9 @@ from hypothesis import given
 from tests.core.admission.test_laws import RULES
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.templates import prove
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
+from webhook.core.admission.workload_review import prove
 from webhook.core.pod.patch import PatchError, condense
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import VisibleDevices

@@ -9,7 +9,7 @@ import orjson
 
 from tests.core.admission.decisions import VRAM, decided
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.names import ADMITTED_ANNOTATION, ENFORCER_COMMAND, ENFORCER_CONTAINER
 
 MIB = 2**20

@@ -20,7 +20,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
 from webhook.adapters.review_json import encode_review
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout, VisibleDevices
 

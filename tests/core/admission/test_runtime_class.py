@@ -8,7 +8,8 @@ import pytest
 
 from tests.core.admission.decisions import a_plain_pod, assert_left
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.cluster import Cluster
 
 CLUSTERS = {

@@ -15,7 +15,7 @@ from tests.core.admission.plugins import (
     variables,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Accounting, TimeSliced
 

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
     stored_pod,
 )
 from tests.support.pods import RULE, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import Accounting, Placement, PodRestart
 
 

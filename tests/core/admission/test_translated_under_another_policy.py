@@ -18,7 +18,7 @@ from tests.core.admission.decisions import (
     stored_pod,
 )
 from tests.support.pods import RULE, a_policy, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.values import Bounds, EnforceBy, Placement, PodRestart
 
 OTHER = another_policy(a_rule(memory=Bounds(max_bytes=2**40)))

@@ -18,7 +18,7 @@ from tests.core.admission.decisions import (
     updated,
 )
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import Action
 
 ANNOTATIONS = (

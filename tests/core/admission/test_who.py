@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide, governing_rule
+from webhook.core.admission.decide import decide, governing_rule
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 
 

@@ -27,7 +27,8 @@ from tests.support.random_reviews import (
     review,
 )
 from webhook.adapters.review_json import write_review
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.pod.patch import condense
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import VisibleDevices

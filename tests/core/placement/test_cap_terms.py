@@ -14,7 +14,8 @@ from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.policies import load_spec
 from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement import cap_terms
 from webhook.core.placement.assignment_codec import write_assignments

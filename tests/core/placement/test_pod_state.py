@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.support.assignments import NODE, TWO
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignment_codec import read_assignments, write_assignments

@@ -98,14 +98,14 @@ def test_a_pod_of_many_wrong_amounts_spends_the_budget_and_no_more(monkeypatch):
 def counted_readings(monkeypatch):
     """Count how often a demand is read: each judgement of a pod reads it."""
     found = []
-    real = case.case_of
+    real = case.new_case
 
     def counting(pod, *arguments, **options):
         found.append(pod)
         return real(pod, *arguments, **options)
 
     for module in (decisions, changes):
-        monkeypatch.setattr(module, "case_of", counting)
+        monkeypatch.setattr(module, "new_case", counting)
     return found
 
 

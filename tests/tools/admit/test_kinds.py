@@ -10,9 +10,10 @@ from hypothesis import given
 from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from tests.tools.admit.runs import POD, run
-from webhook.core.admission import templates
-from webhook.core.admission.decide import Decision, Outcome, Phase, decide
-from webhook.core.admission.templates import creation_of
+from webhook.core.admission import workload_review
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Decision, Outcome, Phase
+from webhook.core.admission.workload_review import creation_of
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN
@@ -235,7 +236,7 @@ def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch)
     def deny_in_validation(request, policy, cluster, phase):
         return denial if phase is Phase.VALIDATE else decide(request, policy, cluster, phase)
 
-    monkeypatch.setattr(templates, "decide", deny_in_validation)
+    monkeypatch.setattr(workload_review, "decide", deny_in_validation)
     denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"
     assert run(POD) == (1, POD, denied)
     assert run(POD, output="patch").out == "[]\n"

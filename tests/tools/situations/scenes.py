@@ -30,7 +30,8 @@ from tests.support.installations import IMAGE, POLICY
 from tests.support.merge_patches import merged
 from tests.support.pods import a_request
 from webhook.adapters.policy.files import load_config_map, shipped_policy_path
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Phase
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.node.events import EventReason

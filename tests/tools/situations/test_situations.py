@@ -27,7 +27,8 @@ from tests.tools.situations.runs import (
     same_in_each_release,
 )
 from tests.tools.situations.scenes import TEAM, policy_of, unseen
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.node.events import EventReason
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.quantity import parse_vram

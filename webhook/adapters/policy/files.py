@@ -17,7 +17,7 @@ from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import Document, DocumentProblem, read_documents, show_path
-from webhook.core.admission.examples import run_example
+from webhook.core.admission.policy_examples import run_example
 from webhook.core.bounds import SHOWN_FINDINGS
 from webhook.core.policy.values import Policy
 

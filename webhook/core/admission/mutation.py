@@ -13,9 +13,11 @@ from typing import Final
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.gate import MOUNT, VARIABLE, VOLUME
 from webhook.core.admission.sidecar.container import ENFORCER_VOLUMES
-from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcers
-from webhook.core.admission.sidecar.user import NOTE, keeps_annotation
-from webhook.core.admission.tiers import node_terms
+from webhook.core.admission.sidecar.injection import insert_enforcer, remove_enforcers
+from webhook.core.admission.sidecar.security_context import (
+    APP_ARMOR_ANNOTATION,
+    has_current_app_armor_annotation,
+)
 from webhook.core.nvidia.programs import configure_programs, set_cap_variables
 from webhook.core.nvidia.variables import (
     DeviceNames,
@@ -34,6 +36,7 @@ from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     Accounting,
+    EnforceBy,
     GPUClass,
     Placement,
     Policy,
@@ -43,11 +46,15 @@ from webhook.core.policy.values import (
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
+    ENFORCED_BY_SIDECAR,
     GATE_VARIABLE,
     GATE_VOLUME,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_SENTRY_LABEL,
+    NOT_ENFORCED,
     OUR_VOLUMES,
 )
 
@@ -99,9 +106,9 @@ def mutate_pod(
     if enforcer is None:  # step 5: what holds the cap in the pod
         remove_enforcers(edits, pod)
     else:
-        place_enforcer(edits, pod, demand, enforcer, stored=stored)
+        insert_enforcer(edits, pod, demand, enforcer, stored=stored)
     _set_volumes(edits, pod, rule, enforcer)
-    keeps = enforcer is not None and keeps_annotation(pod, demand)
+    keeps = enforcer is not None and has_current_app_armor_annotation(pod, demand)
     _mark(edits, pod, demand, rule, policy, keeps=keeps)
     return edits
 
@@ -133,7 +140,28 @@ def working_nodes(rule: Rule) -> list[Json]:
 
     Slices of MIG need nothing of ours on their node.
     """
-    return [] if rule.accounting is Accounting.MIG else [*node_terms(rule), RESOLVES_NAMES]
+    return [] if rule.accounting is Accounting.MIG else [*_enforcing_nodes(rule), RESOLVES_NAMES]
+
+
+def _enforcing_nodes(rule: Rule) -> list[Json]:
+    """Return the required node affinity for nodes that can enforce caps as a rule says.
+
+    | `enforcement.by` | GPUs are given by | required |
+    | --- | --- | --- |
+    | Sidecar | vramwarden | `enforcement In [sidecar]` |
+    | Sidecar | NVIDIA's device plugin | `enforcement NotIn [none]`: the agent labels only \
+nodes that it shares |
+    | Sentry | vramwarden | `sentry In ["true"]` |
+    | None | either | nothing |
+    """
+    by = rule.enforcement.by
+    if by is EnforceBy.NONE:
+        return []
+    if rule.leaves_to_plugin:
+        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NOT_ENFORCED]}]
+    if by is EnforceBy.SENTRY:
+        return [{"key": NODE_SENTRY_LABEL, "operator": "In", "values": ["true"]}]
+    return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [ENFORCED_BY_SIDECAR]}]
 
 
 def _choose_nodes(
@@ -307,7 +335,7 @@ def _mark(
         edits.put("", "metadata", metadata := {})
     if pod.labels.get(MANAGED_LABEL) != "true":
         edits.merge("/metadata", "labels", metadata.get("labels"), {MANAGED_LABEL: "true"})
-    for key in BINDING_ANNOTATIONS if keeps else (*BINDING_ANNOTATIONS, NOTE):
+    for key in BINDING_ANNOTATIONS if keeps else (*BINDING_ANNOTATIONS, APP_ARMOR_ANNOTATION):
         if key in pod.annotations:
             edits.remove("/metadata/annotations", key)
     mark = f"v1 {rule.name} {policy.short_digest}"

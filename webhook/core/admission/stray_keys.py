@@ -18,16 +18,16 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
-from webhook.core.admission.decide import Decision
-from webhook.core.admission.gpu_counters import asks_for_gpus
-from webhook.core.admission.rules.hints import (
-    SHOWN,
-    UNREAD,
-    key_meant,
-    near_misses,
-    replacement,
-    unread,
-    written,
+from webhook.core.admission.controller_gpu_counts import asks_for_gpus
+from webhook.core.admission.decision import Decision
+from webhook.core.admission.rules.near_misses import (
+    MAX_HINTS,
+    NOTHING_READS,
+    annotation_line,
+    closest_key,
+    find_intended,
+    find_near_misses,
+    find_unread,
 )
 from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
 from webhook.core.formatting import shorten
@@ -115,8 +115,8 @@ class StrayKey(NamedTuple):
         where = f"under {(' and ' if self.asking > 1 else ' or ').join(places[:_SHOWN_PLACES])}"
         if self.key == self.meant and (self.path[-2] != "labels" or field == "labels"):
             return f"{self.field}: put it {where}; nothing reads it here"
-        line = written(self.meant, self.value)
-        return f"{self.field}: write {line} {where}; {UNREAD}"
+        line = annotation_line(self.meant, self.value)
+        return f"{self.field}: write {line} {where}; {NOTHING_READS}"
 
 
 def is_filled_in(value: object) -> bool:
@@ -153,20 +153,21 @@ def find_stray_keys(
         below = tuple(one for one in templates if one.path[: len(path)] == path)
         for field in METADATA_FIELDS:
             keys = part(value_at(owner, path), "metadata", field)
-            ours = islice(unread(keys, "" if path else kind, field), MOST_COMPARED)
-            near = (key for key, _ in near_misses(keys, field)) if below else ()
+            ours = islice(find_unread(keys, "" if path else kind, field), MOST_COMPARED)
+            near = (key for key, _ in find_near_misses(keys, field)) if below else ()
             for key in (*ours, *near):
                 if not any(part(one.pod, "metadata", field).get(key) == keys[key] for one in below):
                     at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
                     read = get_close_matches(key, READ_KEYS.get((kind, field), ()), 1, 0.9)
-                    if read and read[0] not in keys and not key_meant(key):
-                        cure = f"write {written(read[0], keys[key])} in its place; {UNREAD}"
+                    if read and read[0] not in keys and not closest_key(key):
+                        line = annotation_line(read[0], keys[key])
+                        cure = f"write {line} in its place; {NOTHING_READS}"
                     found.append(StrayKey(at, key, keys[key], templates=below, cure=cure))
     for stray in elsewhere:
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
         found.append(stray._replace(templates=tuple(inside or templates)))
     asking = [one.path for one in templates if asks_for_gpus(owner, one)]
-    return [_with_meaning(one, asking) for one in found[:SHOWN]]
+    return [_with_meaning(one, asking) for one in found[:MAX_HINTS]]
 
 
 def _field_of(key: str) -> str:
@@ -180,7 +181,7 @@ def _with_meaning(stray: StrayKey, asking: Sequence[Path]) -> StrayKey:
     `asking` are the paths of templates that ask for GPUs.
     """
     key, text = stray.key, str(stray.value)
-    meant = (key_meant(key), text) if key.startswith(PREFIX) else replacement(key, text)
+    meant = (closest_key(key), text) if key.startswith(PREFIX) else find_intended(key, text)
     if key == WORKLOAD_LABEL:
         meant = key, text
     if meant is None or not meant[0]:
@@ -224,7 +225,7 @@ def warnings_about(
     own = (one for one in strays if template.path in (one.paths[:1] or [template.path]))
     for one in own:
         yield "; ".join((one.warning, *wrong.get(annotation_path(one.meant), ())))
-    yield from beside[:SHOWN]
+    yield from beside[:MAX_HINTS]
 
 
 def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
@@ -296,7 +297,7 @@ def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
         _, ours, name = key.partition(PREFIX)
         if not ours or key == _QUOTA:
             continue
-        is_vram = key_meant(name) == GPU_MEMORY_ANNOTATION and _QUOTA not in hard
+        is_vram = closest_key(name) == GPU_MEMORY_ANNOTATION and _QUOTA not in hard
         do = f"write {_QUOTA}: {hard[key]}" if is_vram else "remove it"
         why = "Kubernetes counts only requests" if ours + name == VRAM_RESOURCE else "no pod asks"
         why = f"{why} for this resource, so the line bounds nothing"

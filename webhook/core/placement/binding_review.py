@@ -84,7 +84,7 @@ class BindingVerdict:
     findings: ClassVar = ()
     warnings: ClassVar = ()
     # No rule of a policy judges a binding.
-    audit: ClassVar = {"rule": "", "policy": ""}
+    audit_annotations: ClassVar = {"rule": "", "policy": ""}
 
     @property
     def allowed(self) -> bool:
@@ -103,11 +103,11 @@ class BindingVerdict:
         return codes.get(self.outcome, FORBIDDEN)
 
     @property
-    def logged(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
         why = self.message[:LONGEST_SENTENCE]
-        logged = {"node": self.node, "gpus": list(self.uuids), "why": why}
-        return {key: value for key, value in logged.items() if value}
+        fields = {"node": self.node, "gpus": list(self.uuids), "why": why}
+        return {key: value for key, value in fields.items() if value}
 
 
 def read_binding(request: Request) -> Binding | None:

@@ -18,7 +18,7 @@ from webhook.core.admission.stray_keys import (
     is_unknown,
     search_stray_keys,
 )
-from webhook.core.admission.templates import pod_of
+from webhook.core.admission.workload_review import pod_of
 from webhook.core.pod.fields import Json, text_of
 from webhook.core.pod.patch import Operation, apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError

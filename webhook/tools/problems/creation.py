@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from webhook.core.admission.decide import Decision
-from webhook.core.admission.rules.hints import candidates, near_miss
+from webhook.core.admission.decision import Decision
+from webhook.core.admission.rules.near_misses import comparable_keys, correction
 from webhook.core.formatting import join_names
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects, part
@@ -126,8 +126,8 @@ def find_foreign_requests(pod: ClusterPod) -> Iterator[Problem]:
     found: dict[str, str] = {}
     for field in ("annotations", "labels"):
         entries = pod.part("metadata", field)
-        for key in candidates(entries):
-            line = "" if key.startswith(PREFIX) else near_miss(key, str(entries[key]))
+        for key in comparable_keys(entries):
+            line = "" if key.startswith(PREFIX) else correction(key, str(entries[key]))
             if line:
                 found[f"the {field.removesuffix('s')} {key}"] = line
     for container in as_objects(pod.part("spec").get("containers")):

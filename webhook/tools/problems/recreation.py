@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from webhook.core.admission.decide import Decision, Phase, decide_anew
-from webhook.core.admission.templates import creation_of
+from webhook.core.admission.decide import evaluate
+from webhook.core.admission.decision import Decision, Phase
+from webhook.core.admission.workload_review import creation_of
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.names import MIRROR_POD_ANNOTATION
@@ -45,7 +46,7 @@ def judge_recreation(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcome
         return PodOutcome.UNKNOWN, None
     creation = creation_of(pod.as_created(), pod.namespace)
     try:
-        decision = decide_anew(creation, rules.policy, rules.cluster, Phase.MUTATE)
+        decision = evaluate(creation, rules.policy, rules.cluster, Phase.MUTATE)
     except NamespaceUnknownError:
         return PodOutcome.UNKNOWN, None
     if decision.skip:

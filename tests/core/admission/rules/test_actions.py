@@ -17,7 +17,7 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.policy.values import Action, Bounds, VisibleDevices
@@ -82,7 +82,7 @@ def test_a_pod_that_was_allowed_in_spite_of_a_fault_is_stored(action):
 def test_audit_changes_no_pod_and_says_nothing_to_who_creates_it(pod, phase):
     decision = decided(pod, AUDIT, phase)
     assert_left(decision)
-    assert (decision.warnings, decision.advises_on_bytes) == ((), None)
+    assert (decision.warnings, decision.advice_bytes) == ((), None)
     assert decision.obj == pod
 
 
@@ -106,8 +106,8 @@ def test_a_pod_that_audit_left_alone_takes_no_gpu_of_a_node_at_binding():
 @pytest.mark.parametrize("action", sorted([Action.ENFORCE, Action.WARN, Action.AUDIT]))
 def test_the_sentence_stands_in_our_log_and_in_the_audit_log(action):
     decision = decided(a_full_pod("8GB"), a_rule(action=action))
-    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in decision.logged["why"]
-    assert decision.audit["message"] == decision.logged["why"]
+    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in decision.log_fields["why"]
+    assert decision.audit_annotations["message"] == decision.log_fields["why"]
 
 
 def test_the_sentence_that_is_logged_is_cut():
@@ -119,14 +119,14 @@ def test_the_sentence_that_is_logged_is_cut():
     ]
     decision = decided(pod)
     assert len(decision.message) > LONGEST_SENTENCE
-    assert len(decision.audit["message"]) == LONGEST_SENTENCE
-    assert decision.audit["message"].endswith("…")
+    assert len(decision.audit_annotations["message"]) == LONGEST_SENTENCE
+    assert decision.audit_annotations["message"].endswith("…")
 
 
 def test_where_nothing_is_wrong_there_is_no_sentence():
     decision = decided(a_full_pod())
-    assert "message" not in decision.audit
-    assert "why" not in decision.logged
+    assert "message" not in decision.audit_annotations
+    assert "why" not in decision.log_fields
 
 
 # --- all at once

@@ -30,7 +30,7 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.faults import CONTAINER_FAULTS
 from tests.support.pods import a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
 
 MEMORY_KEY = "vramwarden.io/gpu-memory"

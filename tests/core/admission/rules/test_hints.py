@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.admission.decisions import assert_left, decided
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Phase
-from webhook.core.admission.rules.hints import candidates, near_miss
+from webhook.core.admission.decision import Phase
+from webhook.core.admission.rules.near_misses import comparable_keys, correction
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds
 
@@ -211,13 +211,13 @@ def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_validation():
 
 def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
     compared = []
-    real = near_miss.__globals__["get_close_matches"]
+    real = correction.__globals__["get_close_matches"]
 
     def counting(word, *arguments, **options):
         compared.append(word)
         return real(word, *arguments, **options)
 
-    monkeypatch.setitem(near_miss.__globals__, "get_close_matches", counting)
+    monkeypatch.setitem(correction.__globals__, "get_close_matches", counting)
     limits = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(30)}
     containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(2)]
     keys = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(1000)}
@@ -233,5 +233,5 @@ def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
 
 def test_of_however_many_keys_only_the_first_are_read():
     keys = (f"example.com/{n}" for n in range(10_000))
-    assert list(candidates(keys)) == []
+    assert list(comparable_keys(keys)) == []
     assert next(keys) == "example.com/4096"

@@ -22,7 +22,7 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.values import (
     CAPABILITIES,
     WHOLE_GPU_RESOURCES,

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.names import DEFAULT_CONTAINER_ANNOTATION as DEFAULT
 
 OWN = a_rule(enforcement={"image": "registry.example/own:2"})

@@ -6,7 +6,8 @@ import pytest
 
 from tests.core.admission.decisions import assert_left
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy
 

@@ -23,7 +23,7 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.faults import SHM, SPEC_FAULTS
 from tests.support.pods import a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Action, DriverLimit, EnforceBy, Rollout

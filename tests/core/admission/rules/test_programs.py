@@ -19,7 +19,8 @@ from tests.core.admission.rules.program_rows import (
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import encode_review
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import Accounting, Action, Bounds, EnforceBy, Placement
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.pods import RULE, a_pod, a_policy
 from webhook.core.admission import rules
-from webhook.core.admission.rules.case import CaseKind, case_of
+from webhook.core.admission.rules.case import CaseKind, new_case
 from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES, UNREAD
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
@@ -51,4 +51,4 @@ def test_every_kind_of_case_is_judged():
 def test_a_rule_for_demands_in_the_wrong_row_raises_instead_of_allowing():
     pod = read_pod(a_pod())
     with pytest.raises(LookupError, match="is in the table"):
-        _ = case_of(pod, RULE, a_policy(), UNKNOWN).demand
+        _ = new_case(pod, RULE, a_policy(), UNKNOWN).demand

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_rule
 from webhook.adapters.review_json import encode_review
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"
@@ -68,7 +68,7 @@ def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant)
     assert decision.findings == decision.patch == ()
     path = f"metadata.annotations[{PREFIX}{name}]"
     line = LINES[meant]
-    assert decision.unread == (f"{path}: write {line} in its place; nothing reads this key",)
+    assert decision.unread_keys == (f"{path}: write {line} in its place; nothing reads this key",)
 
 
 @pytest.mark.parametrize("name", ["webhook", "team", "", "x" * 63, "managed", "workload"])
@@ -91,7 +91,7 @@ def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(
 def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key, value, line):
     decision = decided(a_pod(labels={key: value, "app": "train"}))
     assert_left(decision)
-    (note,) = decision.unread
+    (note,) = decision.unread_keys
     assert note == (
         f"metadata.labels[{key}]: write {line} under metadata.annotations; as a label it asks for "
         "nothing"
@@ -103,7 +103,7 @@ def test_a_key_for_which_no_line_is_admitted_is_to_be_removed():
     limits = {f"{PREFIX}gpu-clas": "1"}
     main = a_container("main", resources={"limits": limits})
     pod = a_pod(annotations=keys, labels={ASKING[1]: "a"}, containers=[main])
-    assert decided(pod).unread == tuple(
+    assert decided(pod).unread_keys == tuple(
         f"{path}: remove it; {why}, and as {ASKING[1]} the pod would be denied"
         for path, why in (
             (f"metadata.labels[{ASKING[1]}]", AS_LABEL),
@@ -114,7 +114,7 @@ def test_a_key_for_which_no_line_is_admitted_is_to_be_removed():
 
 
 def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
-    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread
+    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread_keys
     assert ": write vramwarden.io/gpu-memory: 8G in its place; " in note
 
 
@@ -190,16 +190,16 @@ def test_every_action_that_tells_of_findings_warns_and_decides_as_before(action,
     wrong = [a_container(**variable(VISIBLE, "all"))]
     right = decided(a_pod(containers=wrong), rule)
     decision = decided(mistyped(containers=wrong), rule)
-    assert len(decision.unread) == 1
+    assert len(decision.unread_keys) == 1
     assert right.outcome is outcome
-    assert replace(decision, unread=()) == right
+    assert replace(decision, unread_keys=()) == right
 
 
 def test_a_demand_beside_a_mistyped_key_is_still_translated():
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-cuont": "2"})
     decision = decided(pod)
     assert decision.outcome is Outcome.MUTATED
-    assert ': write vramwarden.io/gpu-count: "2" in its place; ' in decision.unread[0]
+    assert ': write vramwarden.io/gpu-count: "2" in its place; ' in decision.unread_keys[0]
 
 
 @pytest.mark.parametrize("rule", [{"action": Action.IGNORE}, {"namespaces": ("elsewhere",)}])
@@ -217,15 +217,15 @@ def test_the_answer_has_notes_as_warnings_behind_the_findings():
     rule = a_rule(action=Action.WARN, memory=Bounds(max_bytes=2**30))
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-mem": "1Gi"})
     decision = decided(pod, rule)
-    assert warnings(decision) == [str(decision.findings[0]), *decision.unread]
-    assert warnings(decided(mistyped())) == list(decided(mistyped()).unread)
+    assert warnings(decision) == [str(decision.findings[0]), *decision.unread_keys]
+    assert warnings(decided(mistyped())) == list(decided(mistyped()).unread_keys)
     assert warnings(decided(a_pod("8Gi"))) is None
 
 
 def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
     decision = decided(a_pod("8GB", annotations={f"{PREFIX}gpu-mem": "1Gi"}))
     assert decision.outcome is Outcome.DENIED
-    assert warnings(decision) == list(decision.unread)
+    assert warnings(decision) == list(decision.unread_keys)
     assert "gpu-mem]" not in decision.message
 
 

@@ -16,7 +16,7 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decision import Phase
 from webhook.core.policy.values import Amounts
 
 BOTH = {"cpu": "2", "memory": "4Gi"}

@@ -9,7 +9,7 @@ from tests.support.pods import a_rule
 from webhook.core.policy.values import DriverLimit, OnExcess, Placement, WhenBlind
 
 SEEN = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"]
-OF_BINDING = ["VRAM_GPUS", "VRAMWARDEN_GPU_ASSIGNMENT"]
+BINDING_VARIABLES = ["VRAM_GPUS", "VRAMWARDEN_GPU_ASSIGNMENT"]
 PROGRAM_VARIABLES = {
     "poll_interval": ("VRAM_POLL_INTERVAL", "2s"),
     "grace": ("VRAM_GRACE", "0s"),
@@ -27,8 +27,8 @@ def environment(**rule):
 @pytest.mark.parametrize(
     ("rule", "names"),
     [
-        ({}, [*OF_BINDING, "VRAM_DRIVER_LIMIT"]),
-        ({"enforcement": {"driver_limit": DriverLimit.OFF}}, OF_BINDING),
+        ({}, [*BINDING_VARIABLES, "VRAM_DRIVER_LIMIT"]),
+        ({"enforcement": {"driver_limit": DriverLimit.OFF}}, BINDING_VARIABLES),
         ({"placement": Placement.NONE}, []),
     ],
     ids=["binding", "without the driver's limit", "no placement"],

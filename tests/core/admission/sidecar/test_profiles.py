@@ -22,8 +22,8 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.support.pods import RULE, a_rule
-from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.admission.sidecar.user import enforcer_profiles
+from webhook.core.admission.decision import Outcome, Phase
+from webhook.core.admission.sidecar.security_context import enforcer_profiles
 from webhook.core.policy.values import PodRestart
 
 APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"
@@ -32,7 +32,7 @@ DEFAULT = {"type": "RuntimeDefault"}
 LOCAL = {"type": "Localhost", "localhostProfile": "gpu"}
 OTHER = {"type": "Localhost", "localhostProfile": "cpu"}
 LEVEL, LABEL = {"level": "s0:c1,c2"}, {"type": "spc_t"}
-NOTE = "container.apparmor.security.beta.kubernetes.io/"
+APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 NOTES = {
     "unconfined": UNCONFINED,
     "runtime/default": DEFAULT,
@@ -50,7 +50,7 @@ def a_confined_pod(field, main=None, second=None, *, pod=None, notes=None):
     if pod is not None:
         made["spec"]["securityContext"] = {field: pod}
     for name, value in (notes or {}).items():
-        made["metadata"]["annotations"][NOTE + name] = value
+        made["metadata"]["annotations"][APP_ARMOR_ANNOTATION + name] = value
     return made
 
 
@@ -72,11 +72,11 @@ def stored(pod, *, notes_fields=True):
     of_pod = spec.get("securityContext", {})
     for one in spec["initContainers"] + spec["containers"]:
         context = one.setdefault("securityContext", {})
-        if profile := NOTES.get(notes.get(NOTE + one["name"])):
+        if profile := NOTES.get(notes.get(APP_ARMOR_ANNOTATION + one["name"])):
             context.setdefault(APP_ARMOR, profile)
         elif notes_fields and (profile := context.get(APP_ARMOR) or of_pod.get(APP_ARMOR)):
             spelt = (text for text, known in NOTES.items() if known == profile)
-            notes[NOTE + one["name"]] = next(spelt)
+            notes[APP_ARMOR_ANNOTATION + one["name"]] = next(spelt)
     return pod
 
 
@@ -160,8 +160,8 @@ def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field,
             assert_denied(decided(pod, rule, phase), "EnforcementImpossible", path)
         return
     context = container_of(stored(translated(pod, rule)), "vram-enforcer")["securityContext"]
-    assert sidecar in {"as they", "as the pod"}
-    assert context.get(field) == (wanted if sidecar == "as they" else None)
+    assert sidecar in {"the same", "that of the pod"}
+    assert context.get(field) == (wanted if sidecar == "the same" else None)
     assert {APP_ARMOR, SELINUX} & context.keys() <= {field}
     assert_fine(pod, rule)
 
@@ -200,9 +200,12 @@ def test_what_any_api_server_stores_is_what_we_asked_for(notes_fields, pod):
 @pytest.mark.parametrize("rule", [RULE, BY_SENTRY, WITHOUT_SIDECAR])
 def test_no_annotation_gives_the_sidecar_another_profile(rule):
     pod = a_confined_pod(APP_ARMOR, notes={"vram-enforcer": "localhost/deny-kill"})
-    assert NOTE + "vram-enforcer" not in translated(pod, rule)["metadata"]["annotations"]
+    assert (
+        APP_ARMOR_ANNOTATION + "vram-enforcer"
+        not in translated(pod, rule)["metadata"]["annotations"]
+    )
     pod = translated(a_confined_pod(APP_ARMOR), rule)
-    pod["metadata"]["annotations"][NOTE + "vram-enforcer"] = "localhost/deny-kill"
+    pod["metadata"]["annotations"][APP_ARMOR_ANNOTATION + "vram-enforcer"] = "localhost/deny-kill"
     assert decided(pod, rule, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 

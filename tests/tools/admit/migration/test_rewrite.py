@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.support.follow_advice import followed, lines, respelled
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.tools.admit.migration.moving import GIB, a_limited, limits, move
-from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod

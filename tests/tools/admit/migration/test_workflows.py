@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.pods import a_container
-from webhook.core.admission.templates import pod_of
+from webhook.core.admission.workload_review import pod_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import find_templates
 from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from webhook.core.admission.accounting import is_translations
+from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.device_plugin import is_mig_slice
-from webhook.core.nvidia.memory_flags import find_program, uses_gpu
-from webhook.core.pod.command_lines import OURS
 from webhook.core.pod.demand import in_both, unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
@@ -20,7 +19,6 @@ from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
 from webhook.core.pod.memory_annotation import (
     candidates,
     default_container,
-    having_vram,
     is_helper,
     memory_line,
     rivals,
@@ -35,9 +33,6 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
 )
 
-if TYPE_CHECKING:
-    from webhook.core.admission.rules.case import Case
-
 _OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 
 
@@ -47,34 +42,7 @@ def readable_demand(case: Case) -> Iterable[Finding]:
     Fields: metadata.annotations[gpu-memory|gpu-count|gpu-class], resources.limits[vram]
     Allowed values: as `read_demand` reads them
     """
-    return case.unreadable
-
-
-def meant_container(case: Case) -> str:
-    """Return the container that seems to be meant by one quantity; empty if there is none.
-
-    | containers that name our variables, or else run a program of `memory_flags` | meant |
-    | --- | --- |
-    | only the one that gets the quantity, or only others | the first of them |
-    | none, or both | none |
-
-    Programs without a row there count if there are no others.
-    """
-    pod = case.pod
-    is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod)
-    if is_named or len(pod.containers) == 1:
-        return ""
-    naming, running, others = [], [], []
-    for container, line in case.command_lines:
-        if OURS in line.words.text:
-            naming.append(container.name)
-        elif find_program(container, line):
-            running.append(container.name)
-        elif uses_gpu(container, line):
-            others.append(container.name)
-    found = [*naming, *running] or others
-    is_both = len(found) > 1 and default_container(pod, []) in found
-    return found[0] if found and not is_both else ""
+    return case.demand_problems
 
 
 def unnamed_container(case: Case) -> Iterator[str]:
@@ -88,7 +56,7 @@ def unnamed_container(case: Case) -> Iterator[str]:
     pod, value = case.pod, case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
         return
-    chosen, meant, found = default_container(pod, []), case.meant_container, rivals(pod)
+    chosen, meant, found = default_container(pod, []), case.likely_container, rivals(pod)
     is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
     if is_named and not meant and is_helper(chosen):
         meant = next(filterfalse(is_helper, candidates(pod)), "")
@@ -158,13 +126,15 @@ def _class_rejection(name: str | None, case: Case) -> str | None:
         selected = strings(case.pod.spec, "nodeSelector", "spec").get(key, value)
         if selected != value:
             return f"selects {quoted(selected)} by {key}, but the class needs {quoted(value)}"
-    if case.asked is None:
+    if case.demand_if_any is None:
         return None
     rule = case.rule.of_class(gpu_class)
     allowed = suggestions_for(case.pod, name, rule, case.policy, case.cluster)
-    if allowed.max_count is not None and case.asked.gpu_count > allowed.max_count:
-        return f"asks for {case.asked.gpu_count} GPUs; at most {allowed.max_count} are allowed"
-    return allowed.rejection(case.asked.amounts)
+    if allowed.max_count is not None and case.demand_if_any.gpu_count > allowed.max_count:
+        return (
+            f"asks for {case.demand_if_any.gpu_count} GPUs; at most {allowed.max_count} are allowed"
+        )
+    return allowed.rejection(case.demand_if_any.amounts)
 
 
 def whole_gpus(case: Case) -> Iterator[Finding]:
@@ -182,7 +152,7 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
                     yield _not_whole(container, resource, kind, case)
                     break
             unequal = unequal_amounts(container, resource, _is_whole)
-            if unequal and (case.asks or _is_others(container, resource)):
+            if unequal and (case.requests_vram or _is_others(container, resource)):
                 unequal = replace(unequal, detail=f"remove it; {unequal.detail.partition('; ')[2]}")
             if unequal:
                 yield unequal
@@ -203,7 +173,7 @@ def _not_whole(container: Container, resource: str, kind: str, case: Case) -> Fi
         return Finding(reason, path, f"{what}; remove it{both}")
     if value is not None and value > 0 and not resource.startswith(AMD_DOMAIN):
         return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
-    do = "remove it" if case.asks else "write a positive integer, e.g. 1"
+    do = "remove it" if case.requests_vram else "write a positive integer, e.g. 1"
     return Finding(reason, path, f"{what}; {do}{both}")
 
 
@@ -217,7 +187,7 @@ def _is_others(container: Container, resource: str) -> bool:
 def _share_instead(container: Container, resource: str, case: Case) -> str:
     """Return how to have a share of a GPU in place of a part of a whole one."""
     both = in_both(container, resource)
-    if case.asks:
+    if case.requests_vram:
         return f"to share a GPU remove it{both}"
     others = [
         one for one in requested(container) if one != resource and case.policy.may_bring_gpus(one)
@@ -236,8 +206,8 @@ def _share_instead(container: Container, resource: str, case: Case) -> str:
     if not example:
         return do
     line = memory_line(case.pod, {name: example})
-    case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
-    case.lines.remove(name, (resource, *others))
+    case.suggested_changes.annotations[GPU_MEMORY_ANNOTATION] = line
+    case.suggested_changes.remove(name, (resource, *others))
     return f"{do}, e.g. to {line}"
 
 
@@ -261,7 +231,7 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
 
 
 def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
-    has_vram = case.asked is not None and container.name in case.asked.amounts
+    has_vram = case.demand_if_any is not None and container.name in case.demand_if_any.amounts
     limits = container.resources("limits")
     for resource, amount in requested(container).items():
         if case.policy.may_bring_gpus(resource) and amount_or(amount, None) != 0:
@@ -282,12 +252,12 @@ def _one_of(resource: str, both: str, case: Case) -> str:
     keep = "have the slice" if is_mig_slice(resource) else "keep it"
     if resource == WHOLE_GPU:
         keep = "have a whole one"
-    return f"remove {resource}{both} to share one, or {case.asked_by} to {keep}"
+    return f"remove {resource}{both} to share one, or {case.requested_by} to {keep}"
 
 
 def _claimed(path: str, case: Case) -> Finding:
     detail = (
-        f"remove the claim to share a GPU, or {case.asked_by} to keep the claim; the pod has a "
+        f"remove the claim to share a GPU, or {case.requested_by} to keep the claim; the pod has a "
         "resource claim and asks for a share; if the claim is for another device, ask your "
         f"platform team for a rule with resourceClaims: {ResourceClaims.IGNORE}"
     )

@@ -1,4 +1,4 @@
-"""What the rules judge: a pod, what it asks for, the policy in force, and its cluster."""
+"""The input of the rules: a pod under review, its demand, its rule, the policy and the cluster."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Flag, auto
 
-from webhook.core.admission.rules.amounts import meant_container
-from webhook.core.admission.rules.suggestions import suggestions_for
-from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
+from webhook.core.admission.rules.suggestions import find_likely_container, suggestions_for
+from webhook.core.admission.sidecar.container import enforcer_for
 from webhook.core.pod.command_lines import CommandLine, read_command_lines
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
 from webhook.core.pod.fields import Json
@@ -17,26 +16,26 @@ from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
+from webhook.core.policy.values import Action, EnforceBy, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import GPU_CLASS_ANNOTATION
 
 
 class CaseKind(Flag):
-    """Which kind of case it is; each rule judges some of them."""
+    """Kind of a review; each rule judges some kinds."""
 
     WITHOUT_DEMAND = auto()
-    """The creation of a pod that asks for no VRAM."""
+    """The creation of a pod that requests no VRAM."""
     UNREADABLE = auto()
-    """The creation of a pod that asks for VRAM in a way that cannot be read."""
+    """The creation of a pod with a request for VRAM that cannot be read."""
     READABLE = auto()
-    """The creation of a pod that asks for VRAM."""
+    """The creation of a pod that requests VRAM."""
     TRANSLATED = auto()
-    """The same pod before it is stored, where nothing else was found."""
+    """The same pod before it is stored, if no other rule has a finding."""
     UPDATED = auto()
     DEBUGGED = auto()
     """New debugging containers in a pod with VRAM."""
     DEBUGGED_WITHOUT_DEMAND = auto()
-    """New debugging containers in a pod that asks for no VRAM."""
+    """New debugging containers in a pod that requests no VRAM."""
 
     DEBUGGING = DEBUGGED | DEBUGGED_WITHOUT_DEMAND
     ASKING = UNREADABLE | READABLE
@@ -44,81 +43,81 @@ class CaseKind(Flag):
 
 
 @dataclass(slots=True)
-class SuggestedLines:
-    """Changes of a pod that hints suggest, to be followed together."""
+class SuggestedChanges:
+    """Changes of a pod that messages suggest, to be made together."""
 
     annotations: dict[str, str] = field(default_factory=dict)
     removed: dict[str, set[str]] = field(default_factory=dict)
-    """Names of resources, by container."""
+    """Names of resources to remove, by container."""
 
     def remove(self, container: str, resources: Iterable[str]) -> None:
-        """Add resources that a container should no longer ask for."""
+        """Add resources that a container should no longer request."""
         self.removed.setdefault(container, set()).update(resources)
 
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
+    """A pod under review, with what rules need to judge it; immutable by convention, as `Pod`.
 
-    What several rules ask for is found out once, and only where one asks; by hand, since
-    `cached_property` takes a lock and wants instances without slots, whose fields are slower.
+    Properties that several rules read are computed once, when the first one reads them. They are
+    not `cached_property`: that takes a lock, and needs instances without slots, which are slower.
     """
 
     pod: Pod
     old: Pod
-    """The pod before an update; the same pod where it is created."""
+    """The pod before an update; the same pod at its creation."""
     rule: Rule
     policy: Policy
     cluster: Cluster
     suggestions: Suggestions
     """Amounts that messages may suggest."""
-    lines: SuggestedLines = field(default_factory=SuggestedLines)
-    """Lines that messages suggest so far."""
-    asked: Demand | None = None
-    """The demand. If it cannot be read, the one that the findings suggest, or None."""
-    unreadable: tuple[Finding, ...] = ()
+    suggested_changes: SuggestedChanges = field(default_factory=SuggestedChanges)
+    """Changes that messages have suggested so far; the only part that rules write."""
+    demand_if_any: Demand | None = None
+    """The demand. If it cannot be read, the one that the findings suggest. None without either."""
+    demand_problems: tuple[Finding, ...] = ()
     """Reasons why the demand cannot be read."""
     mutating: bool = False
-    """Whether translation may follow."""
+    """True in the mutating phase, in which translation may follow."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
-    _asked_by: str = field(default="", init=False)
-    _meant_container: str | None = field(default=None, init=False)
+    _requested_by: str = field(default="", init=False)
+    _likely_container: str | None = field(default=None, init=False)
     _command_lines: list[tuple[Container, CommandLine]] | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
-    """Empty until it is asked for."""
+    """Empty until it is built."""
 
     @property
-    def asks(self) -> bool:
-        """Whether the pod asks for VRAM, readably or not."""
-        return self.asked is not None or bool(self.unreadable)
+    def requests_vram(self) -> bool:
+        """True if the pod requests VRAM, readable or not."""
+        return self.demand_if_any is not None or bool(self.demand_problems)
 
     @property
-    def asked_by(self) -> str:
-        """All by which the pod asks for VRAM, in words."""
-        if not self._asked_by:
-            self._asked_by = asked_by(self.pod)
-        return self._asked_by
+    def requested_by(self) -> str:
+        """All fields by which the pod requests VRAM, as messages write them."""
+        if not self._requested_by:
+            self._requested_by = asked_by(self.pod)
+        return self._requested_by
 
     @property
-    def meant_container(self) -> str:
-        """Name of the container that seems to be meant by one quantity; empty for none."""
-        if self._meant_container is None:
-            self._meant_container = meant_container(self)
-        return self._meant_container
+    def likely_container(self) -> str:
+        """Container that a quantity without a name is probably for; empty if unclear."""
+        if self._likely_container is None:
+            self._likely_container = find_likely_container(self.pod, self.command_lines)
+        return self._likely_container
 
     @property
     def command_lines(self) -> list[tuple[Container, CommandLine]]:
-        """The containers with their command lines, up to a number of characters."""
+        """The containers with their command lines, up to a bound on the characters."""
         if self._command_lines is None:
             self._command_lines = list(read_command_lines(self.pod.containers))
         return self._command_lines
 
     @property
     def finds_visible_devices(self) -> bool:
-        """Whether a hand-set NVIDIA_VISIBLE_DEVICES is a finding in a pod without a demand.
+        """True if a hand-set NVIDIA_VISIBLE_DEVICES is a finding in a pod without a demand.
 
-        Void is a matter of translation, except where nothing is voided yet: then what is found
-        shows what will be.
+        Under Void translation hides the GPUs instead. Under Audit, and during a rollout in Observe,
+        nothing is hidden yet, so a finding announces it.
         """
         devices = self.rule.visible_devices
         observes = self.cluster.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
@@ -126,15 +125,15 @@ class Case:
 
     @property
     def demand(self) -> Demand:
-        """The demand, for rules that judge only pods with one."""
-        if self.asked is None:
+        """The demand, for rules that judge only pods with one. Raise LookupError without one."""
+        if self.demand_if_any is None:
             raise LookupError("a rule that needs a demand is in the table for pods without one")
-        return self.asked
+        return self.demand_if_any
 
     @property
-    def tier(self) -> Tier:
-        """What is to hold the cap."""
-        return tier_of(self.rule)
+    def enforced_by(self) -> EnforceBy:
+        """Enforcement mode of the rule's pods."""
+        return self.rule.enforcement.by
 
     @property
     def has_sidecar(self) -> bool:
@@ -142,11 +141,15 @@ class Case:
 
         A stored pod keeps its sidecar under a policy that adds none.
         """
-        return self.tier is SIDECAR if self.old is self.pod else bool(self.old.enforcers)
+        return (
+            self.enforced_by is EnforceBy.SIDECAR
+            if self.old is self.pod
+            else bool(self.old.enforcers)
+        )
 
     @property
     def names_whole_gpus(self) -> bool:
-        """Whether any container names a resource that may bring GPUs."""
+        """True if any container names a resource that may bring GPUs, whatever its amount."""
         if self._names_whole_gpus is None:
             names: set[str] = set()
             for container in (*self.pod.containers, *self.pod.enforcers):
@@ -156,7 +159,7 @@ class Case:
 
     @property
     def has_whole_gpus(self) -> bool:
-        """Whether any container asks for more than zero of such a resource."""
+        """True if any container requests more than zero of such a resource."""
         return self.names_whole_gpus and any(
             self.policy.may_bring_gpus(name) and amount_or(amount, None) != 0
             for container in (*self.pod.containers, *self.pod.enforcers)
@@ -166,27 +169,30 @@ class Case:
 
     @property
     def names_node(self) -> bool:
-        """Whether whoever creates the pod names its node; later the scheduler has named it."""
+        """True if the creator of the pod names its node."""
         return self.old is self.pod and bool(self.pod.spec.get("nodeName"))
 
     @property
     def enforcer(self) -> Json | None:
-        """The sidecar's container; None where the rule has none, or none would work."""
+        """The sidecar's container; None if the rule has none, or if none would work."""
         if not self._enforcer:
-            self._enforcer = (self.tier.adds(self.pod, self.demand, self.rule),)
+            has_sidecar = self.enforced_by is EnforceBy.SIDECAR
+            self._enforcer = (
+                enforcer_for(self.pod, self.demand, self.rule) if has_sidecar else None,
+            )
         return self._enforcer[0]
 
 
-def case_of(
+def new_case(
     pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool = True
 ) -> Case:
-    """Return the case of a pod that is created, with its rule as it is for the class asked for."""
+    """Return the case of a new pod, with its rule for the GPU class that the pod requests."""
     name = pod.annotations.get(GPU_CLASS_ANNOTATION)
     rule = rule.of_class(policy.class_for(name or rule.default_class))
     suggestions = suggestions_for(pod, name, rule, policy, cluster)
-    demand, unreadable = plan_demand(pod, suggestions)
+    demand, problems = plan_demand(pod, suggestions)
     if demand is not None and rule.leaves_to_plugin:
-        # An annotation takes the place of explicit amounts, each of which it rounds up.
+        # The annotation that replaces explicit amounts rounds each of them up.
         rounded_bytes = effective_amount(pod.containers, demand.amounts, 0)
         demand = demand._replace(per_gpu_bytes=rounded_bytes)
     return Case(
@@ -196,7 +202,7 @@ def case_of(
         policy=policy,
         cluster=cluster,
         suggestions=suggestions,
-        asked=demand,
-        unreadable=unreadable,
+        demand_if_any=demand,
+        demand_problems=problems,
         mutating=mutating,
     )

@@ -7,9 +7,8 @@ from itertools import chain
 from typing import Final
 
 from webhook.core.admission.rules.amounts import bounds, gpu_class_known
-from webhook.core.admission.rules.case import Case, case_of
-from webhook.core.admission.rules.complexity import is_managed
-from webhook.core.admission.rules.devices import mounts_of_devices
+from webhook.core.admission.rules.case import Case, new_case
+from webhook.core.admission.rules.device_injection import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
     DEBUG_PROFILE,
     EVERYBODYS_CAPABILITIES,
@@ -20,6 +19,7 @@ from webhook.core.admission.rules.isolation import (
     reserved_because,
 )
 from webhook.core.admission.rules.nodes import one_slot, slices
+from webhook.core.admission.rules.oversized_pods import is_managed
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
     chooses_devices,
@@ -109,9 +109,11 @@ def _recreation_problem(case: Case) -> str:
     pod = case.pod
     if any(GPU_MEMORY_ANNOTATION in one.annotations for one in (case.old, pod)):
         pod = changed(pod, {}, {one.name: {VRAM_RESOURCE} for one in pod.containers})
-    again = case_of(pod, case.rule, case.policy, case.cluster)
-    rules = (gpu_class_known, bounds, slices, one_slot) if again.asked else (gpu_class_known,)
-    problems = chain(again.unreadable, chain.from_iterable(rule(again) for rule in rules))
+    again = new_case(pod, case.rule, case.policy, case.cluster)
+    rules = (
+        (gpu_class_known, bounds, slices, one_slot) if again.demand_if_any else (gpu_class_known,)
+    )
+    problems = chain(again.demand_problems, chain.from_iterable(rule(again) for rule in rules))
     return next((one.detail for one in problems), "")
 
 

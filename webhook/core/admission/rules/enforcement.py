@@ -9,14 +9,13 @@ from math import ceil
 from typing import Any, Final
 
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.sidecar.user import confinements, users_of
-from webhook.core.admission.tiers import SIDECAR
+from webhook.core.admission.sidecar.security_context import confinements, users_by_container
 from webhook.core.pod.compute import limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.quantity import amount_or, format_bytes
 from webhook.core.pod.views import Pod
-from webhook.core.policy.values import PodRestart, RunAs
+from webhook.core.policy.values import EnforceBy, PodRestart, RunAs
 
 
 def host_pid(case: Case) -> Iterator[Finding]:
@@ -28,7 +27,7 @@ def host_pid(case: Case) -> Iterator[Finding]:
     if flag(case.pod.spec, "hostPID", "spec"):
         why = (
             "the sidecar that holds the cap needs the pod's own process namespace"
-            if case.tier is SIDECAR
+            if case.enforced_by is EnforceBy.SIDECAR
             else "processes of the pod could stop the node's sentry, which holds the cap"
         )
         yield Finding(Reason.HOST_PID, "spec.hostPID", f"remove hostPID; {why}")
@@ -54,7 +53,7 @@ def one_user(case: Case) -> tuple[Finding, ...]:
     """
     if case.enforcer is not None:
         return ()
-    users = users_of(case.pod, case.demand)
+    users = users_by_container(case.pod, case.demand)
     unknown = [container for container, user in users if user is None]
     if unknown:
         path = f"{unknown[0].path}.securityContext.runAsUser"

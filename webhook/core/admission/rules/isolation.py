@@ -9,8 +9,12 @@ from typing import Any, Final
 
 from webhook.core.admission.gate import is_gate
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
-from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
+from webhook.core.admission.sidecar.injection import is_enforcer, is_enforcer_volume
+from webhook.core.admission.sidecar.security_context import (
+    ROOT_UID,
+    container_user,
+    read_security_field,
+)
 from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
 from webhook.core.pod.findings import (
@@ -188,10 +192,10 @@ def non_root(case: Case) -> Iterator[Finding]:
 def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
     """Yield each setting by which a container may be root: path, what it may, what to do."""
     path = f"{container.path}.securityContext"
-    if own_or_pods(flag, container, pod, "runAsNonRoot") is not True:
+    if read_security_field(flag, container, pod, "runAsNonRoot") is not True:
         what = f"container {quoted(container.name)} may run as root"
         yield f"{path}.runAsNonRoot", what, "set runAsNonRoot: true"
-    user = user_of(container, pod)
+    user = container_user(container, pod)
     if user is None or user == ROOT_UID:
         is_what = "has no runAsUser" if user is None else "runs as root"
         what = f"container {quoted(container.name)} {is_what}"
@@ -260,15 +264,15 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     """
     pod = case.pod
     for container in pod.enforcers:
-        if not (case.asks and is_enforcer(container)):
+        if not (case.requests_vram and is_enforcer(container)):
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", _not_ours(container))
     for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
-        if volume["name"] != GATE_VOLUME and not is_enforcers_volume(volume):
+        if volume["name"] != GATE_VOLUME and not is_enforcer_volume(volume):
             detail = f"give the volume another name; {volume['name']} is reserved"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
         for path, mount in mounts_of_ours(container):
-            if mount["name"] != GATE_VOLUME or not (case.asks and is_gate(mount)):
+            if mount["name"] != GATE_VOLUME or not (case.requests_vram and is_gate(mount)):
                 detail = f"remove the mount; {reserved_because(mount)}"
                 yield Finding(Reason.RESERVED_NAME, path, detail)
 
@@ -327,7 +331,7 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
     pod = case.pod
     marks: tuple[str, ...] = _MARKS
     paths = []
-    if not case.asks:
+    if not case.requests_vram:
         paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
         detail = (
             f"remove it, or ask with the annotation {GPU_MEMORY_ANNOTATION}; only vramwarden "

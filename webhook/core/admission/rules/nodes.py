@@ -79,12 +79,16 @@ def node_name(case: Case) -> tuple[Finding, ...]:
     A kubelet ignores a resource that its node does not know, so only the scheduler checks that the
     GPUs exist (kubernetes/pkg/kubelet/lifecycle/predicate.go, removeMissingExtendedResources).
     """
-    if not (case.asks or case.has_whole_gpus):
+    if not (case.requests_vram or case.has_whole_gpus):
         return ()
     name = text(case.pod.spec, "nodeName", "spec")
     if not name:
         return ()
-    counted = "VRAM" if case.asks else "GPUs (DaemonSets use node affinity since Kubernetes 1.12)"
+    counted = (
+        "VRAM"
+        if case.requests_vram
+        else "GPUs (DaemonSets use node affinity since Kubernetes 1.12)"
+    )
     detail = (
         "remove it and use nodeSelector kubernetes.io/hostname; with "
         f"{quoted(name)} it bypasses the scheduler, which counts the {counted}"
@@ -146,7 +150,7 @@ def no_limits(case: Case) -> tuple[str, ...]:
     """
     rule = case.rule
     requires = rule.driver_limit is DriverLimit.REQUIRE
-    if case.asked is None or not requires or case.cluster.limits is not False:
+    if case.demand_if_any is None or not requires or case.cluster.limits is not False:
         return ()
     hint = (
         f"spec.nodeSelector[{NODE_DRIVER_LIMIT_LABEL}]: rule {rule.name} requires a node whose "
@@ -161,11 +165,12 @@ def unpromised(case: Case) -> tuple[str, ...]:
     Fields: metadata.annotations[gpu-memory]
     Allowed values: any; it returns a warning and not a finding
     """
-    if case.asked is None or case.rule.accounting is not Accounting.CAP_ONLY:
+    if case.demand_if_any is None or case.rule.accounting is not Accounting.CAP_ONLY:
         return ()
-    cap = format_bytes(case.asked.per_gpu_bytes)
+    demand = case.demand
+    cap = format_bytes(demand.per_gpu_bytes)
     hint = (
-        f"{case.asked.path}: {cap} is the most that this pod may use, and nobody keeps it free: "
+        f"{demand.path}: {cap} is the most that this pod may use, and nobody keeps it free: "
         "its GPU is shared by time-slicing, and others there may take the memory first"
     )
     return (hint,)

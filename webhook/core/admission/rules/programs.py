@@ -14,7 +14,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.admission.rules.near_misses import MAX_HINTS
 from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
 from webhook.core.formatting import format_count, format_exact, shorten
 from webhook.core.nvidia.memory_flags import (
@@ -81,10 +81,10 @@ def sized_programs(case: Case) -> tuple[str, ...]:
 
     It returns warnings and not findings: an image's name is no proof of what it runs.
     """
-    if case.asked is None:
+    if case.demand_if_any is None:
         return ()
     said = chain.from_iterable(_Judge(case, *one).warnings() for one in case.command_lines)
-    return tuple(islice(said, SHOWN))
+    return tuple(islice(said, MAX_HINTS))
 
 
 def room_for_context(case: Case) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     Allowed values: 600Mi per GPU or more, and 1800Mi if a container reads the fraction, which is
     half of a smaller amount; any under `accounting: MIG`. It returns warnings and not findings.
     """
-    demand, is_mig = case.asked, case.rule.accounting is Accounting.MIG
+    demand, is_mig = case.demand_if_any, case.rule.accounting is Accounting.MIG
     if demand is None or is_mig or demand.per_gpu_bytes >= _WHOLE_FRACTION_BYTES:
         return ()
     needed_bytes = SMALLEST_USEFUL_BYTES
@@ -119,7 +119,7 @@ def room_for_context(case: Case) -> tuple[str, ...]:
         return (f"{demand.path}: {format_exact(demand.per_gpu_bytes)} is too little; {why}",)
     if is_annotated:
         line = memory_line(case.pod, {one: format_bytes(size) for one, size in enough.items()})
-        more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.asked_by else ""
+        more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.requested_by else ""
     else:
         line = format_bytes(needed_bytes * demand.gpu_count)
         container = next(one for one in case.pod.containers if one.name == name)
@@ -199,9 +199,9 @@ class _Judge:
             said += map(self._judge_fraction, fractions)
             said += self._parallel(known=program is not None)
         if OURS in self._line.words.text and (
-            self._amount_bytes or self._container.name != self._case.meant_container
+            self._amount_bytes or self._container.name != self._case.likely_container
         ):
-            said += islice(self._references(), SHOWN)
+            said += islice(self._references(), MAX_HINTS)
         return filter(None, dict.fromkeys(said))
 
     # What runs, and what bounds it

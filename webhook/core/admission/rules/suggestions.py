@@ -1,15 +1,24 @@
-"""Bounds on what a pod asks for, and the suggestions that follow from them."""
+"""Suggested amounts, their bounds, and the container that an amount is probably for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from webhook.core.admission.accounting import selected_nodes
+from webhook.core.nvidia.memory_flags import find_program, uses_gpu
+from webhook.core.pod.command_lines import OURS, CommandLine
 from webhook.core.pod.findings import quoted
+from webhook.core.pod.memory_annotation import (
+    default_container,
+    having_vram,
+)
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
-from webhook.core.pod.views import Pod
+from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.cluster import Cluster, largest
 from webhook.core.policy.values import Accounting, Policy, Rule
+from webhook.names import (
+    GPU_MEMORY_ANNOTATION,
+)
 
 
 def suggestions_for(
@@ -52,3 +61,29 @@ def slice_bounds(
     if nodes:
         owner = f"the largest slice (MIG) that this pod can get is {profile}, which"
         yield AmountBounds(owner, None, most_bytes, per_container=True)
+
+
+def find_likely_container(pod: Pod, command_lines: Iterable[tuple[Container, CommandLine]]) -> str:
+    """Return the container that a quantity without a name is probably for; empty if unclear.
+
+    | containers that name our variables, or else run a program of `memory_flags` | result |
+    | --- | --- |
+    | only the one that gets the quantity, or only others | the first of them |
+    | none, or both | none |
+
+    Programs without a row in that table count if there are no others.
+    """
+    is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod)
+    if is_named or len(pod.containers) == 1:
+        return ""
+    with_variables, with_programs, others = [], [], []
+    for container, line in command_lines:
+        if OURS in line.words.text:
+            with_variables.append(container.name)
+        elif find_program(container, line):
+            with_programs.append(container.name)
+        elif uses_gpu(container, line):
+            others.append(container.name)
+    found = [*with_variables, *with_programs] or others
+    is_both = len(found) > 1 and default_container(pod, []) in found
+    return found[0] if found and not is_both else ""

@@ -14,19 +14,21 @@ from typing import Final
 from webhook.core.admission.rules import (
     amounts,
     changes,
-    devices,
+    device_injection,
     enforcement,
     hints,
     isolation,
     nodes,
-    other_webhooks,
     programs,
     translation,
-    visibility,
+    visible_devices,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
-from webhook.core.admission.tiers import ENFORCING, SIDECAR, Tier
 from webhook.core.pod.findings import MOST_FINDINGS, Finding
+from webhook.core.policy.values import EnforceBy
+
+_SIDECAR: Final = (EnforceBy.SIDECAR,)
+_ENFORCED: Final = (EnforceBy.SIDECAR, EnforceBy.SENTRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,14 @@ class RuleRow:
 
     judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]
-    tiers: tuple[Tier, ...] = ()
-    """Tiers whose pods it judges; empty for all."""
+    enforced_by: tuple[EnforceBy, ...] = ()
+    """Enforcement modes whose pods it judges; empty for all."""
 
 
 RULES: Final = (
     RuleRow(CaseKind.ASKING, amounts.readable_demand),
     RuleRow(CaseKind.CREATED, amounts.whole_gpus),
-    RuleRow(CaseKind.WITHOUT_DEMAND, devices.visible_devices_without_demand),
+    RuleRow(CaseKind.WITHOUT_DEMAND, visible_devices.visible_devices_without_demand),
     RuleRow(CaseKind.ASKING, translation.translatable),
     RuleRow(CaseKind.ASKING, amounts.whole_gpu_and_share),
     RuleRow(CaseKind.ASKING, nodes.operating_system),
@@ -52,23 +54,23 @@ RULES: Final = (
     RuleRow(CaseKind.ASKING, isolation.user_namespace),
     RuleRow(CaseKind.ASKING, isolation.host_paths),
     RuleRow(CaseKind.ASKING, isolation.non_root),
-    RuleRow(CaseKind.ASKING, devices.visible_devices_of_demand),
-    RuleRow(CaseKind.CREATED | CaseKind.UPDATED, devices.device_annotations),
-    RuleRow(CaseKind.ASKING | CaseKind.UPDATED, devices.enforcer_annotations),
-    RuleRow(CaseKind.CREATED, devices.device_mounts),
+    RuleRow(CaseKind.ASKING, visible_devices.visible_devices_of_demand),
+    RuleRow(CaseKind.CREATED | CaseKind.UPDATED, device_injection.device_annotations),
+    RuleRow(CaseKind.ASKING | CaseKind.UPDATED, device_injection.enforcer_annotations),
+    RuleRow(CaseKind.CREATED, device_injection.device_mounts),
     RuleRow(CaseKind.ASKING, amounts.gpu_class_known),
     RuleRow(CaseKind.ASKING, nodes.node_selector),
     RuleRow(CaseKind.CREATED, isolation.reserved_names),
     RuleRow(CaseKind.CREATED, isolation.reserved_marks),
-    RuleRow(CaseKind.ASKING, enforcement.host_pid, tiers=ENFORCING),
-    RuleRow(CaseKind.ASKING, enforcement.process_namespace, tiers=(SIDECAR,)),
+    RuleRow(CaseKind.ASKING, enforcement.host_pid, enforced_by=_ENFORCED),
+    RuleRow(CaseKind.ASKING, enforcement.process_namespace, enforced_by=_SIDECAR),
     RuleRow(CaseKind.READABLE, isolation.gate_path),
     RuleRow(CaseKind.READABLE, amounts.bounds),
     RuleRow(CaseKind.READABLE, nodes.slices),
     RuleRow(CaseKind.READABLE, nodes.one_slot),
-    RuleRow(CaseKind.READABLE, enforcement.one_user, tiers=(SIDECAR,)),
-    RuleRow(CaseKind.READABLE, enforcement.one_profile, tiers=(SIDECAR,)),
-    RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, tiers=(SIDECAR,)),
+    RuleRow(CaseKind.READABLE, enforcement.one_user, enforced_by=_SIDECAR),
+    RuleRow(CaseKind.READABLE, enforcement.one_profile, enforced_by=_SIDECAR),
+    RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, enforced_by=_SIDECAR),
     RuleRow(CaseKind.TRANSLATED, translation.translated),
     RuleRow(CaseKind.UPDATED, changes.immutable),
     RuleRow(CaseKind.UPDATED, enforcement.room_after_resize),
@@ -84,8 +86,8 @@ HINTS: Final = (hints.foreign_requests,)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (
     *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
-    *(devices.shown_by_runtime, other_webhooks.mirrored_sidecar),
-    *(visibility.hidden_by_variables, visibility.hidden_by_runtime),
+    *(visible_devices.shown_by_runtime, translation.mirrored_sidecar),
+    *(visible_devices.hidden_by_variables, visible_devices.hidden_by_runtime),
     amounts.unnamed_container,  # last: another warning's line for the annotation names it too
 )
 """The same, where nothing is wrong: about what the pod will do."""
@@ -93,9 +95,13 @@ _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 
 
 @cache
-def rules_for(kind: CaseKind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
-    """Return the rules for a kind of case and a tier; cached, which saves a tenth of a review."""
-    return tuple(row.rule for row in RULES if kind in row.judges and tier in (row.tiers or (tier,)))
+def rules_for(kind: CaseKind, by: EnforceBy) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
+    """Return the rules for a kind of case and an enforcement mode.
+
+    They are cached, which saves a tenth of a review.
+    """
+    rows = (row for row in RULES if kind in row.judges)
+    return tuple(row.rule for row in rows if by in (row.enforced_by or (by,)))
 
 
 def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
@@ -104,7 +110,7 @@ def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
     The first MOST_FINDINGS: a pod within all bounds can have thousands.
     """
     found: list[Finding] = []
-    for rule in rules_for(kind, case.tier):
+    for rule in rules_for(kind, case.enforced_by):
         for finding in rule(case):
             found.append(finding)
             if len(found) == MOST_FINDINGS:

@@ -1,10 +1,11 @@
-"""Rules about translation: what it edits has the right types, and what it added is present."""
+"""Rules about the fields that translation writes, and about changes to them by other webhooks."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -13,9 +14,12 @@ from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.rules.other_webhooks import image_setting
-from webhook.core.admission.sidecar.placing import missing_enforcer
-from webhook.core.admission.sidecar.recognition import Change, changes
+from webhook.core.admission.sidecar.injection import (
+    Change,
+    find_changes,
+    image_repository,
+    missing_enforcer_parts,
+)
 from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
@@ -99,7 +103,7 @@ def _differences(case: Case) -> dict[str, Change]:
             path = _dotted(parts[1:])
             found[path] = Change(path, edit.get("value"), present)
     if wanted is not None and len(pod.enforcers) == 1:
-        for one in changes(pod.enforcers[0], wanted, stored=True):
+        for one in find_changes(pod.enforcers[0], wanted, stored=True):
             path = f"{pod.enforcers[0].path}.{one.path}"
             found[path] = one._replace(path=path)
     return found
@@ -150,7 +154,7 @@ def _missing_essentials(case: Case) -> Iterator[str]:
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
     if enforcer is not None:
-        yield from missing_enforcer(pod, enforcer, demand)
+        yield from missing_enforcer_parts(pod, enforcer, demand)
     elif pod.enforcers:
         yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar takes it out
 
@@ -164,3 +168,42 @@ def _dotted(parts: list[str]) -> str:
     for one in parts[:4]:
         shown += f"[{one}]" if one.isdigit() else f".{one}" if shown else one
     return shown
+
+
+def mirrored_sidecar(case: Case) -> Iterator[str]:
+    """Rule: the sidecar's image is the one that translation writes.
+
+    Fields: spec.initContainers[*].image
+    Allowed values: any, since translation replaces it: it returns a warning if the image is the
+    same name and tag of another registry, as a webhook leaves it that has images pulled elsewhere
+    """
+    if len(case.pod.enforcers) != 1 or case.enforcer is None:
+        return
+    (sidecar,), wanted = case.pod.enforcers, case.enforcer["image"]
+    found = text(sidecar.raw, "image", sidecar.path)
+    if found == wanted or found.rpartition("/")[2] != wanted.rpartition("/")[2]:
+        return
+    yield (
+        f"{sidecar.path}.image: ask your platform team to write {image_setting(case, found)} if "
+        f"nodes pull only from there; it was restored to {quoted(wanted, LONGEST_STORED)}"
+    )
+
+
+def image_setting(case: Case, image: str) -> str:
+    """Return the lines that give the sidecar another image, of the chart's values or the policy."""
+    repository, rule = image_repository(image), quoted(case.rule.name)
+    tag, _, digest = image[len(repository) :].partition("@")
+    lines = f"enforcer.repository: {quoted(repository, LONGEST_STORED)}"
+    if digest:
+        lines += f" and enforcer.digest: {quoted(digest, LONGEST_STORED)}"
+    elif not case.rule.enforcement.image.endswith(tag):
+        lines += f" and enforcer.tag: {quoted(tag[1:])}"
+    return f"{lines} (or enforcement.image of rule {rule})"
+
+
+def mention_other_webhooks(finding: Finding) -> Finding:
+    """Return a finding on a pod that vramwarden may have translated before; it names the others."""
+    if "another webhook" in finding.detail:
+        return finding
+    late = "another webhook may have changed the pod after vramwarden"
+    return replace(finding, detail=f"{finding.detail}; {late}")

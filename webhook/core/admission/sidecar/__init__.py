@@ -1,4 +1,4 @@
-"""The sidecar `vram-enforcer` as part of a pod: container, user, profiles, recognition.
+"""The sidecar `vram-enforcer` as part of a pod: its container, user, profiles and injection.
 
-`core.enforcement` holds what the program inside decides. May import what `core.admission` may.
+The decisions of the program inside are in `core.enforcement`.
 """

@@ -8,7 +8,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from webhook.core.admission import gate
-from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
+from webhook.core.admission.sidecar.security_context import (
+    ROOT_UID,
+    enforcer_profiles,
+    enforcer_user,
+)
 from webhook.core.enforcement import bounds
 from webhook.core.nvidia.variables import NVML_LIBRARIES, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
@@ -54,55 +58,61 @@ def _variable(name: str, annotation: str) -> Json:
 
 GPUS_VARIABLE: Final = _variable(GPUS_ENV, GPU_ANNOTATION)
 LIMIT_VARIABLE: Final = _variable(DRIVER_LIMIT_ENV, DRIVER_LIMIT_ANNOTATION)
-"""Of pods to which a rule promises the driver's limit; empty where their node has none."""
-OF_BINDING: Final = {one["name"]: one for one in (GPUS_VARIABLE, LIMIT_VARIABLE, gate.VARIABLE)}
-"""Variables that no release spells otherwise."""
+"""Variable of pods with `driverLimit`; empty if their node has no driver limit."""
+BINDING_VARIABLES: Final = {
+    entry["name"]: entry for entry in (GPUS_VARIABLE, LIMIT_VARIABLE, gate.VARIABLE)
+}
+"""Variables from annotations of the binding, which are the same in every release."""
 
 _MEMORY: Final = "64Mi"
-_USUAL: Final = ("10m", "1")
+_DEFAULT_CPU: Final = ("10m", "1")
 """Request and limit of CPU. The interpreter and the self-test take about half a second of a core,
-before anybody starts."""
-_GUARANTEED: Final = ("200m", "200m")
-# The kubelet starts a program in the container for each probe, which costs a start on a busy node
-# more than the probe itself: hence one that waits until the enforcer rings, instead of many. It
-# fails while the sidecar waits for the driver's limit, and a kill would put the sidecar under the
-# kubelet's back-off. So it may fail forever: the sidecar ends by itself if anything is wrong.
+and no other container starts before they end."""
+_GUARANTEED_CPU: Final = ("200m", "200m")
+# The kubelet starts a program in the container for each probe. On a busy node that costs more than
+# the probe itself, so one probe waits until the enforcer has started, instead of many. The probe
+# fails while the sidecar waits for the driver's limit. If that restarted the sidecar, the kubelet
+# would delay it by its back-off. So the probe may fail without limit: the sidecar itself exits if
+# anything is wrong.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
     "periodSeconds": 1,
     "timeoutSeconds": 30,
     "failureThreshold": 2**31 - 1,
 }
-# A liveness probe also fails to make an Event of a verdict (webhook/sidecar/probe.sh). That never
-# ends the sidecar by itself: it happens only right after a liveness probe that passed (a startup
-# probe does not count: the kubelet may remember failures of the container before), so that it is
-# the first failure in a row, and the next probe passes unless the heartbeat is stale. It happens at
-# most 35 s after that pass was recorded (one period, and a time-out for a slow probe); with two
-# time-outs between, which leave no trace, it would be 45 s at least. Hence the 40 s of
-# PASSED_WITHIN_S. What remains: after such an Event two failures restart the sidecar instead of
-# three; a heartbeat that two probes find stale is at least 35 s old.
+# A liveness probe also fails in order to make an Event of a verdict (webhook/sidecar/probe.sh).
+# Such a failure never restarts the sidecar: it happens only right after a liveness probe that
+# passed, so it is the first failure in a row, and the next probe passes unless the heartbeat is
+# stale. A startup probe does not count as passed, since the kubelet may remember failures of the
+# container before. The failure happens at most 35 s after that pass was recorded: one period, and a
+# time-out for a slow probe. With two time-outs between, which leave no trace, it would be at least
+# 45 s. Hence the 40 s of PASSED_WITHIN_S. One effect remains: after such an Event two failures
+# restart the sidecar instead of three. A heartbeat that two probes find stale is at least 35 s old.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
-# Exit codes after which only the sidecar is started again: it was told to stop, its self-test
-# failed before another container started, its driver was replaced.
+# Exit codes after which only the sidecar is restarted: it received SIGTERM, its self-test failed
+# before another container started, its driver was replaced.
 _RESTARTED_ALONE: Final = (0, 70, 75)
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
-    """Build the sidecar's container; None where no user would work (`enforcer_user`)."""
+    """Return the sidecar's container; None if no user would work (`enforcer_user`)."""
     user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
     if user is None:
         return None
-    container = _shared(rule.enforcement, rule.placement, demand.per_gpu_bytes, user)
+    container = _base_container(rule.enforcement, rule.placement, demand.per_gpu_bytes, user)
     changed = {"resources": _resources(pod, rule.enforcement.resources)}
     if profiles:
         changed["securityContext"] = {**container["securityContext"], **profiles}
     return {**container, **changed}
 
 
-# By numbers and by what policies say, never by a tenant's text; so 256 of them take little memory.
+# The keys are numbers and parts of policies, never a tenant's text, so 256 entries take little
+# memory.
 @lru_cache(maxsize=256)
-def _shared(enforcement: Enforcement, placement: Placement, cap_bytes: int, user: int) -> Json:
-    """Build the container without amounts and profiles; pods share it, and nobody changes it."""
+def _base_container(
+    enforcement: Enforcement, placement: Placement, cap_bytes: int, user: int
+) -> Json:
+    """Return the container without amounts and profiles; shared by pods, and never changed."""
     container: Json = {
         "name": ENFORCER_CONTAINER,
         "image": enforcement.image,
@@ -122,32 +132,34 @@ def _shared(enforcement: Enforcement, placement: Placement, cap_bytes: int, user
 
 
 def _resources(pod: Pod, given: Amounts) -> Json:
-    """Choose amounts with which the sidecar starts soon and the pod's class stays what it was.
+    """Return amounts by which the sidecar starts soon and the pod keeps its QoS class.
 
-    | without us the pod is | CPU requested | CPU limit | memory, both |
+    | the pod without the sidecar is | CPU request | CPU limit | memory, both |
     | --- | --- | --- | --- |
     | Guaranteed, and its pod-level requests, if any, have room | 200m | 200m | 64Mi |
     | anything else | 10m | 1, or the pod-level limit if that is less | 64Mi |
 
-    Of containers the class asks equal amounts, so the limit is what the scheduler has to find.
-    Where the pod has resources of its own they alone decide about the class, and the API server
-    takes no container's limit above theirs. A BestEffort pod becomes Burstable by any amount.
+    A Guaranteed container needs equal amounts, so the scheduler has to find the limit. If the pod
+    has pod-level resources, only they decide its class, and the API server accepts no container's
+    limit above theirs. A BestEffort pod becomes Burstable by any amount.
 
-    What the rule gives comes in place of that, for each resource by itself:
+    Amounts of the rule replace these, for each resource separately:
 
-    | given | request | limit |
+    | the rule sets | request | limit |
     | --- | --- | --- |
-    | both | as given | as given |
-    | the limit | as the limit, as in Kubernetes | as given |
-    | the request | as given | the usual one, or the request if that is more |
-    | nothing | the usual one | the usual one |
+    | both | the rule's | the rule's |
+    | the limit | the limit, as in Kubernetes | the rule's |
+    | the request | the rule's | the default, or the request if that is more |
+    | nothing | the default | the default |
 
-    There is always a limit: where we set none a tenant could, too low for the sidecar to live.
+    There is always a limit. Without one a tenant could set one that is too low for the sidecar.
     """
-    of_pod = mapping(pod.spec, "resources", "spec")
-    guaranteed = is_guaranteed(pod) and _leaves(of_pod, pod, parse_quantity(_GUARANTEED[0]))
-    amounts = _amounts(given, *(_GUARANTEED if guaranteed else _USUAL))
-    most = mapping(of_pod, "limits", "spec.resources").get("cpu")
+    pod_level = mapping(pod.spec, "resources", "spec")
+    guaranteed = is_guaranteed(pod) and _has_cpu_room(
+        pod_level, pod, parse_quantity(_GUARANTEED_CPU[0])
+    )
+    amounts = _amounts(given, *(_GUARANTEED_CPU if guaranteed else _DEFAULT_CPU))
+    most = mapping(pod_level, "limits", "spec.resources").get("cpu")
     if most is None:
         return amounts
     request, limit = amounts["requests"]["cpu"], amounts["limits"]["cpu"]
@@ -161,25 +173,27 @@ def _resources(pod: Pod, given: Amounts) -> Json:
 
 @lru_cache(maxsize=64)
 def _amounts(given: Amounts, request: str, limit: str) -> Json:
-    """Build the amounts of a rule, from what is usual for CPU; pods share them as `_shared`."""
-    cpu = _given(given.cpu_request, given.cpu_limit, (request, limit))
-    memory = _given(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
+    """Return the amounts of a rule, with default CPU amounts; shared by pods, and never changed."""
+    cpu = _request_and_limit(given.cpu_request, given.cpu_limit, (request, limit))
+    memory = _request_and_limit(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
     return {
         "requests": {"cpu": cpu[0], "memory": memory[0]},
         "limits": {"cpu": cpu[1], "memory": memory[1]},
     }
 
 
-def _given(request: str | None, limit: str | None, usual: tuple[str, str]) -> tuple[str, str]:
-    """Return request and limit of a resource, as the table of `_resources` has them."""
+def _request_and_limit(
+    request: str | None, limit: str | None, default: tuple[str, str]
+) -> tuple[str, str]:
+    """Return request and limit of a resource by the second table of `_resources`."""
     if request is None:
-        return usual if limit is None else (limit, limit)
-    return request, limit or max(usual[1], request, key=parse_quantity)
+        return default if limit is None else (limit, limit)
+    return request, limit or max(default[1], request, key=parse_quantity)
 
 
-def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
-    """Say whether pod-level requests have room for so much CPU beside the user's containers."""
-    written = mapping(of_pod, "requests", "spec.resources").get("cpu")
+def _has_cpu_room(pod_level: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
+    """Return True if pod-level requests have room for this CPU after the user's containers."""
+    written = mapping(pod_level, "requests", "spec.resources").get("cpu")
     return written is None or amount_or(written, cpu) - requested(pod, "cpu") >= cpu
 
 
@@ -216,14 +230,14 @@ ENFORCER_VOLUMES: Final = tuple(
     {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME)
 )
-"""Volumes of the sidecar only."""
+"""Volumes that only the sidecar mounts."""
 
 
 def restart_rules() -> list[Json]:
-    """Build the rule by which the kubelet restarts all containers (ContainerRestartRule).
+    """Return the rule by which the kubelet restarts all containers (ContainerRestartRule).
 
-    Whatever else ends the sidecar than itself, a signal from the workload among it, ends what it
-    guarded as well: who kills it gains nothing.
+    If anything else ends the sidecar, such as a signal from the workload, all containers restart.
+    A process gains nothing by stopping the sidecar.
     """
     when = {"operator": "NotIn", "values": list(_RESTARTED_ALONE)}
     return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]
@@ -234,7 +248,7 @@ def _probe(timing: Mapping[str, int], *arguments: str) -> Json:
 
 
 def _security_context(user: int, enforcement: Enforcement) -> Json:
-    """Drop all capabilities except what stopping other users' processes needs."""
+    """Return a context without capabilities, except KILL to stop processes of other users."""
     capabilities: Json = {"drop": ["ALL"]}
     if user == ROOT_UID and enforcement.run_as is not RunAs.WORKLOAD:
         capabilities["add"] = ["KILL"]

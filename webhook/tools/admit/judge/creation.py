@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any, Final
 
 from webhook.adapters.yaml_documents import Path
-from webhook.core.admission.decide import Decision
+from webhook.core.admission.decision import Decision
 from webhook.core.admission.stray_keys import is_filled_in
-from webhook.core.admission.templates import decide_both
+from webhook.core.admission.workload_review import decide_both
 from webhook.core.pod.fields import Json, part, text_of
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity

@@ -8,11 +8,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from webhook.core.admission.decide import Decision, Outcome
-from webhook.core.admission.gpu_counters import uncounted_gpus
-from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.admission.controller_gpu_counts import uncounted_gpus
+from webhook.core.admission.decision import Decision, Outcome
+from webhook.core.admission.rules.near_misses import MAX_HINTS
 from webhook.core.admission.stray_keys import warnings_about, wrong_amounts
-from webhook.core.admission.templates import (
+from webhook.core.admission.workload_review import (
     creation_of,
     decide_both,
     relocated,
@@ -165,7 +165,7 @@ class JudgedPod:
             return summary
         unjudged = (
             f"; {shown_path(path)} was not judged ({why})"
-            for path, why in self.target.found.unjudged[:SHOWN]
+            for path, why in self.target.found.unjudged[:MAX_HINTS]
         )
         return summary + "".join(unjudged)
 
@@ -238,7 +238,7 @@ class JudgedPod:
     @cached_property
     def warnings(self) -> tuple[Remark, ...]:
         """Warnings of the API server and of Kubernetes."""
-        rejected = (f"{one}; Kubernetes rejects that" for one in self.rejected[:SHOWN])
+        rejected = (f"{one}; Kubernetes rejects that" for one in self.rejected[:MAX_HINTS])
         return tuple(map(self._remark, (*self.notes, *rejected)))
 
     @cached_property
@@ -311,7 +311,7 @@ def judge(
     if is_mirror:
         creation = replace(creation, groups=(NODES_GROUP,))
     first, last, rejected = decide_accepted(creation, policy, known)
-    first = first.advised(warn_of_size(first.advises_on_bytes or 0))
+    first = first.with_advice(warn_of_size(first.advice_bytes or 0))
 
     def decided(other: Json) -> Decision:
         return decide_both(creation_of(other, namespace), policy, known)[0]
@@ -321,7 +321,7 @@ def judge(
     first, last = (relocated(one, target.found) for one in (first, last))
     stray = warnings_about(target.stray, target.found, pod, decided, last.findings)
     unread = (
-        *first.unread,
+        *first.unread_keys,
         *stray,
         *(_requests(pod, _STATIC) if is_mirror else ()),
         *(_of_machine(target.found) if form is Form.MACHINE and last.allowed else ()),

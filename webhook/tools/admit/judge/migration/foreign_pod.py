@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.admission.rules.near_misses import MAX_HINTS
 from webhook.core.nvidia.variables import (
     chooses_devices,
     hides_gpus,
@@ -249,4 +249,4 @@ def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -
         walk(obj, enter)
     how = f"by hand, remove it and give the pods the annotation {GPU_MEMORY_ANNOTATION}"
     why = f"{kind or 'an object without a kind'} is not rewritten"
-    return tuple(Note(shown_path(path), f"{how}; {why}") for path in found[:SHOWN])
+    return tuple(Note(shown_path(path), f"{how}; {why}") for path in found[:MAX_HINTS])

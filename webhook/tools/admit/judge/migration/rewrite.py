@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from webhook.core.admission.rules.hints import written
+from webhook.core.admission.rules.near_misses import annotation_line
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json
@@ -64,7 +64,7 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
     return Migration(
         product.name,
         _edits_of(source, product, asked, entries),
-        ", ".join(written(key, value) for key, value in entries.items()),
+        ", ".join(annotation_line(key, value) for key, value in entries.items()),
         (*_shared(source, product, asked), *asked.notes, *notes_about_pod(source, product, asked)),
     )
 

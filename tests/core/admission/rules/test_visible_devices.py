@@ -20,7 +20,7 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import Action, VisibleDevices
 
 

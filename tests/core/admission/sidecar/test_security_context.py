@@ -24,8 +24,8 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.support.pods import a_rule
-from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.admission.sidecar.user import OWN_UID, enforcer_user
+from webhook.core.admission.decision import Outcome, Phase
+from webhook.core.admission.sidecar.security_context import OWN_UID, enforcer_user
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import Isolation, PodRestart, RunAs

@@ -7,7 +7,7 @@ import pytest
 from tests.core.admission.decisions import decided
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import Outcome
+from webhook.core.admission.decision import Outcome
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Accounting, EnforceBy, Placement
 from webhook.names import NVIDIA_RUNTIME_CLASS

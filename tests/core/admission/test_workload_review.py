@@ -9,9 +9,9 @@ import pytest
 
 from tests.core.admission.test_work import MOST_CALLS, calls
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission import templates
-from webhook.core.admission.decide import Outcome
-from webhook.core.admission.templates import WorkloadAdvice, advise
+from webhook.core.admission import workload_review
+from webhook.core.admission.decision import Outcome
+from webhook.core.admission.workload_review import WorkloadAdvice, advise
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Bounds, Rollout
@@ -191,7 +191,7 @@ def test_what_creates_no_pods_is_silent(change):
 
 
 def test_other_kinds_are_silent_and_not_searched(monkeypatch):
-    monkeypatch.setattr(templates, "find_templates", None)
+    monkeypatch.setattr(workload_review, "find_templates", None)
     for kind in ("kubeflow.org/PyTorchJob", "batch.volcano.sh/Job", "ConfigMap"):
         request = replace(a_review(a_pod("8GB")), kind=kind)
         assert advise(request, a_policy(), UNKNOWN).outcome is Outcome.SKIPPED

@@ -1,4 +1,4 @@
-"""Rules about what decides which GPUs a container sees: variables, annotations, mounts, runtime."""
+"""Rules about annotations and mounts by which a container runtime shows GPUs to a pod."""
 
 from __future__ import annotations
 
@@ -7,26 +7,13 @@ from functools import cached_property
 from itertools import islice
 from typing import Final
 
-from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.isolation import may_mount
-from webhook.core.admission.sidecar.user import NOTE
+from webhook.core.admission.rules.oversized_pods import is_managed
+from webhook.core.admission.sidecar.security_context import APP_ARMOR_ANNOTATION
 from webhook.core.nvidia import injection
 from webhook.core.nvidia.injection import InjectedDevices
-from webhook.core.nvidia.variables import (
-    DRIVER_CAPABILITIES_ENV,
-    GPU_PREFIXES,
-    VISIBLE_DEVICES_ENV,
-    chooses_devices,
-    hides_gpus,
-    is_read_by_mps,
-    limits_memory,
-    shows_all,
-    shows_bound_gpus,
-    widens_access,
-)
-from webhook.core.pod.fields import Json, items, text
+from webhook.core.pod.fields import items
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
     Finding,
@@ -41,134 +28,15 @@ from webhook.core.policy.values import VisibleDevices
 from webhook.names import (
     ENFORCER_CONTAINER,
     GPU_MEMORY_ANNOTATION,
-    NVIDIA_RUNTIME_CLASS,
 )
 
 # A pod may have any number of annotations.
 _SHOWN: Final = 16
 _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
-_HOW_GPUS_COME: Final = (
+HOW_TO_REQUEST_GPUS: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
 )
-_UNCOUNTED: Final = f"{injection.SHOWS_UNCOUNTED}; {_HOW_GPUS_COME}"
-
-
-def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
-    """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
-
-    Fields: spec.[initContainers,containers][*].env[*]
-    Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of ours writes it;
-    no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; none by which a container gets
-    hold of more
-    """
-    rule = case.rule
-    denies = rule.visible_devices is VisibleDevices.DENY
-    for container in case.pod.containers:
-        env = container.env()
-        if not env:
-            continue
-        names = [entry["name"] for entry in env]
-        ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
-        for index, entry in enumerate(env):
-            if not entry["name"].startswith(GPU_PREFIXES):
-                continue
-            reason, detail = Reason.DRIVER_VARIABLE, f"remove {entry['name']}; "
-            if widens_access(entry):
-                detail += "it gives more than the pod's share of a GPU"
-            elif limits_memory(entry):
-                if entry in rule.env:
-                    continue
-                detail += _why_unlimited(entry, case)
-            elif (
-                not denies
-                or hides_gpus(entry)
-                or _is_translations(entry, container, case, beside=ours)
-            ):
-                continue
-            else:
-                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _by_hand(case, entry)
-            yield Finding(reason, f"{container.path}.env[{index}]", detail)
-
-
-def _by_hand(case: Case, entry: Json) -> str:
-    """Return the sentence about a variable that shows GPUs; translation may have written it."""
-    end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_bound_gpus(entry))
-    has_others = case.asks or case.has_whole_gpus
-    why = "the pod sees the GPUs that it asks for without it" if has_others else _UNCOUNTED
-    return f"remove {VISIBLE_DEVICES_ENV}; {why}{end}"
-
-
-def _why_unlimited(entry: Json, case: Case) -> str:
-    """Return the reason why no variable of a pod limits its memory or compute."""
-    if any(map(limits_memory, case.rule.env)):
-        return f"rule {quoted(case.rule.name)} has another value for it"
-    if is_read_by_mps(entry):
-        return "MPS is not used here, and compute is not divided"
-    return f"the pod's limit comes from {case.asked_by}"
-
-
-def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
-    """Return True if translation set a variable, in this pod or in one that it was copied from.
-
-    | container | the GPUs chosen | all |
-    | --- | --- | --- |
-    | without VRAM | ours if translation may follow: the container had VRAM | by hand |
-    | with VRAM, and all that translation writes into it | ours | ours |
-    | with VRAM otherwise | ours | ours where the rule does not choose GPUs |
-
-    `beside` says whether the container's variables are as translation leaves them.
-    """
-    demand = case.asked
-    if demand is None:
-        return shows_bound_gpus(entry)
-    if container.name not in demand.amounts:
-        return case.mutating and shows_bound_gpus(entry)
-    if shows_all(entry):
-        if not case.rule.chooses_gpus or not beside:
-            return not case.rule.chooses_gpus
-        counted = counted_for(case.pod, demand, case.rule, case.policy, case.cluster)
-        return not any(uncounted(container, counted))
-    return shows_bound_gpus(entry)
-
-
-def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
-    """Rule: without a demand no container makes GPUs visible by hand.
-
-    Fields: spec.[initContainers,containers][*].env[*] named NVIDIA_VISIBLE_DEVICES
-    Allowed values: void, none or empty; anything where the rule's visibleDevices is not Deny
-    """
-    if not case.finds_visible_devices:
-        return
-    for container in case.pod.containers:
-        for index, entry in enumerate(container.env()):
-            if not hides_gpus(entry):
-                path = f"{container.path}.env[{index}]"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case, entry))
-
-
-def shown_by_runtime(case: Case) -> tuple[str, ...]:
-    """Rule: a pod that names NVIDIA's RuntimeClass also asks for a GPU.
-
-    Fields: spec.runtimeClassName
-    Allowed values: any; it returns a warning and not a finding, if the name begins with `nvidia`,
-    the pod has no demand, whole GPU or claim, some container does not set NVIDIA_VISIBLE_DEVICES,
-    and the rule's visibleDevices is not Ignore
-    """
-    pod = case.pod
-    name = text(pod.spec, "runtimeClassName", "spec")
-    if not name.startswith(NVIDIA_RUNTIME_CLASS) or case.asks or case.has_whole_gpus:
-        return ()
-    if case.rule.visible_devices is VisibleDevices.IGNORE or items(
-        pod.spec, "resourceClaims", "spec"
-    ):
-        return ()
-    if all(any(map(chooses_devices, container.env())) for container in pod.containers):
-        return ()
-    hint = (
-        f"spec.runtimeClassName: remove it; with {quoted(name)} an image can show the pod every "
-        f"GPU of its node; {_HOW_GPUS_COME}"
-    )
-    return (hint,)
+NOT_COUNTED: Final = f"{injection.SHOWS_UNCOUNTED}; {HOW_TO_REQUEST_GPUS}"
 
 
 def device_annotations(case: Case) -> Iterator[Finding]:
@@ -189,7 +57,7 @@ def device_annotations(case: Case) -> Iterator[Finding]:
 
 
 def _is_managed(case: Case) -> bool:
-    return case.asks or (case.old is not case.pod and is_managed(case.old.raw))
+    return case.requests_vram or (case.old is not case.pod and is_managed(case.old.raw))
 
 
 def enforcer_annotations(case: Case) -> Iterator[Finding]:
@@ -206,7 +74,7 @@ def enforcer_annotations(case: Case) -> Iterator[Finding]:
     keys = [
         key
         for key, value in case.pod.annotations.items()
-        if key.endswith(_OF_ENFORCER) and key != NOTE and before.get(key) != value
+        if key.endswith(_OF_ENFORCER) and key != APP_ARMOR_ANNOTATION and before.get(key) != value
     ]
     if keys and _is_managed(case):
         why = (
@@ -230,7 +98,7 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
         shows = devices.shows_gpus or (managed and devices.renders)
         if judges and shows and (managed or not has.all_of(devices)):
             violation = devices.violation or injection.UNCOUNTED
-            detail = f"{violation}; {_HOW_GPUS_COME}; {WRITTEN_BY_ANOTHER}"
+            detail = f"{violation}; {HOW_TO_REQUEST_GPUS}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.DEVICE_INJECTION, path, detail)
         allowed = (may_mount(source, rule.host_paths) for source in devices.mounted_paths)
         if managed and (devices.unreadable_mounts or not all(allowed)):
@@ -295,7 +163,7 @@ def device_mounts(case: Case) -> Iterator[Finding]:
         return
     for container in case.pod.containers:
         for path in mounts_of_devices(container):
-            detail = f"remove the mount; {_UNCOUNTED}; {WRITTEN_BY_ANOTHER}"
+            detail = f"remove the mount; {NOT_COUNTED}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
 
 

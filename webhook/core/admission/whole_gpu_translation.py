@@ -1,25 +1,25 @@
-"""A share in place of one whole GPU, for pods of a rule with `translateWholeGPU`.
+"""Shares in place of one whole GPU, for pods of a rule with `translateWholeGPU`.
 
-So manifests written for whole GPUs are shared unchanged. Such a pod asked for nothing of ours, so
-it is never denied for what is wrong with a share: then it keeps its GPU.
+Manifests written for whole GPUs can be shared unchanged. Such a pod does not request VRAM itself.
+If a share would be denied, the pod keeps its whole GPU.
 
-| the pod asks for, at its creation | becomes |
+| the pod requests at its creation | result |
 | --- | --- |
-| VRAM, readably or not | judged as it is; beside a whole GPU it is denied |
-| `nvidia.com/gpu: 1` in one container | a share, with a warning; for the exceptions see below |
-| `nvidia.com/gpu` in several containers, or more than one | left as it is, in silence |
-| other resources for whole GPUs, or a resource claim, too | left as it is, in silence |
+| VRAM, readable or not | judged unchanged; together with a whole GPU it is denied |
+| `nvidia.com/gpu: 1` in one container | a share, with a warning; exceptions below |
+| `nvidia.com/gpu` in several containers, or more than one | unchanged, without a warning |
+| also other resources for whole GPUs, or a resource claim | unchanged, without a warning |
 | a limit that differs from the request, or no limit | left to the rules about whole GPUs |
 
-| of those with one GPU in one container | becomes |
+| pod with one GPU in one container | result |
 | --- | --- |
-| under action Audit, or Ignore | left as it is, in silence |
-| while a rollout observes | left as it is; a warning says what it will be |
-| denied as a pod with a share | left as it is; a warning says why |
+| under action Audit, or Ignore | unchanged, without a warning |
+| during a rollout in Observe | unchanged; a warning announces the share |
+| denied as a pod with a share | unchanged; a warning gives the reason |
 | any other | a share |
 
-The mutating phase alone does it, on pods that are created; a pod that was stored with its whole GPU
-keeps it, and one that comes with the share is a pod with a demand like any other.
+Only the mutating phase of a creation does this. A stored pod keeps its whole GPU. A pod that
+already has the share is a pod with a demand like any other.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from webhook.core.policy.values import Action, Policy, Rule
 from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
 
 _KINDS: Final = ("limits", "requests")
-_SHOWN_RULE: Final = 40
-"""Of a rule's name: the API server cuts long warnings, and what to do stands at their end."""
+_MAX_RULE_NAME: Final = 40
+"""Maximum length of a rule's name in a warning, in characters. The API server cuts long warnings,
+and the advice is at their end."""
 
 
-class Offer(NamedTuple):
+class ShareOffer(NamedTuple):
     """A share that a pod may have in place of its one whole GPU."""
 
     edits: Edits
-    """What turns the pod into one that asks for the share, and is otherwise as it was."""
+    """Edits by which the pod requests the share instead of the whole GPU."""
     path: str
-    """Where it asks for the whole GPU."""
+    """Path of the request for the whole GPU."""
     rule: str
     amount: str
 
-    def said(self, *, foreseen: bool) -> str:
-        """What its author reads where the pod gets the share, or will get it after a rollout."""
+    def notice(self, *, foreseen: bool) -> str:
+        """Return the warning that the pod gets the share, or will get it after a rollout."""
         when = "after the rollout, " if foreseen else ""
         more = "" if foreseen else "; for a whole GPU ask your platform team"
         return (
@@ -59,19 +60,19 @@ class Offer(NamedTuple):
             f"one; for another size write {GPU_MEMORY_ANNOTATION} in its place{more}"
         )
 
-    def declined(self, why: str) -> str:
-        """Say to its author that the pod keeps the whole GPU, and why."""
+    def rejection(self, why: str) -> str:
+        """Return the warning that the pod keeps the whole GPU, with the reason."""
         return (
             f"{self.path}: the pod keeps its whole GPU, for a share of {self.amount} by rule "
             f"{self.rule} would be denied: {why}"
         )
 
 
-def offer(pod: Pod, rule: Rule, policy: Policy) -> Offer | None:
-    """Return what a pod without a demand may have in place of a whole GPU; None for nothing."""
+def offer_share(pod: Pod, rule: Rule, policy: Policy) -> ShareOffer | None:
+    """Return the share for a pod without a demand; None if it does not qualify."""
     if rule.translate_whole_gpu_bytes is None or rule.action in {Action.AUDIT, Action.IGNORE}:
         return None
-    container = _only_user(pod, policy)
+    container = _only_gpu_container(pod, policy)
     if container is None:
         return None
     amount = format_bytes(rule.translate_whole_gpu_bytes)
@@ -83,17 +84,17 @@ def offer(pod: Pod, rule: Rule, policy: Policy) -> Offer | None:
     metadata = pod.raw.get("metadata")
     if metadata is None:
         edits.put("", "metadata", metadata := {})
-    asked = {
+    annotations = {
         GPU_MEMORY_ANNOTATION: f"{container.name}={amount}",
         IN_PLACE_OF_ANNOTATION: WHOLE_GPU,
     }
-    edits.merge("/metadata", "annotations", metadata.get("annotations"), asked)
+    edits.merge("/metadata", "annotations", metadata.get("annotations"), annotations)
     path = f"{container.path}.resources.limits[{WHOLE_GPU}]"
-    return Offer(edits, path, quoted(rule.name, _SHOWN_RULE), amount)
+    return ShareOffer(edits, path, quoted(rule.name, _MAX_RULE_NAME), amount)
 
 
-def _only_user(pod: Pod, policy: Policy) -> Container | None:
-    """Return the container with one whole GPU, where that is all that the pod has of GPUs."""
+def _only_gpu_container(pod: Pod, policy: Policy) -> Container | None:
+    """Return the container with one whole GPU; None if the pod requests any other GPU."""
     found: Container | None = None
     for container in (*pod.containers, *pod.enforcers):
         limits, requests = container.resources("limits"), container.resources("requests")

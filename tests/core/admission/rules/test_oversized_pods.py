@@ -25,7 +25,7 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import too_complex
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import (

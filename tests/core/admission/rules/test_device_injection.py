@@ -24,7 +24,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.device_annotations import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.bounds import MOST_INJECTED, MOST_READ
 from webhook.core.nvidia.injection import INJECTORS, LIKE_INJECTORS
 from webhook.core.policy.values import Action, EnforceBy, VisibleDevices

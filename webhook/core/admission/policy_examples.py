@@ -12,8 +12,8 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
-from webhook.core.admission.decide import Decision, Outcome, Skip
-from webhook.core.admission.templates import creation_of, decide_both
+from webhook.core.admission.decision import Decision, Outcome, Skip
+from webhook.core.admission.workload_review import creation_of, decide_both
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, items, strings, text
@@ -195,7 +195,7 @@ def _became(first: Decision, last: Decision) -> str:
     """Say in words what was decided."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
-        return f"denied{by}: {last.sentence}"
+        return f"denied{by}: {last.log_message}"
     words = {
         Outcome.MUTATED: f"allowed (mutated by rule {first.rule})",
         Outcome.WARNED: f"allowed (with warnings, by rule {first.rule})",

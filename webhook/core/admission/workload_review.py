@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Decision, Outcome, Phase, Skip
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, text_of
@@ -75,7 +76,7 @@ def relocated(decision: Decision, template: Template) -> Decision:
         findings=tuple(replace(one, path=template.shown(one.path)) for one in decision.findings),
         malformed=template.shown_text(decision.malformed),
         notes=tuple(map(template.shown_text, decision.notes)),
-        unread=tuple(map(template.shown_text, decision.unread)),
+        unread_keys=tuple(map(template.shown_text, decision.unread_keys)),
     )
 
 
@@ -88,9 +89,9 @@ class WorkloadAdvice(Decision):
     warnings: tuple[str, ...] = ()
 
     @property
-    def logged(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, Any]:
         """Entries of our log in addition to outcome and reasons."""
-        return {**self.audit, "warnings": len(self.warnings)}
+        return {**self.audit_annotations, "warnings": len(self.warnings)}
 
 
 def size_alone(_request: Request, _pod: Json, asked_bytes: int) -> str:
@@ -131,9 +132,9 @@ def advise(
         return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
 
     decision = decided(pod)
-    asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
+    asked_bytes, metadata = decision.advice_bytes, pod.get("metadata")
     if asked_bytes is not None and isinstance(metadata, dict):
-        decision = decision.advised(more(request, metadata, asked_bytes))
+        decision = decision.with_advice(more(request, metadata, asked_bytes))
     decision = relocated(decision, template)
     if decision.skip in _SILENT:
         return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
@@ -143,7 +144,7 @@ def advise(
     strays = find_stray_keys(request.obj, kind, [template])
     warnings = (
         *_foreseen(decision),
-        *decision.unread,
+        *decision.unread_keys,
         *decision.notes,
         *warnings_about(strays, template, pod, decided, decision.findings),
     )

@@ -12,8 +12,9 @@ from tests.core.admission.decisions import GI, assert_left
 from tests.core.admission.test_laws import RULES, defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.templates import advise, prove
+from webhook.core.admission.decide import decide
+from webhook.core.admission.decision import Outcome, Phase
+from webhook.core.admission.workload_review import advise, prove
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
@@ -52,7 +53,7 @@ def test_a_pod_with_one_whole_gpu_gets_a_share_in_its_place():
     before = copy.deepcopy(pod)
     decision = decided(pod)
     assert (decision.outcome, decision.warnings) == (Outcome.MUTATED, (TAKEN,))
-    assert pod == before == decision.before
+    assert pod == before == decision.original
     wanted = a_pod("main=16Gi", containers=[a_container(resources=both({"cpu": "1"}))])
     wanted["metadata"]["annotations"]["vramwarden.io/in-place-of"] = GPU
     assert decision.obj == decided(wanted).obj

@@ -21,7 +21,7 @@ _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)
 
 
-def is_ours_to_deny(request: Request, rule: Rule) -> bool:
+def needs_judgment(request: Request, rule: Rule) -> bool:
     """Say whether something in a request needs the judgement that its size forbids.
 
     | request | what needs it |

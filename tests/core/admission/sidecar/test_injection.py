@@ -26,7 +26,7 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import RULE, a_container, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.values import VisibleDevices
 
 FORGERIES = [

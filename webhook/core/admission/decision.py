@@ -1,0 +1,151 @@
+"""The answer to an admission review of a pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final
+
+from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.formatting import shorten
+from webhook.core.pod.fields import Json
+from webhook.core.pod.findings import Finding, render
+from webhook.core.pod.patch import Operation, apply_patch
+from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN
+
+_LOGGED_FINDINGS: Final = 16
+"""Maximum number of findings in `Decision.log_message`."""
+
+
+class Phase(StrEnum):
+    """The phases of admission, as Kubernetes names them."""
+
+    MUTATE = "mutate"
+    VALIDATE = "validate"
+
+
+class Outcome(StrEnum):
+    """The result of a review."""
+
+    ALLOWED = "allowed"
+    MUTATED = "mutated"
+    DENIED = "denied"
+    WARNED = "warned"
+    AUDITED = "audited"
+    SKIPPED = "skipped"
+    MALFORMED = "malformed"
+
+
+class Skip(StrEnum):
+    """The reason why a review is allowed without judging the pod."""
+
+    NOT_A_POD = "NotAPod"
+    OPERATION = "Operation"
+    SUBRESOURCE = "Subresource"
+    MIRROR_POD = "MirrorPod"
+    NO_RULE = "NoRule"
+    RULE_IGNORES = "RuleIgnores"
+
+
+# Not frozen, as `views.Pod`. No slots, since `obj` is cached in the instance.
+@dataclass(kw_only=True)
+class Decision:
+    """The answer to a review, and the reasons for it; immutable by convention."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    patch: tuple[Operation, ...] = ()
+    rule: str = ""
+    policy: str = ""
+    """First 12 hex digits of the policy's digest."""
+    skip: Skip | None = None
+    malformed: str = ""
+    """Message about an object that cannot be read; empty if it can."""
+    notes: tuple[str, ...] = ()
+    """Warnings that are returned whatever the outcome."""
+    unread_keys: tuple[str, ...] = ()
+    """Warnings about our keys in places where nothing reads them; `admit` counts them as findings.
+    """
+    guidance: str = ""
+    """The platform team's text that follows the findings; empty if there is none."""
+    advice_bytes: int | None = None
+    """Requested VRAM per GPU of a new pod on which advice may be given; None without advice."""
+    advice_path: str = ""
+    """Path of the field that requests `advice_bytes`."""
+    silent: bool = False
+    """True if findings are only recorded: the caller reads neither findings nor hints."""
+    original: Json = field(default_factory=dict, repr=False, compare=False)
+    """The object of the request."""
+
+    def with_advice(self, advice: str) -> Decision:
+        """Return the decision with a warning about the amount; itself if the advice is empty."""
+        warning = f"{self.advice_path}: {advice}"
+        return replace(self, notes=(*self.notes, warning)) if advice else self
+
+    @cached_property
+    def obj(self) -> Json:
+        """The object with the patch applied."""
+        return apply_patch(self.original, self.patch) if self.patch else self.original
+
+    @property
+    def allowed(self) -> bool:
+        """True if the API server may go on."""
+        return self.outcome not in {Outcome.DENIED, Outcome.MALFORMED}
+
+    @property
+    def message(self) -> str:
+        """The message of a denial."""
+        message = self.malformed or render(self.findings)
+        return f"{message}. {self.guidance}" if self.guidance else message
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code of a denial."""
+        return BAD_REQUEST if self.malformed else FORBIDDEN
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings that the API server returns to the caller of an allowed request."""
+        hints = (*self.unread_keys, *self.notes)
+        if self.outcome is not Outcome.WARNED:
+            return hints
+        guidance = (self.guidance,) if self.guidance else ()
+        return (*map(str, self.findings), *guidance, *hints)
+
+    @cached_property
+    def log_message(self) -> str:
+        """The findings in one line, for our log and the audit log; empty without findings.
+
+        A tenant's pod can make it long, so it is cut. The answer to the tenant is not.
+        """
+        return shorten(
+            self.malformed or render(self.findings[:_LOGGED_FINDINGS], "; "), LONGEST_SENTENCE
+        )
+
+    @property
+    def audit_annotations(self) -> dict[str, str]:
+        """Annotations of the audit event, in addition to outcome and reasons."""
+        annotations = {"rule": self.rule, "policy": self.policy}
+        return {**annotations, "message": self.log_message} if self.log_message else annotations
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """Fields of the log entry, in addition to outcome and reasons."""
+        fields: dict[str, Any] = {
+            "rule": self.rule,
+            "policy": self.policy,
+            "patchOps": len(self.patch),
+        }
+        if self.log_message:
+            fields["why"] = self.log_message
+        if self.unread_keys or self.notes:
+            fields["notes"] = (*self.unread_keys, *self.notes)
+        return fields
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons of the findings, each once, or the reason why the review was skipped."""
+        if self.skip:
+            return (self.skip.value,)
+        return tuple(dict.fromkeys(finding.reason.value for finding in self.findings))

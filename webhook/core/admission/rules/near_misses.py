@@ -1,0 +1,164 @@
+"""Keys that nearly are one of ours, and the line to write in their place.
+
+No rule of a policy is known here. The names of other products are in `core.pod.foreign`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, Final
+
+from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_HINT_KEYS
+from webhook.core.pod.fields import EXAMPLE, with_unit
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, Meaning, Product
+from webhook.core.pod.quantity import QuantityError, parse_count, parse_vram
+from webhook.names import (
+    ASKING_ANNOTATIONS,
+    GPU_MEMORY_ANNOTATION,
+    PREFIX,
+    READ_KEYS,
+    VRAM_RESOURCE,
+)
+
+KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
+    # The resource requests the same, so its name is a likely guess at the annotation's.
+    VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
+}
+"""Annotations that request GPUs, by a name after our prefix that may be meant as one."""
+
+MAX_HINTS: Final = 10
+"""Maximum number of hints about the keys of one pod."""
+NOTHING_READS: Final = "nothing reads this key"
+
+_WITHOUT_PREFIX: Final = frozenset(
+    {*FOREIGN_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
+)
+"""Keys without a domain that can hardly mean anything else."""
+
+_NVIDIA: Final = "nvidia.com"
+_NVIDIA_NAMES: Final = frozenset({"gpumemory", "gpumem", "vram"})
+"""Names in NVIDIA's domain that nothing reads, without punctuation: NVIDIA has no such resource."""
+_PUNCTUATION: Final = re.compile(r"[._-]")
+_SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
+_OURS: Final = re.compile(re.escape(PREFIX))
+_DOMAIN: Final = PREFIX.rstrip("/")
+_LETTERS: Final = VRAM_RESOURCE.removeprefix(PREFIX)
+"""First letters of a domain that is meant as ours: `vram.io`, `vram-share.dev`."""
+_OUR_LETTERS: Final = _DOMAIN.partition(".")[0]
+_FIRST_LETTER: Final = _DOMAIN[0]
+_CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
+RESOURCE_PREFIXES: Final = (_FIRST_LETTER, _NVIDIA)
+"""Beginnings of the names of resources that may be a near miss."""
+
+
+def correction(key: str, value: str) -> str:
+    """Return the line to write instead of a key that is similar to ours; empty for others."""
+    intended = find_intended(key, value)
+    return annotation_line(*intended) if intended else ""
+
+
+def annotation_line(key: str, value: str) -> str:
+    """Return the line of an annotation, with an example if an amount is empty."""
+    if key != GPU_MEMORY_ANNOTATION:
+        return f"{key}: {quoted(value)}"
+    return f"{key}: {value or f'{EXAMPLE}, for example,'}"
+
+
+def find_intended(key: str, value: str) -> tuple[str, str] | None:
+    """Return our annotation that a key was probably meant to be, and its value.
+
+    None if the key is not similar to ours. The amount is empty if none can be read.
+    """
+    intended = intended_annotation(key, value)
+    if intended is None or intended[0] != GPU_MEMORY_ANNOTATION:
+        return intended
+    return intended[0], next(likely_amounts(intended[1]), "")
+
+
+def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
+    """Return our annotation that a key was probably meant to be, and the value in our units."""
+    domain, slash, name = key.rpartition("/")
+    if not slash:
+        if key not in _WITHOUT_PREFIX:
+            return None
+        product, meaning = FOREIGN_ANNOTATIONS.get(key, (None, Meaning.MEMORY))
+        return GPU_MEMORY_ANNOTATION, with_known_unit(value, product, meaning)
+    if domain == _DOMAIN or len(key) > LONGEST_COMPARED:
+        return None
+    if domain.lower() == _NVIDIA:
+        is_amount = _PUNCTUATION.sub("", name.lower()) in _NVIDIA_NAMES
+        return (GPU_MEMORY_ANNOTATION, value) if is_amount else None
+    if not _resembles_our_domain(domain.lower()):
+        return None
+    matches = get_close_matches(name.lower(), KEYS_BY_NAME, n=1)
+    return (KEYS_BY_NAME[matches[0]], value) if matches else None
+
+
+def with_known_unit(value: str, product: Product | None, meaning: Meaning) -> str:
+    """Return an amount with the unit of a product, or with a guessed one; empty if it is none."""
+    if meaning is not Meaning.MEMORY:
+        return value if value[-1:].isalpha() and value[-1] not in "mk" else ""
+    try:
+        number = parse_count(value)
+    except QuantityError:
+        return value
+    return (product.amount_of(number) if product else with_unit(number)) or value
+
+
+def likely_amounts(value: str) -> Iterator[str]:
+    """Yield the amounts that a value may mean; only the value if it is an amount or a list."""
+    if not _SIMPLE.fullmatch(value):
+        return
+    if "=" in value:
+        yield value
+        return
+    try:
+        parse_vram(value)
+    except QuantityError as error:
+        yield from (likely.amount for likely in error.meant)
+    else:
+        yield value
+
+
+def _resembles_our_domain(domain: str) -> bool:
+    """Return True if a domain differs from ours by a few letters: `vramwarden`, `vram.io`."""
+    if not domain.startswith(_FIRST_LETTER):
+        return False
+    is_short = domain.startswith(_LETTERS) and domain.count(".") <= _DOMAIN.count(".")
+    letters = "".join(filter(str.isalpha, domain))
+    return (
+        is_short
+        or letters.startswith(_OUR_LETTERS)
+        or bool(get_close_matches(domain, [_DOMAIN], cutoff=0.8))
+    )
+
+
+def comparable_keys(keys: Iterable[str]) -> Iterator[str]:
+    """Yield the few keys that are worth a comparison of words, which takes time."""
+    return islice(filter(_CANDIDATE.search, islice(keys, MOST_HINT_KEYS)), MOST_COMPARED)
+
+
+def find_near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each key in a field of metadata that is similar to ours, and our key with its value."""
+    for key in comparable_keys(keys):
+        if key.startswith(PREFIX) or (field == "labels" and "/" not in key):
+            continue
+        if type(keys[key]) is str and (intended := intended_annotation(key, keys[key])):
+            yield key, intended
+
+
+def find_unread(keys: Iterable[str], kind: str, field: str) -> Iterator[str]:
+    """Yield the keys with our prefix that nothing reads in this field of a kind's metadata."""
+    read = READ_KEYS.get((kind, field), ())
+    return (key for key in filter(_OURS.match, keys) if key not in read)
+
+
+def closest_key(key: str) -> str:
+    """Return our key that is most similar to one with our prefix; empty if none is similar."""
+    name = key.removeprefix(PREFIX)[:LONGEST_COMPARED].lower()
+    matches = get_close_matches(name, KEYS_BY_NAME, n=1)
+    return KEYS_BY_NAME[matches[0]] if matches else ""
