@@ -21,7 +21,7 @@ from webhook.cli.main import SECTIONS, main
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.events import EventReason
-from webhook.core.node.verdict import SharingCode
+from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.values import EnforceBy, Policy

@@ -83,7 +83,7 @@ NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 """The agent's question which pods on its node have whole GPUs, named by its value; the webhook's
 replicas answer in the node's list of assignments."""
 NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
-"""Whether the node is shared and why not, as `Code: sentence`; see `core.node.verdict`."""
+"""Whether the node is shared and why not, as `Code: sentence`; see `core.node.node_fields`."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
 
@@ -164,7 +164,7 @@ POD_RESTART_EXIT_CODE: Final = 88
 
 # What the limiter leaves on its node, for the sentry.
 LIMITER_FOLDER: Final = "/run/vramwarden-limiter"
-"""A folder of the node that the limiter writes and the sentry reads; see `core.node.limits`."""
+"""Folder of the node that the limiter writes and the sentry reads (`core.node.limiter_state`)."""
 
 # What the sentry writes.
 CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"

@@ -17,7 +17,7 @@ from webhook.adapters import processes
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
-from webhook.core.node.cgroups import NOWHERE, Place
+from webhook.core.node.cgroups import NO_POD, ProcessOwner
 
 OUR_CGROUP = f"0::/kubepods/besteffort/pod{OURS}/{'1' * 64}\n"
 THEIR_CGROUP = f"0::/kubepods/burstable/pod{THEIRS}/{ID}\n"
@@ -52,7 +52,7 @@ def sleeper():
 def test_a_process_is_its_pid_start_and_place_without_its_command_line(node, tmp_path):
     put(tmp_path, 50, cgroup=THEIR_CGROUP, comm="train\n", cmdline="train\0--token=secret\0")
     owner = node().owner(50)
-    assert owner == Owner(Process(50, 4711), Place(THEIRS, ID))
+    assert owner == Owner(Process(50, 4711), ProcessOwner(THEIRS, ID))
     assert (owner.process.command, owner.process.container) == ("train", ID)
 
 
@@ -75,7 +75,7 @@ def test_without_our_own_uid_nobody_is_placed(tmp_path):
     put(tmp_path, os.getpid(), cgroup=OUR_CGROUP)
     put(tmp_path, 50, cgroup=THEIR_CGROUP)
     node = NodeProcesses("", proc=str(tmp_path))
-    assert (node.knows_itself(), node.owner(50).place) == (False, NOWHERE)
+    assert (node.knows_itself(), node.owner(50).place) == (False, NO_POD)
     assert NodeProcesses(OURS, proc=str(tmp_path)).knows_itself()
 
 
@@ -247,9 +247,9 @@ def test_who_is_of_no_pod_ourselves_and_our_parents_are_never_signalled(node, tm
     put(tmp_path, os.getpid(), cgroup=THEIR_CGROUP, stat=stat_line(os.getpid(), parent=77))
     made = node()
     for pid in (1, os.getpid(), 77):
-        owner = Owner(Process(pid, 4711), Place(THEIRS, ID))
+        owner = Owner(Process(pid, 4711), ProcessOwner(THEIRS, ID))
         assert made.send(owner, signal.SIGKILL) is Delivery.REJECTED
-    assert made.send(Owner(Process(78, 4711), NOWHERE), signal.SIGKILL) is Delivery.REJECTED
+    assert made.send(Owner(Process(78, 4711), NO_POD), signal.SIGKILL) is Delivery.REJECTED
 
 
 def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
@@ -301,7 +301,7 @@ def hide(proc, pid, parent):
 
 
 def test_who_hides_its_cgroup_is_of_the_pod_of_its_kin(kin):
-    assert [kin().owner(pid).place for pid in (50, 51, 52, 53)] == [Place(THEIRS)] * 4
+    assert [kin().owner(pid).place for pid in (50, 51, 52, 53)] == [ProcessOwner(THEIRS)] * 4
     assert [one.process.pid for one in kin().of_pod(THEIRS)] == [41, 50, 51, 52, 53]
 
 
@@ -313,19 +313,19 @@ def test_where_the_runtimes_process_has_several_pods_nobody_is_guessed(kin, tmp_
 
 def test_who_is_the_first_process_of_the_nodes_is_of_no_pod(kin, tmp_path):
     hide(tmp_path, 50, 1)
-    assert [kin().owner(pid).place for pid in (50, 51)] == [NOWHERE, NOWHERE]
+    assert [kin().owner(pid).place for pid in (50, 51)] == [NO_POD, NO_POD]
 
 
 def test_a_parent_that_is_younger_is_another(kin, tmp_path):
     put(tmp_path, 40, stat=stat_line(40, parent=1, started=99), cgroup=THEIR_CGROUP)
-    assert kin().owner(50).place == NOWHERE
+    assert kin().owner(50).place == NO_POD
 
 
 def test_parents_in_a_circle_are_nobodys(kin, tmp_path):
     for pid, parent in {50: 51, 51: 50}.items():
         hide(tmp_path, pid, parent)
         (tmp_path / str(pid) / "stat").write_text(stat_line(pid, parent=parent, started=50))
-    assert [kin().owner(pid).place for pid in (50, 51)] == [NOWHERE, NOWHERE]
+    assert [kin().owner(pid).place for pid in (50, 51)] == [NO_POD, NO_POD]
 
 
 def test_many_who_hide_cost_one_read_of_each_process(kin, tmp_path, monkeypatch):
@@ -333,7 +333,7 @@ def test_many_who_hide_cost_one_read_of_each_process(kin, tmp_path, monkeypatch)
         hide(tmp_path, pid, pid - 1 if pid > 100 else 53)
     made, asked, ask = kin(), [], processes.parent_and_start
     monkeypatch.setattr(processes, "parent_and_start", lambda *of: asked.append(of[0]) or ask(*of))
-    assert {made.owner(pid).place for pid in range(199, 99, -1)} == {Place(THEIRS)}
+    assert {made.owner(pid).place for pid in range(199, 99, -1)} == {ProcessOwner(THEIRS)}
     assert len(asked) == len(set(asked))
 
 
@@ -353,9 +353,9 @@ def test_a_main_thread_that_ended_is_placed_by_another_with_version_1(node, tmp_
     for pid, cgroup in threads.items():
         put(tmp_path / "50" / "task", pid, cgroup=cgroup)
     made = node()
-    assert made.owner(50).place == Place(THEIRS, ID)
+    assert made.owner(50).place == ProcessOwner(THEIRS, ID)
     put(tmp_path, 50, stat=stat_line(50), cgroup=threads[50])
-    assert made.owner(50).place == NOWHERE
+    assert made.owner(50).place == NO_POD
 
 
 def test_it_is_so_with_a_real_process(real_thread):

@@ -351,8 +351,8 @@ def test_it_starts_without_an_api_server_retries_and_stops_on_sigterm(agent, clu
 
 
 BEFORE_DRIVER = """
-from webhook.core.node import driver
-driver.LOADED_AFTER_S = 2.0
+from webhook.core.node import access
+access.LOADED_AFTER_S = 2.0
 from webhook.cli.main import main
 main()
 """

@@ -26,11 +26,16 @@ from webhook.adapters.kube.node_objects import AssignmentsUnread, SlicesSeen, Sl
 from webhook.agent.loop import LONGEST_WAIT_S
 from webhook.agent.sharing import ASK_EVERY_S
 from webhook.core.kinds.nodes import write_time
-from webhook.core.node.access import Access
-from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
+from webhook.core.node.access import (
+    LOADED_AFTER_S,
+    Access,
+    DriverStatus,
+    explain_unready,
+    record_scan,
+)
 from webhook.core.node.inventory import Scan
-from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
-from webhook.core.node.verdict import SharingCode, read_sharing, why_closed
+from webhook.core.node.node_fields import SharingCode, explain_closed, read_verdict
+from webhook.core.node.other_allocators import SETTLE_S, SLICE_GRACE_S, YOUNG_S
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.pod.whole import Slice
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
@@ -266,12 +271,12 @@ STORIES = {
     # A DRA driver.
     "what a DRA driver offers is not shared for five minutes longer": [
         (0, [FINE, NOBODY, slices("GPU-a"), NODE], "gpu.nvidia.com", NOT_SHARED),
-        (2 * CLAIMED_S, [OUTAGE, FINE], "gpu.nvidia.com"),
+        (2 * SLICE_GRACE_S, [OUTAGE, FINE], "gpu.nvidia.com"),
         (1, [NO_SLICES, FINE], "gpu.nvidia.com"),
-        (CLAIMED_S - 2, [FINE], "gpu.nvidia.com"),
+        (SLICE_GRACE_S - 2, [FINE], "gpu.nvidia.com"),
         # It may still be on its way.
         (0, [RESTART, FINE, NOBODY, NODE], "gpu.nvidia.com", NOT_SHARED),
-        (CLAIMED_S - 0.1, [FINE], "gpu.nvidia.com"),
+        (SLICE_GRACE_S - 0.1, [FINE], "gpu.nvidia.com"),
         (0.1, [FINE], ""),
         (0, [FINE], "1000Mi", SHARED),
     ],
@@ -328,7 +333,7 @@ def ours(bench):
 
 def shows(bench):
     """Return the capacity, whether the node drains, and which DRA driver was seen."""
-    verdict = read_sharing(bench.node)
+    verdict = read_verdict(bench.node)
     drains = verdict.code is SharingCode.DRAINING
     driver = bench.annotations.get("vramwarden.io/dra-driver")
     found = [*(["drains"] if drains else []), *([driver] if driver else [])]
@@ -337,7 +342,7 @@ def shows(bench):
         is_listed,
         is_listed,
     )
-    assert bool(why_closed(bench.node)) == (not is_listed or drains)
+    assert bool(explain_closed(bench.node)) == (not is_listed or drains)
     assert bench.allocatable.get(VRAM) == bench.capacity
     return " ".join(filter(None, [bench.capacity, *found]))
 
@@ -385,7 +390,7 @@ def test_why_a_node_is_not_shared_is_logged_and_an_event(bench):
     assert (event.reason, event.sentence, event.reason.warning) == (NOT_SHARED, line["why"], False)
 
 
-NEW = Driver(scanned_s=0, answered_s=0)
+NEW = DriverStatus(scanned_s=0, answered_s=0)
 
 
 def test_the_remedy_leads_to_the_page_by_its_url(monkeypatch):
@@ -393,14 +398,14 @@ def test_the_remedy_leads_to_the_page_by_its_url(monkeypatch):
     heedless = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}}}
     bench.hear(FINE, NOBODY, bench.edit({**plugin(), **heedless}))
     page = "the affinity of https://d.example/deploy/take-the-plugin-off"
-    assert read_sharing(bench.node).sentence.endswith(page)
+    assert read_verdict(bench.node).sentence.endswith(page)
 
 
 def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared(bench):
     bench.hear(DOWN, NOBODY, bench.edit(plugin()))
     assert bench.unready() == ""
     bench.hear(bench.edit(plugin("0")), DOWN, after_s=1)
-    assert bench.unready() == why_unready(after_scan(NEW, DOWN, 0)) != ""
+    assert bench.unready() == explain_unready(record_scan(NEW, DOWN, 0)) != ""
 
 
 @pytest.mark.parametrize("node", [plugin(), label("false")], ids=["plugin", "label"])

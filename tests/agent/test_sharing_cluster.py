@@ -10,7 +10,7 @@ import pytest
 from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SLICES
 from tests.support.cluster_programs import wait_until
 from tests.support.control_planes import needs
-from webhook.core.node.sharing import SETTLE_S
+from webhook.core.node.other_allocators import SETTLE_S
 from webhook.core.placement.assignment_codec import (
     Whole,
     config_map_name,

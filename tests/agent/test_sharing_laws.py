@@ -15,7 +15,7 @@ from tests.agent.stepped import FINE, ZEROED, Bench
 from tests.support.scripted_nvml import VRAM
 from webhook.adapters.kube.node_objects import AssignmentsSeen, SlicesSeen
 from webhook.core.kinds.nodes import write_time
-from webhook.core.node.verdict import why_closed
+from webhook.core.node.node_fields import explain_closed
 from webhook.core.placement.assignments import Assignment, promised_bytes
 from webhook.core.pod.quantity import MIB, parse_quantity
 from webhook.core.pod.whole import Slice
@@ -121,7 +121,7 @@ class Node:
     def offers(self):
         """Return what is free by the scheduler's count, and whether the webhook holds it back."""
         shown = parse_quantity(self.bench.allocatable.get(VRAM, "0"))
-        return shown - promised_bytes(self.pods), bool(why_closed(self.bench.node))
+        return shown - promised_bytes(self.pods), bool(explain_closed(self.bench.node))
 
     def promises(self):
         """Let a pod take what there is, as scheduler and webhook do; return whether it did."""

@@ -4,9 +4,9 @@ import pytest
 
 from tests.agent.stepped import BUSY, DOWN, FINE, GONE, NOBODY, UNSURE, Bench
 from tests.agent.test_sharing import label, plugin
-from webhook.core.node.driver import Driver, after_scan, why_unready
+from webhook.core.node.access import DriverStatus, explain_unready, record_scan
 
-NEW = Driver(scanned_s=0, answered_s=0)
+NEW = DriverStatus(scanned_s=0, answered_s=0)
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 TAINTED = {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}, OTHER]}}
@@ -58,7 +58,10 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     tainted.hear(*([scan] if scan else []), NOBODY, tainted.edit(node))
     tainted.hear(after_s=1)
     assert has_taint(tainted) is stays
-    whys = {None: "the GPUs have not been scanned yet", DOWN: why_unready(after_scan(NEW, DOWN, 0))}
+    whys = {
+        None: "the GPUs have not been scanned yet",
+        DOWN: explain_unready(record_scan(NEW, DOWN, 0)),
+    }
     assert tainted.unready() == (whys.get(scan, "") if stays else "")
 
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from tests.sentry import nodes
 from tests.sentry.scenarios import uid_of
 from tests.support.nvml_stub import build
-from webhook.core.node.limits import FILE, Limited, LimiterState, write_limiter_state
+from webhook.core.node.limiter_state import (
+    STATE_FILE,
+    LimiterState,
+    PodLimitState,
+    write_limiter_state,
+)
 from webhook.core.nvidia.drivers import Proof
 
 SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
@@ -23,10 +28,10 @@ lists are read each ten seconds then, and each second otherwise."""
 def limited(folder):
     """Leave there what a limiter does that holds all pods of the scenario; return the folder."""
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
-    held = (Limited(uid_of(n + 1), gpus[n % 8], 8 * GIB, GIB, late=False) for n in range(32))
+    held = (PodLimitState(uid_of(n + 1), gpus[n % 8], 8 * GIB, GIB, late=False) for n in range(32))
     proof = Proof(holds=True, back_end="misc")
     state = LimiterState(written_s=time.time(), started_s=1.0, proof=proof, limited=tuple(held))
-    (folder / FILE).write_text(write_limiter_state(state))
+    (folder / STATE_FILE).write_text(write_limiter_state(state))
     return folder
 
 

@@ -20,7 +20,7 @@ from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.state import desired
+from webhook.core.node.state import build_desired_state
 from webhook.core.placement.assignment_codec import config_map_name, write_assignments
 from webhook.core.placement.assignments import Assignment
 from webhook.core.pod.gpus import Gpu
@@ -202,7 +202,7 @@ def _node(gpus):
         known=tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
         device_names="uuid", advertised=True,
     )  # fmt: skip
-    state = desired(inventory, {})
+    state = build_desired_state(inventory, {})
     metadata = {"name": "n@number", "uid": "uid-n@number", "resourceVersion": "@version",
                 "labels": {**state.labels, "changes": "@version"},
                 "annotations": dict(state.annotations)}  # fmt: skip

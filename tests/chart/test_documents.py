@@ -24,9 +24,9 @@ from webhook.adapters.policy.files import PolicySource
 from webhook.adapters.policy.schema import json_schema
 from webhook.cli.main import main
 from webhook.core.documentation import Page
-from webhook.core.node.driver import Driver, why_unready
+from webhook.core.node.access import DriverStatus, explain_unready
 from webhook.core.node.events import EventReason
-from webhook.core.node.inventory import Scan, skipped
+from webhook.core.node.inventory import Scan, find_skip_reasons
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
 from webhook.core.policy.values import EnforceBy, Placement
 from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE, WEBHOOK_CONFIGURATION
@@ -229,12 +229,12 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
 
 def test_what_the_agent_says_is_listed():
     """In its own words, as far as they are the same on each node."""
-    waiting = Driver(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)
-    said = [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
+    waiting = DriverStatus(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)
+    said = [explain_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
     mig = Scan(
         gpus=(ScannedGpu(uuid="GPU-1", product="A100", index=0, usable_bytes=2**30, mig=True),)
     )
-    said += skipped(mig).values()
+    said += find_skip_reasons(mig).values()
     listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
     assert len(listed) == len(said)
     assert all(words in sentence for words, sentence in zip(listed, said, strict=True)), said

@@ -27,7 +27,7 @@ from webhook.adapters.kube.events import Events, node_reference
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.adapters.kube.release_objects import RegistrationApi
 from webhook.core.node.events import EventReason
-from webhook.core.node.patching import without_taint
+from webhook.core.node.patches import build_taint_removal
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.gpu_annotations import gpu_annotations
@@ -270,13 +270,15 @@ def taints(fences):
 def test_the_agent_takes_the_startup_taint_off_and_shows_its_gpus(tainted, agent, taints, others):
     node = taints(*others, OURS, TWICE)
     patch_node(agent, {"metadata": {"labels": LABELS}})
-    node = patch_node(agent, without_taint(node | {"metadata": {"resourceVersion": ""}}, TAINT))
+    node = patch_node(
+        agent, build_taint_removal(node | {"metadata": {"resourceVersion": ""}}, TAINT)
+    )
     assert node["spec"].get("taints", []) == list(others)
     patch_node(agent, SHOWN, "/status")
 
 
 def test_a_taint_that_was_added_meanwhile_is_not_lost(tainted, agent, taints):
-    change = without_taint(taints(OURS), TAINT)
+    change = build_taint_removal(taints(OURS), TAINT)
     taints(OURS, THEIRS)
     with pytest.raises(ApiError, match="the object has been modified"):
         patch_node(agent, change)

@@ -18,7 +18,7 @@ from tests.support import charts
 from tests.support.command_coverage import commands_of
 from tests.support.control_planes import wait_until
 from tests.support.page_reader import Reader
-from webhook.core.node.sharing import SETTLE_S
+from webhook.core.node.other_allocators import SETTLE_S
 
 IN_LAPTOP, IN_UNINSTALL = (
     [command for page, command in commands_of(__file__) if page == f"deploy/{name}.md"]

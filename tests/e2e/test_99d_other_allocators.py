@@ -16,7 +16,7 @@ from tests.e2e.strangers import Hami, dra_driver
 from tests.support.control_planes import ApiError
 from tests.support.other_programs import why_not
 from webhook.core.kinds.nodes import read_time
-from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, YOUNG_S
+from webhook.core.node.other_allocators import DEPLOY_PLUGIN_LABEL, YOUNG_S
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 

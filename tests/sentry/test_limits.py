@@ -8,20 +8,20 @@ from dataclasses import replace
 import pytest
 
 from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, cap_terms, sentry_terms
-from webhook.core.node.limits import (
-    FILE,
-    LARGEST_FILE,
-    STALE_S,
-    Limited,
+from webhook.core.node.limiter_state import (
+    LARGEST_FILE_BYTES,
+    STALE_AFTER_S,
+    STATE_FILE,
     LimiterState,
-    Told,
+    LimitEvent,
+    PodLimitState,
     write_limiter_state,
 )
 from webhook.core.nvidia.drivers import Proof
 from webhook.sentry.limits import SILENT, UNREADABLE, Limits
 
 PROVEN = Proof(holds=True, back_end="misc")
-HELD = Limited(TRAINER, "GPU-a", CAP_MIB * MIB, 400 * MIB, late=False)
+HELD = PodLimitState(TRAINER, "GPU-a", CAP_MIB * MIB, 400 * MIB, late=False)
 STATE = LimiterState(written_s=1000.0, started_s=5.0, proof=PROVEN, limited=(HELD,))
 
 
@@ -29,7 +29,7 @@ class Left:
     """A limiter's file, and who reads it."""
 
     def __init__(self, folder):
-        self.path, self.now_s = folder / FILE, 1000.0
+        self.path, self.now_s = folder / STATE_FILE, 1000.0
         self.limits = Limits(str(folder), clock=lambda: self.now_s)
 
     def leave(self, state=STATE, **more):
@@ -72,7 +72,10 @@ def elsewhere(path):
         (lambda path: path.write_text(write_limiter_state(STATE)), PROVEN),
         (lambda path: path.write_text("{"), NOT_READ),
         (lambda path: path.write_bytes(b"\xff"), NOT_READ),
-        (lambda path: path.write_text(" " * LARGEST_FILE + write_limiter_state(STATE)), NOT_READ),
+        (
+            lambda path: path.write_text(" " * LARGEST_FILE_BYTES + write_limiter_state(STATE)),
+            NOT_READ,
+        ),
         (elsewhere, NOT_READ),
         (os.mkfifo, NOT_READ),
         (lambda path: path.mkdir(), NOT_READ),
@@ -88,8 +91,12 @@ def test_the_proof_is_what_a_file_of_ours_says(left, make, proof):
 
 def test_what_is_too_old_or_of_the_future_proves_nothing_and_its_limits_count_on(left):
     left.leave()
-    assert [left.proof(STALE_S), left.holder(), left.counted()] == [PROVEN, "driver", 400 * MIB]
-    for after_s in (1.0, -2 * STALE_S - 2):
+    assert [left.proof(STALE_AFTER_S), left.holder(), left.counted()] == [
+        PROVEN,
+        "driver",
+        400 * MIB,
+    ]
+    for after_s in (1.0, -2 * STALE_AFTER_S - 2):
         assert [left.proof(after_s), left.holder()] == [OLD, "sidecar"]
         assert left.counted() == 400 * MIB
     left.leave("{")
@@ -147,11 +154,11 @@ def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
         left.leave(**more).proof()
         numbers.append([(uid, one.number) for uid, one in left.limits.news(promises)])
 
-    first, second = Told(1, TRAINER.upper(), "a"), Told(2, OTHER, "b")
+    first, second = LimitEvent(1, TRAINER.upper(), "a"), LimitEvent(2, OTHER, "b")
     assert left.limits.news(line) == []
-    tell({}, told=(first,))
-    tell(line, told=(first, second))
-    tell(line, told=(first, second, replace(first, number=3)))
-    tell(line | {OTHER: a_line()}, told=(first, second))
-    tell(line, told=(first,), started_s=6.0)
+    tell({}, events=(first,))
+    tell(line, events=(first, second))
+    tell(line, events=(first, second, replace(first, number=3)))
+    tell(line | {OTHER: a_line()}, events=(first, second))
+    tell(line, events=(first,), started_s=6.0)
     assert numbers == [[], [(TRAINER, 1)], [(TRAINER, 3)], [(OTHER, 2)], [(TRAINER, 1)]]

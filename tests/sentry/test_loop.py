@@ -26,8 +26,14 @@ from webhook.core.kinds.nodes import (
     read_gpu_node,
     write_gpu_node,
 )
-from webhook.core.node.driver import CHANGED_AFTER_S
-from webhook.core.node.limits import FILE, Limited, LimiterState, Told, write_limiter_state
+from webhook.core.node.access import CHANGED_AFTER_S
+from webhook.core.node.limiter_state import (
+    STATE_FILE,
+    LimiterState,
+    LimitEvent,
+    PodLimitState,
+    write_limiter_state,
+)
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.nodekit.program import NewContainerNeededError
@@ -260,12 +266,12 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
 
 
 def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, bench, offered):
-    told = tuple(Told(number, TRAINER, "an image set 1Gi") for number in (1, 2))
+    told = tuple(LimitEvent(number, TRAINER, "an image set 1Gi") for number in (1, 2))
     state = LimiterState(
-        written_s=time.time(), started_s=1.0, proof=Proof(holds=True, back_end="misc"), told=told,
-        limited=(Limited(TRAINER, "GPU-a", 1, 0, late=True),),
+        written_s=time.time(), started_s=1.0, proof=Proof(holds=True, back_end="misc"), events=told,
+        limited=(PodLimitState(TRAINER, "GPU-a", 1, 0, late=True),),
     )  # fmt: skip
-    (tmp_path / FILE).write_text(write_limiter_state(state))
+    (tmp_path / STATE_FILE).write_text(write_limiter_state(state))
     bench.sentry._limits = bench.sentry._status._limits = Limits(str(tmp_path))
     bench.sentry.step(0.0)
     assert bench.reported() == []

@@ -9,7 +9,7 @@ from webhook.adapters.node_processes import Owner
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
-from webhook.core.node.cgroups import Place
+from webhook.core.node.cgroups import ProcessOwner
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
@@ -45,7 +45,7 @@ def a_line(*gpus, held=None, pod="team/train"):
 
 def owner(pid, pod=TRAINER, container=ID, started=10):
     process = Process(pid, started, "train", container)
-    return Owner(process, Place(pod, container) if pod else Place(""))
+    return Owner(process, ProcessOwner(pod, container) if pod else ProcessOwner(""))
 
 
 def held(pid, mib, pod=TRAINER, *, dead=False, **more):

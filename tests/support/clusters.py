@@ -32,8 +32,8 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
+from webhook.core.node.node_fields import SharingCode, SharingVerdict
 from webhook.core.node.sharing import SharingInputs, judge
-from webhook.core.node.verdict import SharingCode, SharingVerdict
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.policy.values import Rule
 from webhook.tools.problems.capacity import placeable
@@ -198,7 +198,7 @@ def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
     if held or not_shared:
         code = SharingCode.DRAINING if held else SharingCode.NOT_SHARED
         return SharingVerdict(code, held or not_shared)
-    inputs = SharingInputs(shares=True, has_pods=True, in_use=())
+    inputs = SharingInputs(is_advertised=True, has_pods=True, in_use=())
     return judge(node, inputs).verdict("", has_gpus=True)
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from tests.support.merge_patches import merged
-from webhook.core.node.inventory import Inventory, Scan, TrackedGpu, observe
-from webhook.core.node.state import desired, patches
+from webhook.core.node.inventory import Inventory, Scan, TrackedGpu, apply_scan
+from webhook.core.node.patches import build_patches
+from webhook.core.node.state import build_desired_state
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.gpus import Gpu
@@ -37,7 +38,7 @@ def after(*scans, start=None, grace_s=GRACE_S):
     """Return the inventory after scans, each with its time."""
     inventory = start or Inventory()
     for now_s, scan in scans:
-        inventory = observe(inventory, scan, now_s, grace_s)
+        inventory = apply_scan(inventory, scan, now_s, grace_s)
     return inventory
 
 
@@ -94,7 +95,7 @@ FIXED = Inventory(fixed_bytes=48 * 1024 * MIB)
 
 def put_right(node, inventory):
     """Return the node as it is once an inventory is shown on it."""
-    made = patches(node, desired(inventory))
+    made = build_patches(node, build_desired_state(inventory))
     for patch in filter(None, (made.metadata, made.status)):
         node = merged(node, patch)
     return node

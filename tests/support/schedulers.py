@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.cluster_programs import find_binary, free_port, start, stop, wait_until
 from tests.support.control_planes import Api, ControlPlane
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.state import desired
+from webhook.core.node.state import build_desired_state
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, format_bytes
@@ -76,7 +76,7 @@ def add_node(
 
     It is a large one, but for what `amounts` says.
     """
-    state = desired(_inventory(name, gpu_bytes), {})
+    state = build_desired_state(_inventory(name, gpu_bytes), {})
     offered = {
         "cpu": "256",
         "memory": "2Ti",
@@ -122,7 +122,7 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
     """Let a node show what is free, as its agent would."""
-    labels = dict(desired(_inventory(name, gpu_bytes), assignments).labels)
+    labels = dict(build_desired_state(_inventory(name, gpu_bytes), assignments).labels)
     patch(api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
 

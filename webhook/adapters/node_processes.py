@@ -19,7 +19,7 @@ from webhook.adapters import processes
 from webhook.adapters.bounds import LONGEST_MOUNT_BYTES, MOST_MOUNTS_BYTES, MOST_OF_NODE_BYTES
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
-from webhook.core.node.cgroups import NOWHERE, Place, place_of
+from webhook.core.node.cgroups import NO_POD, ProcessOwner, find_owner
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 
 _INIT: Final = 1
@@ -35,7 +35,7 @@ class Owner:
 
     process: Process
     """With the node's own pid, and the container's id."""
-    place: Place
+    place: ProcessOwner
 
 
 class NodeProcesses:
@@ -50,7 +50,7 @@ class NodeProcesses:
         self._own_uid = own_uid
         self._own_cgroups = processes.read_cgroups(os.getpid(), proc)
         self._parents: dict[int, tuple[int, int]] = {}
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ProcessOwner] = {}
         self._kin_s = float("-inf")
         me = os.getpid()
         self._spared = frozenset({_INIT, me, *processes.parents(me, proc=proc)})
@@ -58,7 +58,7 @@ class NodeProcesses:
     def knows_itself(self) -> bool:
         """Say whether processes can be placed: our own is."""
         try:
-            return self._place(os.getpid()) != NOWHERE
+            return self._place(os.getpid()) != NO_POD
         except OSError:
             return False
 
@@ -193,7 +193,7 @@ class NodeProcesses:
             for device, root, at, _ in self._mounts(pid, ENFORCER_RUN_PATH, MOST_MOUNTS_BYTES)
         )
 
-    def _place(self, pid: int) -> Place:
+    def _place(self, pid: int) -> ProcessOwner:
         """Return where a process runs; raises OSError where that cannot be read now."""
         try:
             cgroups = processes.cgroups_of(pid, self._proc)
@@ -201,9 +201,9 @@ class NodeProcesses:
             if error.errno == errno.ENAMETOOLONG:
                 return self._place_by_kin(pid)
             raise
-        return place_of(cgroups, self._own_cgroups, self._own_uid)
+        return find_owner(cgroups, self._own_cgroups, self._own_uid)
 
-    def _place_by_kin(self, pid: int) -> Place:
+    def _place_by_kin(self, pid: int) -> ProcessOwner:
         """Return where a process runs whose cgroup has too long a name to be shown.
 
         Kernels before 6.8 show no path of 4096 letters (`proc_cgroup_show`), and who may make
@@ -221,35 +221,37 @@ class NodeProcesses:
         """
         parents = self._kin(pid)
         below: list[int] = []
-        place: Place | None = None
+        place: ProcessOwner | None = None
         while place is None and pid not in self._places:
-            self._places[pid] = NOWHERE
+            self._places[pid] = NO_POD
             below.append(pid)
             pid, place = self._above(pid, parents)
         place = place or self._places[pid]
         self._places |= dict.fromkeys(below, place)
         return place
 
-    def _above(self, pid: int, parents: Mapping[int, tuple[int, int]]) -> tuple[int, Place | None]:
+    def _above(
+        self, pid: int, parents: Mapping[int, tuple[int, int]]
+    ) -> tuple[int, ProcessOwner | None]:
         """Return the parent, and where its child runs by it; None where it is hidden as well.
 
         A parent is older than its child; where it is not, its number was reused meanwhile.
         """
         parent, started = parents[pid]
         if parent <= _INIT or parents.get(parent, (0, started + 1))[1] > started:
-            return parent, NOWHERE
+            return parent, NO_POD
         try:
             cgroups = processes.cgroups_of(parent, self._proc)
         except OSError as error:
-            return parent, None if error.errno == errno.ENAMETOOLONG else NOWHERE
-        place = place_of(cgroups, self._own_cgroups, self._own_uid)
+            return parent, None if error.errno == errno.ENAMETOOLONG else NO_POD
+        place = find_owner(cgroups, self._own_cgroups, self._own_uid)
         # Its container may be another: whoever loses its parent is the sandbox's.
-        return parent, Place(place.pod or self._pod_of_children(parent, parents))
+        return parent, ProcessOwner(place.pod or self._pod_of_children(parent, parents))
 
     def _pod_of_children(self, parent: int, parents: Mapping[int, tuple[int, int]]) -> str:
         children = (pid for pid, (of, _) in parents.items() if of == parent)
         texts = (processes.read_cgroups(pid, self._proc) for pid in children)
-        places = (place_of(text, self._own_cgroups, self._own_uid) for text in texts)
+        places = (find_owner(text, self._own_cgroups, self._own_uid) for text in texts)
         pods = {place.pod for place in places} - {""}
         return pods.pop() if len(pods) == 1 else ""
 

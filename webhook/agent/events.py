@@ -11,7 +11,7 @@ from typing import Final
 
 from webhook.adapters.journal import Journal
 from webhook.core.node.events import EventReason
-from webhook.core.node.inventory import UNSEEN, Inventory, Scan, skipped
+from webhook.core.node.inventory import AVAILABILITY_FAULTS, Inventory, Scan, find_skip_reasons
 from webhook.core.pod.gpus import LOST, SILENT, Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NOT_ENFORCED
@@ -27,7 +27,7 @@ def report(
     _report_driver(journal, scan, after)
     if scan.failed:
         return
-    reasons = skipped(scan)
+    reasons = find_skip_reasons(scan)
     for gpu in scan.gpus:
         if why := reasons.get(gpu.uuid):
             journal.once(
@@ -67,7 +67,7 @@ def _report_health(journal: Journal, after: Inventory) -> None:
         about = f"health {gpu.uuid}"
         if gpu.healthy:
             journal.over(about, "a GPU is healthy again", gpu=gpu.uuid)
-        elif gpu.fault not in UNSEEN:
+        elif gpu.fault not in AVAILABILITY_FAULTS:
             what = "a GPU is not healthy; it gets no further pod"
             journal.once(about, "warning", what, gpu.fault, gpu=gpu.uuid)
 
@@ -151,7 +151,7 @@ def _changes(
     now = {one.gpu.uuid: one for one in after.known}
     known = {gpu.uuid: gpu.fault for gpu in before.gpus}
     for gpu in after.gpus:
-        if gpu.fault and gpu.fault not in UNSEEN and gpu.fault != known.get(gpu.uuid):
+        if gpu.fault and gpu.fault not in AVAILABILITY_FAULTS and gpu.fault != known.get(gpu.uuid):
             named = f"GPU {gpu.index} ({gpu.uuid})"
             sentence = f"{named}: {gpu.fault}; it gets no further pod. {_CURE}"
             yield EventReason.GPU_UNHEALTHY, sentence
@@ -166,7 +166,7 @@ def _changes(
             doubt = f"{one.gpu.fault}{until if one.gpu.fault == LOST else ''}"
             yield EventReason.GPU_LOST, f"{named} {doubt}; it gets no further pod"
         elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
-            if was.fault and was.fault not in UNSEEN:
+            if was.fault and was.fault not in AVAILABILITY_FAULTS:
                 yield EventReason.GPU_HEALTHY, f"{named} is healthy again; it was not: {was.fault}"
             else:
                 yield EventReason.GPU_BACK, f"{named} is as advertised again"

@@ -31,26 +31,27 @@ from webhook.agent.proofs import Proofs
 from webhook.agent.scanner import watch_gpus
 from webhook.agent.settings import AgentSettings
 from webhook.agent.sharing import Assigned, SharingOfNode
-from webhook.core.node.access import advise, named
-from webhook.core.node.driver import (
-    Driver,
-    after_scan,
-    hangs,
+from webhook.core.node.access import (
+    DriverStatus,
+    explain_unready,
+    find_access_problems,
+    is_hanging,
     needs_new_container,
-    why_unready,
+    record_scan,
+    set_device_names,
 )
-from webhook.core.node.inventory import Inventory, Scan, observe
-from webhook.core.node.patching import Allowance, is_echo, without_taint
-from webhook.core.node.sharing import Shared, Sharing, apply_sharing
-from webhook.core.node.state import (
-    Conditions,
+from webhook.core.node.events import TokenBucket
+from webhook.core.node.inventory import Inventory, Scan, apply_scan, read_inventory
+from webhook.core.node.patches import (
     Patches,
-    changes,
-    desired,
-    is_free_alone,
-    patches,
-    read_inventory,
+    build_patches,
+    build_taint_removal,
+    describe_changes,
+    is_free_memory_only,
+    is_stale_report,
 )
+from webhook.core.node.sharing import Shared, SharingDecision, apply_sharing
+from webhook.core.node.state import Conditions, build_desired_state
 from webhook.core.placement.assignments import promised_bytes
 from webhook.names import AGENT_REPORTER, SENTRY_ACTING_CONDITION
 from webhook.nodekit.events import EventWriter
@@ -86,10 +87,10 @@ class Agent:
         self._node: dict[str, Any] | None = None
         self._inventory: Inventory | None = None
         self._scan: Scan | None = None
-        self._driver = Driver(scanned_s=time.monotonic(), answered_s=time.monotonic())
+        self._driver = DriverStatus(scanned_s=time.monotonic(), answered_s=time.monotonic())
         self._patched_s = self._next_try_s = float("-inf")
         self._pause_s = FIRST_PAUSE_S
-        self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
+        self._allowance = TokenBucket(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
         self._proofs = Proofs(time.time())
         self._promised_bytes: int | None = None
@@ -158,7 +159,7 @@ class Agent:
                 self._scan = message
                 self._sharing.on_scan(message)
                 self._proofs.on_scan(message)
-                self._driver = after_scan(self._driver, message, time.monotonic())
+                self._driver = record_scan(self._driver, message, time.monotonic())
                 self._observe()
             case NodeUnread(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
@@ -197,7 +198,7 @@ class Agent:
             self._undone = f"{self._kube.url} has no node {self._settings.node}"
             self._journal.once("node", "warning", "waiting for the node", self._undone)
             self._node = None
-        elif not is_echo(node, self._node, time.monotonic() - self._patched_s):
+        elif not is_stale_report(node, self._node, time.monotonic() - self._patched_s):
             self._journal.over("node", "the node exists")
             self._node = node
             self._sharing.on_node(node, time.monotonic())
@@ -223,8 +224,8 @@ class Agent:
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
-        after = observe(before, self._scan, self._driver.scanned_s, grace_s)
-        self._inventory = named(after, self._scan, self._settings.access)
+        after = apply_scan(before, self._scan, self._driver.scanned_s, grace_s)
+        self._inventory = set_device_names(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
         if not self._sharing.is_off:
             report_changes(self._events, self._scan, before, self._inventory, grace_s)
@@ -233,7 +234,7 @@ class Agent:
         """Say once what a cluster admin should change of how GPUs that are shared are shown."""
         if shared is not Shared.YES or not inventory.gpus or not (self._scan and self._scan.gpus):
             return
-        for advice in advise(self._settings.access):
+        for advice in find_access_problems(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
             self._events.once(advice.reason, f"{advice.what}: {advice.why}")
 
@@ -250,7 +251,7 @@ class Agent:
             self._undone = ""
             if made:
                 self._journal.once("dry run", "info", "would patch the node", "; ".join(listed))
-        elif made and ((self._owed and is_free_alone(made)) or self._may_patch(now_s)):
+        elif made and ((self._owed and is_free_memory_only(made)) or self._may_patch(now_s)):
             self._patch(made, listed)
         elif made:
             what = "somebody else keeps changing the node; patching less often"
@@ -263,7 +264,7 @@ class Agent:
             self._undone = "the GPUs have not been scanned yet"
 
     def _missing(
-        self, found: Sharing, node: dict[str, Any], inventory: Inventory
+        self, found: SharingDecision, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
         now_s, gpus = time.time(), inventory.gpus
@@ -274,7 +275,7 @@ class Agent:
             conditions = self._proofs.sentry_condition(now_s, gpus, api_now_s, acts=acts)
         state = apply_sharing(
             node,
-            desired(
+            build_desired_state(
                 inventory,
                 self._assigned.shown,
                 driver_holds=self._proofs.driver_holds(now_s),
@@ -284,19 +285,19 @@ class Agent:
             found,
             promised_bytes=self._promised_bytes,
             question=self._sharing.question,
-            claimed_by=self._sharing.claimed_by,
+            dra_drivers=self._sharing.dra_drivers,
             unshared=inventory.unshared,
         )
-        made = patches(node, state)
+        made = build_patches(node, state)
         awaits_sentry = bool(found.shared is not Shared.NO and gpus and not conditions)
         if made or awaits_sentry or not self._sharing.is_settled(inventory):
-            return made, list(changes(node, made))
+            return made, list(describe_changes(node, made))
         key = self._settings.startup_taint
-        taint = without_taint(node, key)
+        taint = build_taint_removal(node, key)
         return Patches(taint), [f"taints[{key}]: removed"] if taint else []
 
     def _may_patch(self, now_s: float) -> bool:
-        left = self._allowance.spend(now_s)
+        left = self._allowance.take(now_s)
         self._allowance = left or self._allowance
         return left is not None
 
@@ -315,17 +316,17 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._patched_s = time.monotonic()
         self._succeed("patch", "the node can be patched")
-        if not is_free_alone(made):
+        if not is_free_memory_only(made):
             self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
 
     def _check_driver(self, now_s: float) -> None:
         """Report a driver that hangs, and end where only a new container can reach it again."""
         if self._settings.fixed_bytes is not None:
             return
-        if hangs(self._driver, now_s, self._settings.interval_s):
+        if is_hanging(self._driver, now_s, self._settings.interval_s):
             why = "NVML did not return from a call; the node keeps what it shows"
             self._journal.once("stuck", "error", "the driver hangs", why)
-        why = why_unready(self._driver)
+        why = explain_unready(self._driver)
         self._failures.pop("driver", None)
         if self._sharing.is_off:
             return

@@ -16,18 +16,18 @@ from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
 from webhook.agent.settings import AgentSettings
 from webhook.core.kinds.nodes import read_time
-from webhook.core.node.access import advise, named
-from webhook.core.node.inventory import Inventory, Scan, observe, skipped
-from webhook.core.node.sharing import (
-    Shared,
-    SharingInputs,
-    apply_sharing,
-    gpus_in_use,
-    is_advertised,
-    judge,
+from webhook.core.node.access import find_access_problems, set_device_names
+from webhook.core.node.inventory import (
+    Inventory,
+    Scan,
+    apply_scan,
+    find_skip_reasons,
+    read_inventory,
 )
-from webhook.core.node.state import NodeState, Patches, changes, desired, patches, read_inventory
-from webhook.core.node.verdict import why_closed
+from webhook.core.node.node_fields import explain_closed, is_advertised
+from webhook.core.node.patches import Patches, build_patches, describe_changes
+from webhook.core.node.sharing import Shared, SharingInputs, apply_sharing, find_gpus_in_use, judge
+from webhook.core.node.state import NodeState, build_desired_state
 from webhook.core.placement.assignments import Assignments, promised_bytes
 from webhook.core.pod.whole import claimants
 from webhook.nodekit.program import run_program
@@ -74,37 +74,39 @@ def scan_once(settings: AgentSettings) -> Once:
     seen = scan(NodeNvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
-        inventory = named(inventory, seen, settings.access)
-    age_s, claimed_by = _age_and_claims(settings, node, inventory)
+        inventory = apply_scan(read_inventory(node), seen, 0.0, settings.grace_s)
+        inventory = set_device_names(inventory, seen, settings.access)
+    age_s, dra_drivers = _age_and_claims(settings, node, inventory)
     inputs = SharingInputs(
-        claimed_by=claimed_by,
+        dra_drivers=dra_drivers,
         age_s=age_s,
-        shares=is_advertised(node),
-        draining=why_closed(node),
+        is_advertised=is_advertised(node),
+        draining_reason=explain_closed(node),
         has_pods=None if assigned is None or not settings.namespace else bool(assigned),
-        in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
+        in_use=find_gpus_in_use(seen) if settings.fixed_bytes is None else (),
         documentation_url=settings.documentation_url,
     )
     sharing = judge(node, inputs)
-    whole = desired(inventory, assigned)
+    whole = build_desired_state(inventory, assigned)
     promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
     state = apply_sharing(
         node,
         whole,
         sharing,
         promised_bytes=promised,
-        claimed_by=claimed_by or (),
+        dra_drivers=dra_drivers or (),
         unshared=inventory.unshared,
     )
-    made = patches(node, state)
+    made = build_patches(node, state)
     off = sharing.shared is Shared.NO
-    advice = advise(settings.access) if seen.gpus and inventory.gpus and not off else ()
+    advice = (
+        find_access_problems(settings.access) if seen.gpus and inventory.gpus and not off else ()
+    )
     return Once(
         made=made,
-        changes=tuple(changes(node, made)),
+        changes=tuple(describe_changes(node, made)),
         notes=(
-            *(f"skipped: GPU {uuid}: {why}" for uuid, why in skipped(seen).items()),
+            *(f"skipped: GPU {uuid}: {why}" for uuid, why in find_skip_reasons(seen).items()),
             *(f"not healthy: GPU {gpu.uuid}: {gpu.fault}" for gpu in inventory.gpus if gpu.fault),
             *([f"NVML: {seen.failed}"] if seen.failed else []),
             *(f"{one.what}: {one.why}" for one in advice),
@@ -138,11 +140,12 @@ def _age_and_claims(
     kube = connect(settings.kubeconfig)
     try:
         slices, _ = slices_of(kube, settings.node).read()
-        claimed_by: tuple[str, ...] | None = claimants(slices, {gpu.uuid for gpu in inventory.gpus})
+        uuids = {gpu.uuid for gpu in inventory.gpus}
+        dra_drivers: tuple[str, ...] | None = claimants(slices, uuids)
     except KubeError:
-        claimed_by = None
+        dra_drivers = None
     created_s = read_time((node.get("metadata") or {}).get("creationTimestamp"))
-    return float("inf") if created_s is None else kube.now_s() - created_s, claimed_by
+    return float("inf") if created_s is None else kube.now_s() - created_s, dra_drivers
 
 
 def patch_once(settings: AgentSettings, found: Once) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from webhook.adapters import host_environment
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.nvml import NvmlError
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import (
     Fault,

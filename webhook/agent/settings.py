@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from webhook.core.node.access import Access
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.access import KERNEL_DRIVER, Access
 from webhook.core.node.inventory import GRACE_S
 
 INTERVAL_S: Final = 30.0

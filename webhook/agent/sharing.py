@@ -10,21 +10,22 @@ from webhook.adapters.journal import Journal
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Inventory, Scan
-from webhook.core.node.sharing import (
-    CLAIMED_S,
+from webhook.core.node.node_fields import explain_closed, is_advertised
+from webhook.core.node.other_allocators import (
     SETTLE_S,
+    SLICE_GRACE_S,
     YOUNG_S,
-    Shared,
-    Sharing,
-    SharingInputs,
-    claimed_before,
-    gpus_in_use,
+    find_allocator_resources,
     had_other_allocator,
-    is_advertised,
-    judge,
-    other_allocators,
+    read_dra_drivers,
 )
-from webhook.core.node.verdict import why_closed
+from webhook.core.node.sharing import (
+    Shared,
+    SharingDecision,
+    SharingInputs,
+    find_gpus_in_use,
+    judge,
+)
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole import Slice, claimants
@@ -77,8 +78,8 @@ class SharingOfNode:
         self._scan: Scan | None = None
         self._slices: tuple[Slice, ...] | None = ()
         """None where they cannot be read."""
-        self.claimed_by: tuple[str, ...] = ()
-        """The DRA drivers that offer the GPUs, or did until `CLAIMED_S` ago."""
+        self.dra_drivers: tuple[str, ...] = ()
+        """The DRA drivers that offer the GPUs, or did until `SLICE_GRACE_S` ago."""
         self._claimed_until_s = float("-inf")
         self._young_until_s = float("-inf")
         self._offered: bool | None = None
@@ -86,7 +87,7 @@ class SharingOfNode:
         self._settled_s = float("-inf")
         self._shares = False
         """Whether they were advertised, also where somebody took all of it off the node since."""
-        self._last: Sharing | None = None
+        self._last: SharingDecision | None = None
         self._settles = False
         self._reason: EventReason | None = None
         self._asked: tuple[str, ...] = ()
@@ -107,7 +108,7 @@ class SharingOfNode:
 
         An agent often starts with its node, and so before the plugin has registered again.
         """
-        before, self._offered = self._offered, bool(other_allocators(node))
+        before, self._offered = self._offered, bool(find_allocator_resources(node))
         if before is None:
             self._on_first_node(node, now_s)
         first = before is None and (had_other_allocator(node) or now_s < self._young_until_s)
@@ -120,8 +121,8 @@ class SharingOfNode:
         created_s = read_time(metadata.get("creationTimestamp"))
         if created_s is not None:
             self._young_until_s = now_s + YOUNG_S - (self._api_now_s() - created_s)
-        self.claimed_by = claimed_before(node)
-        self._claimed_until_s = now_s + CLAIMED_S
+        self.dra_drivers = read_dra_drivers(node)
+        self._claimed_until_s = now_s + SLICE_GRACE_S
 
     def on_slices(self, slices: Iterable[Slice] | None) -> None:
         """Remember the node's ResourceSlices; None where nobody will ever let them be read."""
@@ -150,7 +151,7 @@ class SharingOfNode:
         if whole and whole.asked in self._asked:
             self._whole = whole
 
-    def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Sharing:
+    def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> SharingDecision:
         """Decide, and say what is new."""
         before, self._settles = self._settles, not self._offered and now_s < self._settled_s
         self._remember_claims(inventory, now_s)
@@ -164,7 +165,7 @@ class SharingOfNode:
             inputs = self._inputs(node, inventory, now_s)
             found = judge(node, inputs)
         if found.shared is Shared.DRAINING and self._awaits_pods:
-            found = Sharing(Shared.NOT_YET)  # the list of who has the GPUs is on its way
+            found = SharingDecision(Shared.NOT_YET)  # the list of who has the GPUs is on its way
         self._last = found
         is_free = judge(node, replace(inputs, whole_pods=())).shared is Shared.YES
         self._ask(now_s, is_needed=is_free and found.shared is Shared.NOT_YET)
@@ -177,14 +178,14 @@ class SharingOfNode:
         return found
 
     def _remember_claims(self, inventory: Inventory, now_s: float) -> None:
-        """Remember who offers one of the GPUs by resource claims, for `CLAIMED_S` more."""
+        """Remember who offers one of the GPUs by resource claims, for `SLICE_GRACE_S` more."""
         uuids = {gpu.uuid for gpu in inventory.gpus}
         uuids.update(gpu.uuid for gpu in (self._scan.gpus if self._scan else ()))
         drivers = claimants(self._slices or (), uuids)
         if drivers:
-            self.claimed_by, self._claimed_until_s = drivers, now_s + CLAIMED_S
+            self.dra_drivers, self._claimed_until_s = drivers, now_s + SLICE_GRACE_S
         elif now_s >= self._claimed_until_s:
-            self.claimed_by = ()
+            self.dra_drivers = ()
 
     @property
     def question(self) -> str:
@@ -240,19 +241,19 @@ class SharingOfNode:
         last = self._last
         drained = last.sentence if last and last.shared is Shared.DRAINING else ""
         return SharingInputs(
-            claimed_by=self.claimed_by or (None if self._slices is None else ()),
+            dra_drivers=self.dra_drivers or (None if self._slices is None else ()),
             age_s=YOUNG_S - (self._young_until_s - now_s),
-            settles=self._settles or self._awaits_slices,
-            shares=self._shares or is_advertised(node),
-            draining=drained or why_closed(node),
+            is_settling=self._settles or self._awaits_slices,
+            is_advertised=self._shares or is_advertised(node),
+            draining_reason=drained or explain_closed(node),
             has_pods=self._has_pods,
-            in_use=() if self._fixed else gpus_in_use(self._scan),
+            in_use=() if self._fixed else find_gpus_in_use(self._scan),
             whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),
             whole_count=self._whole.count if self._whole else 0,
             documentation_url=self._documentation_url,
         )
 
-    def _report(self, found: Sharing) -> None:
+    def _report(self, found: SharingDecision) -> None:
         if found.shared is Shared.NOT_YET and not found.reason:
             return  # a scan is on its way, or an answer
         before, self._reason = self._reason, found.reason

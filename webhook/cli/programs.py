@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import DOCUMENTATION_URL_ENV
 

@@ -2,7 +2,7 @@
 
 A program of its own, since setting a limit takes CAP_SYS_ADMIN of the node, which the sentry and
 the agent do not have. It reads the node's list of who has which GPUs and knows nothing else of the
-cluster; what it did is in a file for the sentry (`webhook.core.node.limits`).
+cluster; what it did is in a file for the sentry (`webhook.core.node.limiter_state`).
 
 | API group | resource | verbs |
 | --- | --- | --- |

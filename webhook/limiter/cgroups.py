@@ -21,7 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.core.node.cgroups import container_in, kubepods_of, pod_directories, pod_in
+from webhook.core.node.cgroups import (
+    find_kubepods,
+    list_pod_directories,
+    parse_container_id,
+    parse_pod_uid,
+)
 
 MOST_SEARCHED: Final = 10_000
 """Directories, until our own is found."""
@@ -69,8 +74,8 @@ class NodeCgroups:
         if not os.path.lexists(f"{self._mount}/cgroup.controllers"):
             return f"{self._mount} is no mount of cgroup v2, which the driver's limits need"
         for path, name in self._directories(""):
-            if pod_in(name) == self._own_uid != "" and self._holds_us(path):
-                self.own_pod, self._kubepods = path, kubepods_of(path, self._own_uid)
+            if parse_pod_uid(name) == self._own_uid != "" and self._holds_us(path):
+                self.own_pod, self._kubepods = path, find_kubepods(path, self._own_uid)
                 if self._kubepods:
                     return ""
         return (
@@ -80,7 +85,7 @@ class NodeCgroups:
 
     def pod(self, uid: str) -> str:
         """Return where a pod's cgroup is; empty where it has none, or none yet."""
-        paths = pod_directories(self._kubepods, uid) if self._kubepods else ()
+        paths = list_pod_directories(self._kubepods, uid) if self._kubepods else ()
         return next(filter(self.exists, paths), "")
 
     def exists(self, path: str) -> bool:
@@ -99,7 +104,7 @@ class NodeCgroups:
             level: list[tuple[str, str]] = []
             for path, container in above:
                 for name, number in self._below(path, MOST_LEAVES - len(found)):
-                    below, its = f"{path}/{name}", container or container_in(name)
+                    below, its = f"{path}/{name}", container or parse_container_id(name)
                     found.append(Leaf(below, number, its, self._runs(below)))
                     level.append((below, its))
             above = level
@@ -148,7 +153,7 @@ class NodeCgroups:
                 left -= 1
                 below = f"{above}/{name}" if above else name
                 yield below, name
-                if not pod_in(name):
+                if not parse_pod_uid(name):
                     waiting.append(below)
 
     def _below(self, path: str, most: int) -> list[tuple[str, int]]:

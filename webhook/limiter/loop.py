@@ -15,15 +15,15 @@ from webhook.adapters.kube.node_objects import (
 )
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.core.enforcement.limits import NO_LIMIT
-from webhook.core.node.cgroups import pod_directories
-from webhook.core.node.driver import STUCK_AFTER_S, Driver, after_scan, needs_new_container
+from webhook.core.node.access import STUCK_AFTER_S, DriverStatus, needs_new_container, record_scan
+from webhook.core.node.cgroups import list_pod_directories
 from webhook.core.node.inventory import Scan
-from webhook.core.node.limits import (
-    EVERY_S,
-    FILE,
-    LARGEST_FILE,
+from webhook.core.node.limiter_state import (
+    LARGEST_FILE_BYTES,
     MOST_LIMITED,
-    STALE_S,
+    STALE_AFTER_S,
+    STATE_FILE,
+    WRITE_INTERVAL_S,
     LimiterState,
     read_limiter_state,
     write_limiter_state,
@@ -47,7 +47,7 @@ AGAIN_S: Final = 1.0
 have set one moments later."""
 PROVE_EVERY_S: Final = 600.0
 RETRY_S: Final = 60.0
-WITHDRAW_AFTER_S: Final = STALE_S
+WITHDRAW_AFTER_S: Final = STALE_AFTER_S
 """How long the driver may fail before the proof is withdrawn, so that a short failure is none.
 
 The agent withdraws the label itself once its own scan finds the driver gone or replaced.
@@ -84,7 +84,7 @@ class Limiter:
         self._changed = True
         self._started_s = time.time()
         self._beat_s = time.monotonic()
-        self._driver = Driver(scanned_s=self._beat_s, answered_s=self._beat_s)
+        self._driver = DriverStatus(scanned_s=self._beat_s, answered_s=self._beat_s)
         self._failing_s: float | None = None
         """Since when the driver does not answer."""
         self._limits = PodLimiter(nvml, self._cgroups, journal, self._read_late())
@@ -115,7 +115,7 @@ class Limiter:
             terms = one.terms
             if terms is None or terms.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
                 continue
-            if pod_directories("kubepods", uid) and 0 < terms.cap_bytes < NO_LIMIT:
+            if list_pod_directories("kubepods", uid) and 0 < terms.cap_bytes < NO_LIMIT:
                 listed[uid] = self._wanted(uid, terms.cap_bytes, one.uuids, now_s)
             else:
                 unreadable.append(one.pod)
@@ -131,11 +131,13 @@ class Limiter:
             self._find_cgroups(now_s)
         if now_s >= min(self._reading_s, self._again_s):
             self._again_s = float("inf") if now_s >= self._again_s else self._again_s
-            self._reading_s = now_s + (EVERY_S if self._proof.holds and self._pods else RETRY_S)
+            self._reading_s = now_s + (
+                WRITE_INTERVAL_S if self._proof.holds and self._pods else RETRY_S
+            )
             self._ask(now_s)
-        if self._changed or self._limits.changed or now_s - self._written_s >= EVERY_S:
+        if self._changed or self._limits.changed or now_s - self._written_s >= WRITE_INTERVAL_S:
             self._write(now_s)
-        soonest_s = min(self._reading_s, self._again_s, self._written_s + EVERY_S)
+        soonest_s = min(self._reading_s, self._again_s, self._written_s + WRITE_INTERVAL_S)
         if self._proof.holds and self._pods:
             young = any(pod.is_young(now_s) for pod in self._pods.values())
             soonest_s = min(soonest_s, now_s + (STEP_S if young else SELDOM_S))
@@ -177,7 +179,7 @@ class Limiter:
             Scan,
             lambda version: self._limit_all(version, now_s),
         )
-        self._driver = after_scan(self._driver, scan, now_s)
+        self._driver = record_scan(self._driver, scan, now_s)
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(scan.failed)
         if scan.fault is None:
@@ -185,7 +187,7 @@ class Limiter:
             self._journal.over("driver", "the driver answers again")
             return
         self._journal.once("driver", "warning", "the driver does not answer", scan.failed)
-        self._reading_s = min(self._reading_s, now_s + EVERY_S)
+        self._reading_s = min(self._reading_s, now_s + WRITE_INTERVAL_S)
         self._failing_s = now_s if self._failing_s is None else self._failing_s
         self._proved_s = float("-inf")  # it may come back in another mode
         if not self._proof.holds or now_s - self._failing_s >= WITHDRAW_AFTER_S:
@@ -205,7 +207,7 @@ class Limiter:
         if self._proof.holds:
             self._find_cgroups(now_s)
             whole = tuple(gpu.uuid for gpu in gpus if not gpu.mig and gpu.usable_bytes)
-            self._reading_s = now_s + EVERY_S if self._pods else self._reading_s
+            self._reading_s = now_s + WRITE_INTERVAL_S if self._pods else self._reading_s
             for pod in self._pods.values():
                 if not self._limits.limit(pod, whole, now_s):
                     self._proved_s = float("-inf")
@@ -229,9 +231,9 @@ class Limiter:
             started_s=self._started_s,
             proof=self._proof,
             limited=tuple(one for pod in held for one in pod.held.values()),
-            told=tuple(self._limits.told),
+            events=tuple(self._limits.told),
         )
-        path = f"{self._settings.folder}/{FILE}"
+        path = f"{self._settings.folder}/{STATE_FILE}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self._written_s, self._changed, self._limits.changed = now_s, False, False
         try:
@@ -246,10 +248,10 @@ class Limiter:
 
     def _read_late(self) -> Late:
         """Return what the last run knew of limits that it set."""
-        path = f"{self._settings.folder}/{FILE}"
+        path = f"{self._settings.folder}/{STATE_FILE}"
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
-                state = read_limiter_state(file.read(LARGEST_FILE).decode(errors="replace"))
+                state = read_limiter_state(file.read(LARGEST_FILE_BYTES).decode(errors="replace"))
         except OSError:
             state = None
         known = state.limited if state else ()
@@ -257,7 +259,7 @@ class Limiter:
 
     def _watch_over(self) -> None:
         """End the program where a call of the driver does not return: nothing else would."""
-        while time.monotonic() - self._beat_s < STUCK_AFTER_S + EVERY_S:
-            time.sleep(EVERY_S)
+        while time.monotonic() - self._beat_s < STUCK_AFTER_S + WRITE_INTERVAL_S:
+            time.sleep(WRITE_INTERVAL_S)
         self._journal.event("error", "the driver does not return")
         os._exit(_STUCK)

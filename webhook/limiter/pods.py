@@ -10,7 +10,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.nvml import LimitDeniedError, Nvml, NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.formatting import format_amount
-from webhook.core.node.limits import MOST_LIMITED, MOST_TOLD, Limited, Told
+from webhook.core.node.limiter_state import MOST_EVENTS, MOST_LIMITED, LimitEvent, PodLimitState
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.limiter.cgroups import Leaf, NodeCgroups
@@ -43,7 +43,7 @@ class LimitedPod:
     searched_s: float = float("-inf")
     set_s: float = float("inf")
     """When all of its GPUs first had its limit."""
-    held: dict[str, Limited] = field(default_factory=dict)
+    held: dict[str, PodLimitState] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     """Why it could not be limited the last time, by GPU."""
 
@@ -63,7 +63,7 @@ class PodLimiter:
         self._cgroups = cgroups
         self._journal = journal
         self.late = late
-        self.told: deque[Told] = deque(maxlen=MOST_TOLD)
+        self.told: deque[LimitEvent] = deque(maxlen=MOST_EVENTS)
         self._tellings = 0
         self.misc = True
         """Whether that is the back end; dmem otherwise."""
@@ -143,7 +143,7 @@ class PodLimiter:
             while len(self.late) > MOST_LIMITED:
                 del self.late[next(iter(self.late))]
         used_bytes = found.used_bytes if found else 0
-        pod.held[uuid] = Limited(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
+        pod.held[uuid] = PodLimitState(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
 
     def _limit_leaves(self, pod: LimitedPod, uuid: str) -> None:
         """Have no container's own limit be another than its pod's.
@@ -197,6 +197,6 @@ class PodLimiter:
     def _add_event(self, pod: LimitedPod, what: str, why: str) -> None:
         """Log it, and have the sentry report it as an Event of the pod."""
         self._tellings += 1
-        self.told.append(Told(self._tellings, pod.uid, why))
+        self.told.append(LimitEvent(self._tellings, pod.uid, why))
         self.changed = True
         self._journal.event("warning", what, why=why, uid=pod.uid)

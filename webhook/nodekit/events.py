@@ -17,8 +17,7 @@ from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.events import Events, node_reference
-from webhook.core.node.events import EventReason
-from webhook.core.node.patching import Allowance
+from webhook.core.node.events import EventReason, TokenBucket
 
 WAITING: Final = 200
 """Reports that wait; what does not fit is in the log alone."""
@@ -78,7 +77,7 @@ class EventWriter:
         self._action = action
         self._what = what
         self._clock = clock
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, TokenBucket] = {}
         self._last: dict[EventReason, str] = {}
         self.waiting: queue.Queue[EventReport] = queue.Queue(WAITING)
 
@@ -110,8 +109,8 @@ class EventWriter:
     def _may(self, uid: str) -> bool:
         while len(self._allowances) >= MOST_OBJECTS and uid not in self._allowances:
             del self._allowances[next(iter(self._allowances))]
-        allowance = self._allowances.get(uid, Allowance(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))
-        left = allowance.spend(self._clock())
+        allowance = self._allowances.get(uid, TokenBucket(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))
+        left = allowance.take(self._clock())
         self._allowances[uid] = left or allowance
         return left is not None
 

@@ -27,7 +27,7 @@ from webhook.core.enforcement.step import (
     ReportExcess,
     Terminate,
 )
-from webhook.core.node.cgroups import Place
+from webhook.core.node.cgroups import ProcessOwner
 from webhook.core.node.events import EventReason
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EnforceBy
@@ -205,7 +205,7 @@ class ActionRunner:
     def _signal(
         self, pod: _Pod, process: Process, scan: ProcessScan, number: signal.Signals
     ) -> Delivery:
-        owner = Owner(process, Place(pod.uid, process.container))
+        owner = Owner(process, ProcessOwner(pod.uid, process.container))
         held = scan.held_by_containers(pod.uid)
         delivery = self._killer.stop(owner, held, sidecar=not pod.by_sentry, number=number)
         if delivery is Delivery.REJECTED:

@@ -10,13 +10,13 @@ from typing import Final
 
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.limits import (
-    FILE,
-    LARGEST_FILE,
-    STALE_S,
-    Limited,
+from webhook.core.node.limiter_state import (
+    LARGEST_FILE_BYTES,
+    STALE_AFTER_S,
+    STATE_FILE,
     LimiterState,
-    Told,
+    LimitEvent,
+    PodLimitState,
     read_limiter_state,
 )
 from webhook.core.nvidia.drivers import Proof
@@ -25,7 +25,7 @@ from webhook.core.pod.gpus import EnforceBy
 from webhook.names import ENFORCED_BY_SIDECAR
 
 UNREADABLE: Final = "what the node's limiter says cannot be read"
-SILENT: Final = f"the node's limiter has said nothing for more than {STALE_S:g} s"
+SILENT: Final = f"the node's limiter has said nothing for more than {STALE_AFTER_S:g} s"
 
 _DRIVER, _LATE, _SIDECAR, _SENTRY = HOLDERS
 
@@ -35,12 +35,12 @@ class Limits:
 
     def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
         """Prepare; `clock` returns Unix time."""
-        self._path = f"{folder}/{FILE}"
+        self._path = f"{folder}/{STATE_FILE}"
         self._clock = clock
         self._read: tuple[int, int, int] | None = None
         """Which file that was."""
         self._state: LimiterState | None = None
-        self._limited: Mapping[tuple[str, str], Limited] = {}
+        self._limited: Mapping[tuple[str, str], PodLimitState] = {}
         self._told: set[tuple[float, int]] = set()
         self.proof: Proof | None = None
         """None where the node has no limiter."""
@@ -52,7 +52,7 @@ class Limits:
         | --- | --- | --- |
         | is not there | there is no limiter | nobody |
         | is no file of ours, too large, or cannot be read | does not hold | as read last |
-        | was written longer than `STALE_S` ago, or will be | does not hold | as read last |
+        | was written longer than `STALE_AFTER_S` ago, or will be | does not hold | as read last |
         | was written since, and could prove nothing | does not hold | as read last |
         | was written since, with a proof | holds | as it says |
 
@@ -77,7 +77,7 @@ class Limits:
         if state is None:
             self.proof = Proof(holds=False, why=UNREADABLE)
         else:
-            fresh = abs(self._clock() - state.written_s) <= STALE_S
+            fresh = abs(self._clock() - state.written_s) <= STALE_AFTER_S
             self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
 
     def counted(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
@@ -111,14 +111,14 @@ class Limits:
             return _SIDECAR
         return _SENTRY if acts else ""
 
-    def news(self, promises: Assignments) -> list[tuple[str, Told]]:
+    def news(self, promises: Assignments) -> list[tuple[str, LimitEvent]]:
         """Return what has not been told yet of pods of the list, each once, by UID.
 
         Who is not on the list may come there still, while the limiter says it.
         """
         if self._state is None:
             return []
-        said = {(self._state.started_s, one.number): one for one in self._state.told}
+        said = {(self._state.started_s, one.number): one for one in self._state.events}
         self._told &= said.keys()
         news = [
             (key, comparable_uid(one.uid), one)
@@ -139,6 +139,6 @@ def _text_of(path: str) -> str:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError
-        return os.read(file, LARGEST_FILE + 1).decode()
+        return os.read(file, LARGEST_FILE_BYTES + 1).decode()
     finally:
         os.close(file)

@@ -21,7 +21,12 @@ from webhook.adapters.node_processes import NodeProcesses
 from webhook.core.formatting import format_amount
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
-from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
+from webhook.core.node.access import (
+    DriverStatus,
+    explain_unready,
+    needs_new_container,
+    record_scan,
+)
 from webhook.core.node.events import EventReason
 from webhook.names import SENTRY_REPORTER
 from webhook.nodekit.events import EventWriter
@@ -90,7 +95,7 @@ class Sentry:
             NodeProcesses(settings.pod_uid, proc=settings.proc), lambda: self._assignments.listed
         )
         self._is_seeded = False
-        self._driver = Driver(scanned_s=time.monotonic(), answered_s=time.monotonic())
+        self._driver = DriverStatus(scanned_s=time.monotonic(), answered_s=time.monotonic())
         self._inbox: Inbox[Message] = Inbox()
         self._assignments = NodeAssignments()
         self._judgement = Judgement()
@@ -211,14 +216,14 @@ class Sentry:
         self._reported = large
 
     def _check_driver(self, scan: ProcessScan, now_s: float) -> None:
-        self._driver = after_scan(self._driver, scan, now_s)
+        self._driver = record_scan(self._driver, scan, now_s)
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(scan.failed)
         if scan.failed:
             self._journal.once("driver", "warning", "not everything can be seen", scan.failed)
         else:
             self._journal.over("driver", "everything can be seen")
-        unseen = (why_unready(self._driver) or scan.failed) if scan.fault else ""
+        unseen = (explain_unready(self._driver) or scan.failed) if scan.fault else ""
         self._liveness.obstacle = self._obstacle or self._assignments.unread or unseen
 
 

@@ -13,7 +13,7 @@ from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import started_s
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, ScannedGpu, classify_driver, explain_driver
 from webhook.core.pod.gpus import EVERY_GPU

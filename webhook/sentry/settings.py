@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.access import KERNEL_DRIVER
 from webhook.names import LIMITER_FOLDER
 
 METRICS_PORT: Final = 8081

@@ -7,7 +7,13 @@ import pytest
 
 from tests.support.gpus import DOWN, a_gpu, a_scan, seen
 from tests.support.page_commands import table_of
-from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
+from webhook.core.node.access import (
+    Access,
+    GpuAccess,
+    find_access_problems,
+    find_device_names,
+    set_device_names,
+)
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.variables import DeviceNames
 
@@ -47,16 +53,16 @@ KNOWN = Inventory(known=(TrackedGpu(a_gpu()),), advertised=True)
 
 def test_names_are_known_once_a_gpu_was_seen_and_stay_while_none_answers():
     for nothing in (DOWN, a_scan()):
-        assert named(KNOWN, nothing, CDI) == KNOWN
-    found = named(KNOWN, a_scan(seen()), CDI)
+        assert set_device_names(KNOWN, nothing, CDI) == KNOWN
+    found = set_device_names(KNOWN, a_scan(seen()), CDI)
     assert found == replace(KNOWN, device_names="runtime.nvidia.com")
     for nothing in (DOWN, a_scan()):
-        assert named(found, nothing, Access(visible_devices="all")) == found
+        assert set_device_names(found, nothing, Access(visible_devices="all")) == found
 
 
 def test_names_that_changed_are_the_new_ones_at_once():
     before = replace(KNOWN, device_names="uuid")
-    assert named(before, a_scan(seen()), CDI).device_names == "runtime.nvidia.com"
+    assert set_device_names(before, a_scan(seen()), CDI).device_names == "runtime.nvidia.com"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_names_that_changed_are_the_new_ones_at_once():
     ],
 )
 def test_what_a_cluster_admin_should_change_is_said(access, reasons):
-    assert tuple(one.reason for one in advise(access)) == reasons
+    assert tuple(one.reason for one in find_access_problems(access)) == reasons
 
 
 @pytest.mark.parametrize(
@@ -91,6 +97,6 @@ def test_what_a_cluster_admin_should_change_is_said(access, reasons):
     ],
 )
 def test_the_advice_names_what_was_found_and_the_cure_in_a_few_words(access, words):
-    (advice,) = advise(access)
+    (advice,) = find_access_problems(access)
     assert all(word in advice.why for word in words)
     assert len(advice.what) + len(advice.why) < 1024  # an Event's note, KEP-383

@@ -23,14 +23,14 @@ from tests.core.node.cgroup_trees import (
     systemd,
 )
 from webhook.core.node.cgroups import (
-    NOWHERE,
-    Place,
+    NO_POD,
+    ProcessOwner,
     comparable_uid,
-    container_in,
-    kubepods_of,
-    place_of,
-    pod_directories,
-    pod_in,
+    find_kubepods,
+    find_owner,
+    list_pod_directories,
+    parse_container_id,
+    parse_pod_uid,
 )
 
 V1 = ("name=systemd", "cpu,cpuacct", "memory", "pids")
@@ -41,30 +41,30 @@ V1 = ("name=systemd", "cpu,cpuacct", "memory", "pids")
 def test_each_kind_of_node_names_its_pods_and_containers(kind, hierarchies):
     tree = TREES[kind]
     ours, theirs = tree.lines(*hierarchies)
-    assert place_of(theirs, ours, OURS) == Place(tree.pod, tree.container)
+    assert find_owner(theirs, ours, OURS) == ProcessOwner(tree.pod, tree.container)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "place"),
     [
-        (CONTAINERD, f"{BURST}/{SCOPE}", Place(THEIRS, ID)),
-        (CONTAINERD, "/kubepods.slice", NOWHERE),
-        ("/a/kubepods/pod" + OURS, f"/b/kubepods/pod{THEIRS}/{ID}", NOWHERE),
-        ("/", f"/{LIKE_ANOTHER}", Place(OURS)),
-        ("/", f"/../{LIKE_ANOTHER}", Place(OURS)),
-        ("/", f"/../../pod{THEIRS}/{ID}", Place(THEIRS, ID)),
-        ("/init.scope", f"{BURST}/{SCOPE}", NOWHERE),
+        (CONTAINERD, f"{BURST}/{SCOPE}", ProcessOwner(THEIRS, ID)),
+        (CONTAINERD, "/kubepods.slice", NO_POD),
+        ("/a/kubepods/pod" + OURS, f"/b/kubepods/pod{THEIRS}/{ID}", NO_POD),
+        ("/", f"/{LIKE_ANOTHER}", ProcessOwner(OURS)),
+        ("/", f"/../{LIKE_ANOTHER}", ProcessOwner(OURS)),
+        ("/", f"/../../pod{THEIRS}/{ID}", ProcessOwner(THEIRS, ID)),
+        ("/init.scope", f"{BURST}/{SCOPE}", NO_POD),
     ],
 )
 def test_the_table_of_the_docstring(ours, theirs, place):
-    assert place_of(f"0::{theirs}\n", f"0::{ours}\n", OURS) == place
+    assert find_owner(f"0::{theirs}\n", f"0::{ours}\n", OURS) == place
 
 
 def test_where_the_unified_hierarchy_is_empty_the_others_say_it():
     """Hybrid nodes: every process is at the root of version 2."""
     tree = Tree(CONTAINERD, f"{BURST}/{SCOPE}")
     ours, theirs = (f"{lines}0::/\n" for lines in tree.lines(*V1))
-    assert place_of(theirs, ours, OURS) == Place(THEIRS, ID)
+    assert find_owner(theirs, ours, OURS) == ProcessOwner(THEIRS, ID)
 
 
 @pytest.mark.parametrize(
@@ -73,37 +73,37 @@ def test_where_the_unified_hierarchy_is_empty_the_others_say_it():
 def test_in_a_hierarchy_that_nobody_uses_no_process_of_the_node_is_taken_for_ours(ours, theirs):
     hybrid = [f"1:name=systemd:{path}\n2:memory:{used}\n0::/\n" for path, used in
               ((theirs, "/elsewhere"), (ours, "/elsewhere"))]  # fmt: skip
-    assert place_of(*hybrid, OURS) == NOWHERE
-    assert place_of(hybrid[1], hybrid[1], OURS) == Place(OURS)
+    assert find_owner(*hybrid, OURS) == NO_POD
+    assert find_owner(hybrid[1], hybrid[1], OURS) == ProcessOwner(OURS)
 
 
 def test_where_hierarchies_name_different_pods_nobody_is_believed():
     ours = f"1:pids:{FS}\n2:cpu:{FS}\n"
     theirs = f"1:pids:/kubepods/pod{THEIRS}/{ID}\n2:cpu:/kubepods/pod{OTHERS}/{ID}\n"
-    assert place_of(theirs, ours, OURS) == NOWHERE
+    assert find_owner(theirs, ours, OURS) == NO_POD
 
 
 def test_where_hierarchies_name_different_containers_the_pod_stands_alone():
     ours = f"1:pids:{FS}\n2:cpu:{FS}\n"
     theirs = f"1:pids:/kubepods/pod{THEIRS}/{ID}\n2:cpu:/kubepods/pod{THEIRS}/{OTHER_ID}\n"
-    assert place_of(theirs, ours, OURS) == Place(THEIRS)
+    assert find_owner(theirs, ours, OURS) == ProcessOwner(THEIRS)
 
 
 def test_without_our_own_uid_nothing_is_known_of_absolute_paths():
     ours, theirs = TREES["systemd, containerd, burstable"].lines()
-    assert place_of(theirs, ours, "") == NOWHERE
+    assert find_owner(theirs, ours, "") == NO_POD
 
 
 @pytest.mark.parametrize("cgroups", ["", "\n", "0::", "garbage", "0:/x", "::", "\0:\0:\0"])
 def test_what_is_no_cgroup_file_names_nobody(cgroups):
-    assert place_of(cgroups, f"0::{CONTAINERD}\n", OURS) == NOWHERE
-    assert place_of(f"0::{BURST}/{SCOPE}\n", cgroups, OURS) == NOWHERE
+    assert find_owner(cgroups, f"0::{CONTAINERD}\n", OURS) == NO_POD
+    assert find_owner(f"0::{BURST}/{SCOPE}\n", cgroups, OURS) == NO_POD
 
 
 def test_uids_are_compared_in_lower_case_and_with_dashes():
     assert comparable_uid("FEEDFACE_AAAA_4BBB_9CCC_DDDD00001111") == THEIRS
     assert comparable_uid(THEIRS) == THEIRS
-    assert place_of(f"0::{BURST}/{SCOPE}\n", f"0::{CONTAINERD}\n", OURS.upper()).pod == THEIRS
+    assert find_owner(f"0::{BURST}/{SCOPE}\n", f"0::{CONTAINERD}\n", OURS.upper()).pod == THEIRS
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_uids_are_compared_in_lower_case_and_with_dashes():
 def test_beside_our_own_each_pods_directory_is_known_by_its_uid(kind):
     tree = TREES[kind]
     parts = tree.theirs.removesuffix(" (deleted)").strip("/").split("/")
-    at = next(n for n, part in enumerate(parts) if pod_in(part) == tree.pod)
-    found = pod_directories(kubepods_of(tree.ours, OURS), tree.pod)
+    at = next(n for n, part in enumerate(parts) if parse_pod_uid(part) == tree.pod)
+    found = list_pod_directories(find_kubepods(tree.ours, OURS), tree.pod)
     assert "/".join(parts[: at + 1]) in found
     assert len(set(found)) == 3
-    assert {pod_in(path.rpartition("/")[2]) for path in found} == {tree.pod}
-    assert {container_in(part) for part in parts[at + 1 : at + 2]} <= {tree.container}
+    assert {parse_pod_uid(path.rpartition("/")[2]) for path in found} == {tree.pod}
+    assert {parse_container_id(part) for part in parts[at + 1 : at + 2]} <= {tree.container}
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,16 @@ def test_beside_our_own_each_pods_directory_is_known_by_its_uid(kind):
     ],
 )
 def test_without_a_directory_of_all_pods_none_is_guessed(path, own):
-    assert kubepods_of(path, own) == ""
+    assert find_kubepods(path, own) == ""
 
 
 @pytest.mark.parametrize(
     "uid", ["", "..", "../x", OURS.upper(), systemd(OURS), f"{OURS}/..", f"{OURS}\n", f" {OURS}"]
 )
 def test_what_is_no_uid_has_no_directory(uid):
-    assert pod_directories("kubepods", uid) == pod_directories("kubepods.slice", uid) == ()
+    assert (
+        list_pod_directories("kubepods", uid) == list_pod_directories("kubepods.slice", uid) == ()
+    )
 
 
 NAMES = st.one_of(
@@ -164,10 +166,10 @@ NAMES = st.one_of(
 def test_whatever_a_tenant_makes_below_its_container_is_that_containers(kind, names):
     tree = TREES[kind]
     theirs = "/".join([tree.theirs.removesuffix(" (deleted)"), *names])
-    found = place_of(f"0::{theirs}\n", f"0::{tree.ours}\n", OURS)
-    assert found == Place(tree.pod, tree.container)
+    found = find_owner(f"0::{theirs}\n", f"0::{tree.ours}\n", OURS)
+    assert found == ProcessOwner(tree.pod, tree.container)
 
 
 @given(st.lists(NAMES, max_size=8).map("/".join), st.lists(NAMES, max_size=8).map("/".join))
 def test_any_paths_are_read(ours, theirs):
-    place_of(f"0::/{theirs}", f"0::/{ours}", OURS)
+    find_owner(f"0::/{theirs}", f"0::/{ours}", OURS)

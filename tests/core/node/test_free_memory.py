@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, WITH_GPUS, a_gpu
 from tests.support.merge_patches import merged
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.state import Patches, desired, is_free_alone, patches
+from webhook.core.node.patches import Patches, build_patches, is_free_memory_only
+from webhook.core.node.state import build_desired_state
 from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import EVERY_GPU, MOST_COUNTED, free_label
@@ -35,7 +36,7 @@ def assigned(*taken):
 
 
 def put_right(node, inventory, assignments):
-    made = patches(node, desired(inventory, assignments))
+    made = build_patches(node, build_desired_state(inventory, assignments))
     for patch in filter(None, (made.metadata, made.status)):
         node = merged(node, patch)
     return node
@@ -86,7 +87,7 @@ def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
 def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, step_mib):
     one = Inventory(known=(TrackedGpu(a_gpu("a", size_mib)),), advertised=True)
     shown = [
-        int(desired(one, assigned(("a", taken)) if taken else {}).labels[FREE])
+        int(build_desired_state(one, assigned(("a", taken)) if taken else {}).labels[FREE])
         for taken in range(min(size_mib, 3000) + 1)
     ]
     expected = [(size_mib - taken) // step_mib * step_mib for taken in range(len(shown))]
@@ -96,18 +97,18 @@ def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, 
 def test_what_is_not_a_whole_mebibyte_is_not_promised():
     odd = {"uid": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=1, since_s=0)}
     tiny = Inventory(known=(TrackedGpu(a_gpu("a", 20)),), advertised=True)
-    assert desired(tiny, odd).labels[FREE] == "19"
+    assert build_desired_state(tiny, odd).labels[FREE] == "19"
 
 
 def test_where_nobody_knows_the_labels_stay_as_they_are():
     assert free_labels(put_right(NODE, TWO, None)) == {}
     node = put_right(NODE, TWO, assigned(("b", 1500)))
-    assert not patches(node, desired(TWO, None))
+    assert not build_patches(node, build_desired_state(TWO, None))
 
 
 def test_they_change_alone():
     node = put_right(NODE, TWO, {})
-    made = patches(node, desired(TWO, assigned(("b", 100))))
+    made = build_patches(node, build_desired_state(TWO, assigned(("b", 100))))
     assert made.metadata == {"metadata": {"labels": {FREE: "1856"}}}
     assert made.status is None
 
@@ -142,7 +143,7 @@ ASSIGNMENTS = st.lists(
 @given(INVENTORIES, ASSIGNMENTS | st.none())
 def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
     node = put_right(NODE, inventory, assignments)
-    assert not patches(node, desired(inventory, assignments))
+    assert not build_patches(node, build_desired_state(inventory, assignments))
 
 
 @given(
@@ -182,4 +183,4 @@ FREE = "vramwarden.io/gpu-memory-free-mib"
     ],
 )
 def test_that_nothing_but_free_memory_changes_is_told_from_all_else(made, alone):
-    assert is_free_alone(made) is alone
+    assert is_free_memory_only(made) is alone

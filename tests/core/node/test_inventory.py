@@ -19,7 +19,7 @@ from tests.support.gpus import (
     seen,
 )
 from webhook.core.bounds import LONGEST_UUID
-from webhook.core.node.inventory import Inventory, TrackedGpu, observe, skipped
+from webhook.core.node.inventory import Inventory, TrackedGpu, apply_scan, find_skip_reasons
 from webhook.core.nvidia.drivers import RECOVERIES, ScannedGpu
 from webhook.core.pod.quantity import MIB
 
@@ -205,7 +205,7 @@ def test_a_fixed_amount_listens_to_no_driver():
 
 def test_a_gpu_is_skipped_with_a_reason():
     scan = a_scan(seen("a", 1), seen("b", mig=True), seen("c", None), seen("d", 0))
-    reasons = skipped(scan)
+    reasons = find_skip_reasons(scan)
     assert list(reasons) == ["GPU-b", "GPU-c", "GPU-d"]
     assert "MIG" in reasons["GPU-b"]
     assert "no memory of its own" in reasons["GPU-c"]
@@ -258,7 +258,7 @@ def without_mig(scan):
 
 def settled(inventory):
     """Forget every doubt, as if each had just been cleared."""
-    return observe(inventory, DOWN, 0.0, GRACE_S)
+    return apply_scan(inventory, DOWN, 0.0, GRACE_S)
 
 
 @given(
@@ -267,7 +267,7 @@ def settled(inventory):
 )
 def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans):
     for now_s, scan in sorted(scans, key=lambda one: one[0]):
-        later = observe(inventory, scan, now_s, GRACE_S)
+        later = apply_scan(inventory, scan, now_s, GRACE_S)
         before = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
         now = {gpu.uuid: gpu.memory_bytes for gpu in later.gpus}
         assert before.items() <= now.items()
@@ -289,7 +289,7 @@ def test_a_driver_that_is_down_changes_nothing_for_ever(inventory, times):
 
 @given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_only_what_the_driver_just_showed_as_it_is_advertised_is_healthy(inventory, scan, now_s):
-    later = observe(inventory, scan, now_s, GRACE_S)
+    later = apply_scan(inventory, scan, now_s, GRACE_S)
     if scan.failed:
         assert later.gpus == inventory.gpus
     else:
@@ -317,5 +317,5 @@ def test_after_the_grace_it_is_what_the_driver_says(inventory, scan, now_s):
 
 @given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_the_same_scan_twice_changes_nothing_more(inventory, scan, now_s):
-    once = observe(inventory, scan, now_s, GRACE_S)
-    assert observe(once, scan, now_s, GRACE_S) == once
+    once = apply_scan(inventory, scan, now_s, GRACE_S)
+    assert apply_scan(once, scan, now_s, GRACE_S) == once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.node.leftovers import find_leftovers
+from webhook.core.node.patches import find_leftovers
 from webhook.names import NODE_SHARE_LABEL
 
 OURS = "vramwarden.io/"

@@ -7,24 +7,31 @@ from dataclasses import replace
 
 import pytest
 
+from tests.core.node.sharing_nodes import (
+    DRA,
+    GPU_LIST,
+    HAMI_REMEDY,
+    PLUGIN,
+    SHARING,
+    judge_with,
+    make_node,
+    node_with_verdict,
+)
 from tests.support.gpus import DOWN, a_scan
 from tests.support.page_commands import table_of
 from webhook.core.node.inventory import Scan
+from webhook.core.node.node_fields import explain_closed, read_verdict
+from webhook.core.node.other_allocators import find_allocator_resources, had_other_allocator
+from webhook.core.node.patches import build_patches
 from webhook.core.node.sharing import (
     FREE_BYTES,
     Shared,
-    Sharing,
-    SharingInputs,
+    SharingDecision,
     apply_sharing,
-    claimed_before,
-    gpus_in_use,
-    had_other_allocator,
-    is_advertised,
+    find_gpus_in_use,
     judge,
-    other_allocators,
 )
-from webhook.core.node.state import NodeState, patches, withdrawn
-from webhook.core.node.verdict import SharingCode, SharingVerdict, read_sharing, why_closed
+from webhook.core.node.state import NodeState, build_withdrawn_state
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
@@ -42,16 +49,6 @@ VALUES = {
 }
 
 
-def a_node(allocatable=None, label=None, **more):
-    labels = {} if label is None else {NODE_SHARE_LABEL: label}
-    status = {} if allocatable is None else {"allocatable": allocatable}
-    return {"metadata": {"name": "n", "labels": labels}, "status": status, **more}
-
-
-def judged_with(node, *, shares=False, has_pods=False, in_use=(), **more):
-    return judge(node, SharingInputs(shares=shares, has_pods=has_pods, in_use=in_use, **more))
-
-
 def rows():
     """Return the cases that each row of the table stands for, and what is to come of them."""
     for *given, shared, reason in table_of(judge):
@@ -67,9 +64,15 @@ def judged(case):
     (offered, settles), label, advertised, pods, in_use = (
         values[cell] for cell, values in zip(case, VALUES.values(), strict=True)
     )
-    shares, draining = advertised
-    known = {"shares": shares, "draining": draining, "has_pods": pods, "in_use": in_use}
-    found = judged_with(a_node(offered, label), settles=settles, **known)
+    is_advertised, draining_reason = advertised
+    found = judge_with(
+        make_node(offered, label),
+        is_settling=settles,
+        is_advertised=is_advertised,
+        draining_reason=draining_reason,
+        has_pods=pods,
+        in_use=in_use,
+    )
     assert bool(found.sentence) == (found.shared is not Shared.YES)
     return found.shared, found.reason or ""
 
@@ -86,77 +89,18 @@ def test_the_table_has_each_case_once():
 
 
 def test_what_is_offered_now_does_not_settle():
-    node = a_node({"nvidia.com/gpu": "8"})
-    assert judged_with(node, settles=True) == judged_with(node)
-
-
-PLUGIN, DRA = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dra-driver"
-TEN_MINUTES = 600
-OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS, HAMI = (
-    f"label the node {PLUGIN}=false,",
-    "give its DaemonSet the affinity of deploy/take-the-plugin-off.md",
-    "the kubelet forgets it within five minutes",
-    "until the node is ten minutes old; if none comes, share at once (vramwarden.io/share=true)",
-    f"take the driver off the node (NVIDIA's operator: {DRA}=false), or",
-    "by removing the node's label `gpu`",
-)
-
-
-@pytest.mark.parametrize(
-    ("capacity", "allocatable", "labels", "beside", "cure"),
-    [
-        # As a kubelet writes it: of a plugin that is there, restarts or is gone, and forgotten.
-        ("2", "2", {}, {}, OFFERED),
-        ("2", "0", {}, {}, OFFERED),
-        ("0", "0", {}, {}, None),
-        (None, "2", {}, {}, OFFERED),
-        ("2", None, {}, {}, OFFERED),
-        ("what", "0", {}, {}, OFFERED),
-        ("2", "2", {PLUGIN: "true"}, {}, OFFERED),
-        ("2", "2", {PLUGIN: "false"}, {}, HEEDLESS),
-        ("2", "0", {PLUGIN: "false"}, {}, FORGOTTEN),
-        ("0", "0", {PLUGIN: "false"}, {"age_s": 0}, None),
-        # What NVIDIA's operator says before its plugin comes, or its DRA driver.
-        ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES - 1}, OPERATOR),
-        ("0", "0", {PLUGIN: "true"}, {"age_s": -5}, OPERATOR),
-        ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES}, None),
-        ("0", "0", {PLUGIN: "true"}, {}, None),
-        ("0", "0", {PLUGIN: "paused"}, {"age_s": 0}, None),
-        ("0", "0", {DRA: "true"}, {"age_s": 0}, None),
-        ("0", "0", {DRA: "true"}, {"age_s": 0, "claimed_by": None}, OPERATOR),
-        ("0", "0", {DRA: "true"}, {"age_s": TEN_MINUTES, "claimed_by": None}, None),
-        ("0", "0", {}, {"age_s": 0, "claimed_by": None}, None),
-        # A DRA driver that is there.
-        ("0", "0", {}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
-        ("0", "0", {PLUGIN: "false", DRA: "false"}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
-        ("0", "0", {}, {"claimed_by": ("gpu.amd.com", "gpu.nvidia.com")}, CLAIMS),
-        ("0", "0", {}, {"claimed_by": ("gpu.amd.com",)}, "; take AMD's driver off the node, or"),
-    ],
-    ids=str,
-)
-def test_a_sign_is_found_and_the_cure_is_the_one_that_helps_there(
-    capacity, allocatable, labels, beside, cure
-):
-    amounts = {"capacity": capacity, "allocatable": allocatable}
-    status = {part: {"nvidia.com/gpu": one} for part, one in amounts.items() if one is not None}
-    node = {"metadata": {"name": "n", "labels": labels}, "status": status}
-    found = judged_with(node, **beside)
-    assert found.shared is (Shared.YES if cure is None else Shared.NO)
-    assert (cure or "") in found.sentence
-    held = judged_with(node, shares=True, has_pods=True, **beside)
-    assert held.shared is (Shared.YES if cure is None else Shared.DRAINING)
-    node["metadata"]["labels"] = {**labels, NODE_SHARE_LABEL: "true"}
-    assert judged_with(node, **beside) == Sharing(Shared.YES)
+    node = make_node({"nvidia.com/gpu": "8"})
+    assert judge_with(node, is_settling=True) == judge_with(node)
 
 
 @pytest.mark.parametrize("label", [None, "true"])
 @pytest.mark.parametrize("in_use", [(), None])
 def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_use):
-    node, pods = a_node(None, label), ("team/notebook",)
-    found = judged_with(node, in_use=in_use, whole_pods=pods)
-    unknown = judged_with(node, in_use=in_use, whole_pods=None)
+    node, pods = make_node(None, label), ("team/notebook",)
+    found = judge_with(node, in_use=in_use, whole_pods=pods)
+    unknown = judge_with(node, in_use=in_use, whole_pods=None)
     if label:
-        assert found == unknown == judged_with(node, in_use=in_use)
+        assert found == unknown == judge_with(node, in_use=in_use)
         return
     assert (found.shared, found.reason) == (Shared.NOT_YET, "DrainWholeGPUPods")
     assert (
@@ -165,13 +109,15 @@ def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_
     assert (unknown.shared, unknown.reason) == (Shared.NOT_YET, None)
     assert "waits for" in unknown.sentence
     assert "a replica of the webhook" in unknown.sentence
-    many = judged_with(node, whole_pods=("t/a", "t/b", "t/c"), whole_count=8)
+    many = judge_with(node, whole_pods=("t/a", "t/b", "t/c"), whole_count=8)
     assert "(t/a, t/b, t/c and 5 more);" in many.sentence
-    assert judged_with(node, shares=True, in_use=in_use, whole_pods=pods) == Sharing(Shared.YES)
+    assert judge_with(node, is_advertised=True, in_use=in_use, whole_pods=pods) == SharingDecision(
+        Shared.YES
+    )
 
 
 def said(allocatable, label=None, **known):
-    return judged_with(a_node(allocatable, label), **known).sentence
+    return judge_with(make_node(allocatable, label), **known).sentence
 
 
 def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
@@ -185,18 +131,18 @@ def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
     )
     both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the remedy is that for whole GPUs
     assert "nvidia.com/gpu.deploy.device-plugin=false" in said(both)
-    node = a_node({"nvidia.com/gpu": "20"})
+    node = make_node({"nvidia.com/gpu": "20"})
     node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
-    assert HAMI in judged_with(node).sentence  # its plugin heeds a label of its own
+    assert HAMI_REMEDY in judge_with(node).sentence  # its plugin heeds a label of its own
     node["metadata"]["annotations"] = {"hami.io/node-amd-register": "[]"}
-    assert HAMI not in judged_with(node).sentence
+    assert HAMI_REMEDY not in judge_with(node).sentence
     node["status"] = {}
-    assert judged_with(node).sentence == (
+    assert judge_with(node).sentence == (
         "HAMi gives AMD's GPUs away (hami.io/node-amd-register); take HAMi's AMD plugin off the "
         "node and remove the annotation, or share both ways (vramwarden.io/share=true)"
     )
     gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # as such a plugin leaves it
-    assert judged_with(a_node(gone)) == Sharing(Shared.YES)
+    assert judge_with(make_node(gone)) == SharingDecision(Shared.YES)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +156,14 @@ def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
     ],
 )
 def test_a_node_that_another_product_serves_is_not_shared_either(resource):
-    node = a_node({resource: "15"})
-    found = judged_with(node)
+    node = make_node({resource: "15"})
+    found = judge_with(node)
     assert (found.shared, found.reason) == (Shared.NO, "GPUsNotShared")
     assert found.sentence == (
         f"another product gives the GPUs away ({resource}); take that product's device plugin off "
         "the node, or share both ways (vramwarden.io/share=true)"
     )
-    assert other_allocators(node) == (resource,)
+    assert find_allocator_resources(node) == (resource,)
     assert had_other_allocator({"status": {"capacity": {resource: "0"}}})
 
 
@@ -238,21 +184,21 @@ RESOURCES = {f"nvidia.com/gpu{name}": "1" for name in LONGEST}
         ({"volcano.sh/vgpu-memory": "1", "aliyun.com/gpu-mem": "1"}, {}, {}),
         ({}, {"annotations": {"hami.io/node-amd-register": "[]"}}, {}),
         ({}, {"labels": {PLUGIN: "true"}}, {"age_s": 1}),
-        ({}, {"labels": {DRA: "true"}}, {"age_s": 1, "claimed_by": None}),
-        ({}, {}, {"claimed_by": LONGEST}),
-        ({}, {}, {"claimed_by": ("gpu.amd.com",)}),
+        ({}, {"labels": {DRA: "true"}}, {"age_s": 1, "dra_drivers": None}),
+        ({}, {}, {"dra_drivers": LONGEST}),
+        ({}, {}, {"dra_drivers": ("gpu.amd.com",)}),
         ({}, {"labels": {NODE_SHARE_LABEL: "x" * 63}}, {}),
         ({}, {"labels": {NODE_SHARE_LABEL: "false"}}, {}),
         ({}, {}, {"in_use": LONGEST}),
         ({}, {}, {"whole_pods": LONGEST, "whole_count": 10_000}),
-        ({}, {}, {"in_use": None, "whole_pods": None, "settles": True}),
+        ({}, {}, {"in_use": None, "whole_pods": None, "is_settling": True}),
     ],
     ids=str,
 )
 def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, known, shares, url):
     """What varies is one list of names; all else is as with short ones."""
     node = {"metadata": {"name": "n" * 253, **metadata}, "status": {"capacity": amounts}}
-    found = judged_with(node, shares=shares, has_pods=True, documentation_url=url, **known)
+    found = judge_with(node, is_advertised=shares, has_pods=True, documentation_url=url, **known)
     if found.shared is Shared.YES:  # its GPUs are its pods'
         assert shares
         return
@@ -261,7 +207,10 @@ def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, know
     after = rest.partition(")")[2]
     assert ";" in after or ";" in before, found.sentence
     assert not found.sentence.endswith("…")
-    assert read_sharing(carrying(str(found.verdict("", has_gpus=True)))).sentence == found.sentence
+    assert (
+        read_verdict(node_with_verdict(str(found.verdict("", has_gpus=True)))).sentence
+        == found.sentence
+    )
 
 
 LONG = "https://docs.platform.corp.example/k8s/vramwarden/{page}.html"
@@ -277,93 +226,12 @@ LONG = "https://docs.platform.corp.example/k8s/vramwarden/{page}.html"
     ],
 )
 def test_a_remedy_leads_to_the_page_by_its_url_if_the_sentence_keeps_all_of_it(url, shares, named):
-    node = a_node({"nvidia.com/gpu": "8"})
+    node = make_node({"nvidia.com/gpu": "8"})
     node["metadata"]["labels"][PLUGIN] = "false"
-    found = judged_with(node, shares=shares, has_pods=True, documentation_url=url)
+    found = judge_with(node, is_advertised=shares, has_pods=True, documentation_url=url)
     assert "(nvidia.com/gpu)" in found.sentence
     assert found.sentence.endswith(f"give its DaemonSet the affinity of {named}")
     assert len(found.sentence) <= 256
-
-
-@pytest.mark.parametrize(
-    ("allocatable", "offered"),
-    [
-        (None, ()),
-        ({}, ()),
-        ({"nvidia.com/gpu": "0"}, ()),
-        ({"nvidia.com/gpu": "0k"}, ()),
-        ({"nvidia.com/gpu": "1"}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": "1k"}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": 1}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": "500m"}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": "many"}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": ""}, ("nvidia.com/gpu",)),
-        ({"nvidia.com/gpu": None}, ("nvidia.com/gpu",)),
-        (
-            {"nvidia.com/gpumem": "9", "nvidia.com/gpu.shared": "4", "nvidia.com/gpu": "0"},
-            ("nvidia.com/gpu.shared", "nvidia.com/gpumem"),
-        ),
-        ({"nvidia.com/mig-1g.10gb": "7", "amd.com/gpu": "1", VRAM_RESOURCE: "80Gi"}, ()),
-    ],
-    ids=str,
-)
-def test_whole_gpus_are_what_is_offered_of_them(allocatable, offered):
-    assert other_allocators(a_node(allocatable)) == offered
-    assert other_allocators({"status": {"capacity": allocatable}}) == offered
-
-
-@pytest.mark.parametrize(
-    ("capacity", "allocatable", "offered"),
-    [
-        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0"}, True),  # the plugin restarts
-        ({"nvidia.com/gpu": "0"}, {"nvidia.com/gpu": "0"}, True),  # the kubelet did
-        ({}, {"nvidia.com/gpu.shared": "8"}, True),
-        ({"nvidia.com/mig-1g.10gb": "7", VRAM_RESOURCE: "80Gi"}, {"amd.com/gpu": "1"}, False),
-    ],
-)
-def test_a_name_that_is_left_says_that_whole_gpus_were_offered(capacity, allocatable, offered):
-    assert (
-        had_other_allocator({"status": {"capacity": capacity, "allocatable": allocatable}})
-        is offered
-    )
-
-
-def test_a_node_without_any_status_offers_nothing():
-    for node in ({}, {"status": None}, {"status": {"allocatable": None}}):
-        assert other_allocators(node) == ()
-        assert not had_other_allocator(node)
-        assert not is_advertised(node)
-        assert judged_with(node, has_pods=None) == Sharing(Shared.YES)
-
-
-SHARING = "vramwarden.io/sharing"
-
-
-def carrying(verdict):
-    """Return a node with this annotation."""
-    return {"metadata": {"annotations": {} if verdict is None else {SHARING: verdict}}}
-
-
-GPUS = '[{"uuid":"GPU-a","memory":1048576,"product":"x","index":0}]'
-
-
-@pytest.mark.parametrize(
-    ("annotations", "capacity", "advertised"),
-    [
-        ({}, {}, False),
-        ({"vramwarden.io/gpus": GPUS}, {}, True),
-        ({"vramwarden.io/gpus": GPUS}, {VRAM_RESOURCE: "0"}, True),  # zeroed by a kubelet
-        ({"vramwarden.io/gpus": "[]"}, {VRAM_RESOURCE: "0"}, False),
-        ({"vramwarden.io/gpus": "what"}, {VRAM_RESOURCE: "1Gi"}, True),
-        ({}, {VRAM_RESOURCE: "1Gi"}, True),
-        ({}, {VRAM_RESOURCE: "what"}, True),
-    ],
-)
-def test_a_node_is_advertised_by_its_list_or_capacity(annotations, capacity, advertised):
-    """Labels say nothing: Karpenter and autoscalers' node groups set them beforehand."""
-    labels = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
-    metadata = {"labels": labels, "annotations": annotations}
-    assert is_advertised({"metadata": metadata, "status": {"capacity": capacity}}) is advertised
 
 
 def a_gpu(uuid, used_bytes, *, mig=False, usable_bytes=1000 * MIB):
@@ -393,7 +261,7 @@ def a_gpu(uuid, used_bytes, *, mig=False, usable_bytes=1000 * MIB):
 )
 def test_a_gpu_is_in_use_above_256_mebibytes_or_where_nobody_knows(scan, in_use):
     assert FREE_BYTES == 256 * 2**20
-    assert gpus_in_use(scan) == in_use
+    assert find_gpus_in_use(scan) == in_use
 
 
 def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
@@ -401,14 +269,18 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
     shown = {
         "metadata": {
             "labels": {"vramwarden.io/gpu": "true", "a": "b"},
-            "annotations": {"vramwarden.io/gpus": GPUS, "c": "d"},
+            "annotations": {"vramwarden.io/gpus": GPU_LIST, "c": "d"},
         },
         "status": {"capacity": {VRAM_RESOURCE: "1Mi"}, "allocatable": {VRAM_RESOURCE: "1Mi"}},
     }
     shared = {SHARING: "Shared: its GPUs are shared by memory"}
-    assert apply_sharing(shown, whole, Sharing(Shared.YES)) == replace(whole, annotations=shared)
-    assert apply_sharing(shown, whole, Sharing(Shared.NOT_YET)) == NodeState()
-    made = patches(shown, apply_sharing(shown, whole, Sharing(Shared.NO, None, "why")))
+    assert apply_sharing(shown, whole, SharingDecision(Shared.YES)) == replace(
+        whole, annotations=shared
+    )
+    assert apply_sharing(shown, whole, SharingDecision(Shared.NOT_YET)) == NodeState()
+    made = build_patches(
+        shown, apply_sharing(shown, whole, SharingDecision(Shared.NO, None, "why"))
+    )
     assert made.metadata == {
         "metadata": {
             "labels": {"vramwarden.io/gpu": None},
@@ -419,16 +291,23 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
     assert made.status == {"status": {"capacity": zero, "allocatable": zero}}
 
 
-@pytest.mark.parametrize("state", [NodeState(MIB), withdrawn()], ids=["shared", "no GPUs left"])
+@pytest.mark.parametrize(
+    "state", [NodeState(MIB), build_withdrawn_state()], ids=["shared", "no GPUs left"]
+)
 def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
     """Labels may be somebody else's, and all that brings the agent there."""
     labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     for amount in ({}, {VRAM_RESOURCE: "0"}):
         node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}
-        assert set(apply_sharing(node, state, Sharing(Shared.NO)).annotations) == {SHARING}
-        assert apply_sharing(node, withdrawn(), Sharing(Shared.YES)).labels == {}
+        assert set(apply_sharing(node, state, SharingDecision(Shared.NO)).annotations) == {SHARING}
+        assert (
+            apply_sharing(node, build_withdrawn_state(), SharingDecision(Shared.YES)).labels == {}
+        )
     node = {**labelled, "status": {"capacity": {VRAM_RESOURCE: "1Gi"}}}
-    assert apply_sharing(node, state, Sharing(Shared.NO)).labels == withdrawn().labels
+    assert (
+        apply_sharing(node, state, SharingDecision(Shared.NO)).labels
+        == build_withdrawn_state().labels
+    )
 
 
 @pytest.mark.parametrize(
@@ -446,25 +325,19 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
 def test_a_node_that_drains_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
     node = {"status": {"capacity": {VRAM_RESOURCE: shows}, "allocatable": {VRAM_RESOURCE: shows}}}
     whole = NodeState(8 * MIB, {"vramwarden.io/gpu": "true"})
-    found = Sharing(Shared.DRAINING, "x", "why")
+    found = SharingDecision(Shared.DRAINING, "x", "why")
     drains = apply_sharing(node, whole, found, promised_bytes=promised_bytes)
     assert drains.vram_bytes == amount
     assert drains.annotations == {SHARING: "Draining: why"}
-
-
-def test_drivers_that_claimed_a_node_are_read_printable_and_bounded():
-    node = a_node({})
-    node["metadata"]["annotations"] = {"vramwarden.io/dra-driver": "\x1b[31mx," + "d" * 999}
-    assert claimed_before(node) == ("?[31mx", "d" * 249)
 
 
 @pytest.mark.parametrize("shared", list(Shared))
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_question_claim_and_verdict_are_those_of_now(shared, is_shown):
     old = dict.fromkeys((SHARING, "vramwarden.io/dra-driver"), "old")
-    old |= {"vramwarden.io/gpus": GPUS} if is_shown else {}
+    old |= {"vramwarden.io/gpus": GPU_LIST} if is_shown else {}
     node = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": "1"}, "annotations": old}}
-    found = Sharing(shared, "x", "why")
+    found = SharingDecision(shared, "x", "why")
     gone = apply_sharing(node, NodeState(MIB), found)
     assert gone.labels["vramwarden.io/whole-gpu-pods"] is None
     assert gone.annotations["vramwarden.io/dra-driver"] is None
@@ -472,7 +345,7 @@ def test_question_claim_and_verdict_are_those_of_now(shared, is_shown):
     # On a node that is advertised it may be all that closes it, while its agent starts.
     verdict = "old" if is_shown and shared is Shared.NOT_YET else codes[shared]
     assert gone.annotations.get(SHARING, "old").partition(":")[0] == verdict
-    there = apply_sharing(node, NodeState(), found, question="2", claimed_by=("a", "b"))
+    there = apply_sharing(node, NodeState(), found, question="2", dra_drivers=("a", "b"))
     assert there.labels["vramwarden.io/whole-gpu-pods"] == "2"
     assert there.annotations["vramwarden.io/dra-driver"] == "a,b"
 
@@ -492,7 +365,7 @@ def test_question_claim_and_verdict_are_those_of_now(shared, is_shown):
     ],
 )
 def test_each_decision_has_one_code(reason, shared, unfit, has_gpus, code):
-    verdict = Sharing(shared, reason, "why").verdict(unfit, has_gpus=has_gpus)
+    verdict = SharingDecision(shared, reason, "why").verdict(unfit, has_gpus=has_gpus)
     assert verdict.code == code
     if shared is not Shared.YES:
         assert verdict.sentence == "why"
@@ -500,36 +373,9 @@ def test_each_decision_has_one_code(reason, shared, unfit, has_gpus, code):
         assert verdict.sentence == unfit
 
 
-@pytest.mark.parametrize(
-    ("written", "read", "closed"),
-    [
-        (None, None, ""),
-        ("Shared: yes", ("Shared", "yes"), ""),
-        ("SomeGPUsUnfit: GPU 1", ("SomeGPUsUnfit", "GPU 1"), ""),
-        ("Draining: a: plugin", ("Draining", "a: plugin"), "a: plugin"),
-        ("Draining: ", ("Draining", ""), "Draining"),
-        ("NotShared: x", ("NotShared", "x"), "x"),
-        ("Settling: \x1b]0;pwn\x07" + "h" * 600, ("Settling", "?]0;pwn?" + "h" * 248), ...),
-        *(
-            (text, None, "its annotation vramwarden.io/sharing cannot be read")
-            for text in ("", "Shared", "shared: x", "Shared\n: x", "x" * 100_000, 7, [], {})
-        ),
-    ],
-    ids=str,
-)
-def test_a_verdict_is_read_with_doubt_and_only_two_codes_open_a_node(written, read, closed):
-    node = carrying(written)
-    found = read_sharing(node)
-    assert (found and (found.code, found.sentence)) == read
-    assert why_closed(node) == (read[1] if closed is ... else closed)
-
-
-def test_a_verdict_is_written_printable_and_bounded():
-    written = str(SharingVerdict(SharingCode.DRAINING, "\x1b[2J" + "x" * 999))
-    assert written == "Draining: ?[2J" + "x" * 252
-
-
 def test_a_verdict_that_was_removed_or_spoilt_keeps_a_node_draining_while_it_settles():
-    node = carrying("spoilt")
-    found = judged_with(node, shares=True, settles=True, draining=why_closed(node))
-    assert (found.shared, found.sentence) == (Shared.DRAINING, why_closed(node))
+    node = node_with_verdict("spoilt")
+    found = judge_with(
+        node, is_advertised=True, is_settling=True, draining_reason=explain_closed(node)
+    )
+    assert (found.shared, found.sentence) == (Shared.DRAINING, explain_closed(node))

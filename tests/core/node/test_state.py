@@ -26,19 +26,10 @@ from tests.support.gpus import (
     put_right,
     seen,
 )
-from tests.support.strategies import ANY_JSON
-from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.state import (
-    NodeState,
-    changes,
-    desired,
-    label_safe,
-    patches,
-    read_gpus,
-    read_inventory,
-)
+from webhook.core.node.inventory import Inventory, TrackedGpu, read_inventory
+from webhook.core.node.patches import build_patches, describe_changes
+from webhook.core.node.state import NodeState, build_desired_state, to_label_value
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.pod.gpus import UUID
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -109,55 +100,6 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
     assert read_inventory(node).gpus == gpus
 
 
-ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
-
-
-@pytest.mark.parametrize(
-    ("more", "total_bytes", "healthy"),
-    [
-        ({}, None, True),  # as an older agent writes it
-        ({"total": 1000 * MIB, "healthy": True}, 1000 * MIB, True),
-        ({"total": 1000 * MIB - 1}, None, True),
-        ({"total": 2**50 + 1}, None, True),
-        ({"total": "8Gi", "healthy": "false"}, None, True),
-        ({"total": True, "healthy": 0}, None, True),
-        ({"total": None, "healthy": None}, None, True),
-        ({"healthy": False, "of": "the future"}, None, False),
-        ({"healthy": True, "fault": "x"}, None, True),
-    ],
-)
-def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, healthy):
-    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
-    assert read_inventory(node).gpus == (
-        replace(a_gpu("a"), total_bytes=total_bytes, healthy=healthy),
-    )
-
-
-@pytest.mark.parametrize(
-    ("written", "fault"),
-    [("is lost", "is lost"), (5, ""), ("x" * 1000, "x" * 120), ("is\nlost", "is?lost")],
-)
-def test_why_a_gpu_is_not_healthy_is_read_as_a_short_line(written, fault):
-    more = {"healthy": False, "fault": written}
-    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
-    off = replace(a_gpu("a"), healthy=False, fault=fault)
-    assert read_inventory(node).gpus == (off,)
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        {"metadata": "x"},
-        {"metadata": {"labels": "x", "annotations": "x"}},
-        {"metadata": {"annotations": {GPUS: None}}},
-        {"metadata": {"annotations": {GPUS: 5}}},
-        {"metadata": {"labels": "x", "annotations": {GPUS: json.dumps([ENTRY])}}},
-    ],
-)
-def test_a_node_of_a_file_may_have_any_form(node):
-    assert len(read_inventory(node).gpus) == ("GPU-a" in str(node))
-
-
 def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():
     node = put_right(put_right(NODE, TWO), FIXED)
     assert node["metadata"]["labels"] == FOREIGN | {
@@ -183,9 +125,9 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
         "metadata": {"labels": dict.fromkeys(OURS, "x")},
         "status": {"capacity": {VRAM: "4"}},
     }
-    assert desired(inventory) == NodeState()
-    assert not patches(by_hand, desired(inventory))
-    assert not patches(NODE, desired(GONE))  # which shows nothing, either
+    assert build_desired_state(inventory) == NodeState()
+    assert not build_patches(by_hand, build_desired_state(inventory))
+    assert not build_patches(NODE, build_desired_state(GONE))  # which shows nothing, either
 
 
 @pytest.mark.parametrize("names", [*DeviceNames])
@@ -206,7 +148,7 @@ def test_a_word_that_this_release_does_not_know_is_none(label):
 
 
 def test_what_is_not_known_yet_is_left_alone():
-    state = desired(Inventory(known=(TrackedGpu(a_gpu()),), advertised=True))
+    state = build_desired_state(Inventory(known=(TrackedGpu(a_gpu()),), advertised=True))
     unknown = {
         f"vramwarden.io/{name}" for name in ("driver-version", "enforcement", "device-names")
     }
@@ -220,10 +162,10 @@ def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
     node["status"][part].pop(VRAM)
     if shown is not None:
         node["status"][part][VRAM] = shown
-    made = patches(node, desired(TWO))
+    made = build_patches(node, build_desired_state(TWO))
     assert made.metadata is None
     assert made.status == {"status": {part: {VRAM: "3000Mi"}}}
-    assert list(changes(node, made)) == [f"{part}[{VRAM}]: {shown or 'absent'} -> 3000Mi"]
+    assert list(describe_changes(node, made)) == [f"{part}[{VRAM}]: {shown or 'absent'} -> 3000Mi"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +174,7 @@ def test_what_was_changed_by_others_is_all_that_is_patched(part, shown):
 def test_an_equal_amount_written_differently_needs_no_patch(shown):
     node = put_right(NODE, TWO)
     node["status"] = {part: {VRAM: shown} for part in ("capacity", "allocatable")}
-    assert not patches(node, desired(TWO))
+    assert not build_patches(node, build_desired_state(TWO))
 
 
 CONDITION = {"status": "False", "reason": "A", "message": "b", "lastTransitionTime": "2026"}
@@ -258,17 +200,17 @@ def test_a_condition_is_patched_if_it_differs_and_its_time_with_its_status(
     node = copy.deepcopy(put_right(NODE, TWO))
     other = {"type": "Ready", "status": "True"}
     node["status"]["conditions"] = [other, *([{"type": "x", **carried}] if carried else [])]
-    made = patches(node, desired(TWO, conditions={"x": wanted}))
+    made = build_patches(node, build_desired_state(TWO, conditions={"x": wanted}))
     expected = patched and {"status": {"conditions": [{"type": "x", **patched}]}}
     assert (made.metadata, made.status) == (None, expected)
-    assert list(changes(node, made)) == ([f"conditions[x]: {said}"] if said else [])
+    assert list(describe_changes(node, made)) == ([f"conditions[x]: {said}"] if said else [])
 
 
 @pytest.mark.parametrize("label", OURS)
 def test_a_label_that_was_removed_is_all_that_is_patched(label):
     node = copy.deepcopy(put_right(NODE, TWO))
     value = node["metadata"]["labels"].pop(label)
-    made = patches(node, desired(TWO))
+    made = build_patches(node, build_desired_state(TWO))
     assert (made.metadata, made.status) == ({"metadata": {"labels": {label: value}}}, None)
 
 
@@ -285,84 +227,12 @@ def test_a_label_that_was_removed_is_all_that_is_patched(label):
     ],
 )
 def test_what_nvml_reports_becomes_a_label_s_value(name, label):
-    assert label_safe(name) == label
+    assert to_label_value(name) == label
 
 
 def test_the_product_is_that_of_the_largest_gpu():
     scan = a_scan(seen("a"), seen("b", 3000, 1), seen("c", 3000, 2))
-    assert desired(after((0.0, scan))).labels["vramwarden.io/gpu-memory-mib"] == "3000"
-
-
-BAD_ANNOTATIONS = [
-    "", "{", "null", "3", "{}", "[null]", "[[]]", '["GPU-a"]', "[" * 100_000,
-    '[{"uuid": "GPU-a"}]',
-    '[{"uuid": "", "memory": 9999999999, "product": "x", "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": -1, "product": "x", "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": 1e99, "product": "x", "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": 99999999999999999999999, "product": "x", "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": "8Gi", "product": "x", "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": 9999999999, "product": 1, "index": 0}]',
-    '[{"uuid": "GPU-a", "memory": 9999999999, "product": "x", "index": -1}]',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", BAD_ANNOTATIONS)
-def test_an_annotation_that_cannot_be_read_was_not_advertised(text):
-    assert read_inventory({"metadata": {"annotations": {GPUS: text}}}) == Inventory()
-
-
-ESCAPE = "\x1b]0;pwn\x07\n\u202eevil"
-
-
-@pytest.mark.parametrize(
-    "malformed",
-    [
-        {"uuid": f"GPU-{ESCAPE}"},
-        {"uuid": "GPU-b\n"},
-        {"uuid": "GPU-b,GPU-a"},
-        {"uuid": "G" * 49},
-        {"uuid": "G" * 200_000},
-        {"uuid": "*"},
-        {"uuid": "GPU-é"},
-        {"index": 10**300},
-        {"index": 256},
-        {"index": True},
-    ],
-    ids=str,
-)
-def test_an_entry_that_is_malformed_is_no_gpu_and_the_others_are(malformed):
-    entries = [ENTRY | {"uuid": "GPU-b"} | malformed, ENTRY]
-    node = {"metadata": {"annotations": {GPUS: json.dumps(entries)}}}
-    assert read_gpus(node) == ((a_gpu(),), 1)
-
-
-def test_of_a_node_64_gpus_are_read():
-    entries = [ENTRY | {"uuid": f"GPU-{number}", "index": number} for number in range(70)]
-    node = {"metadata": {"annotations": {GPUS: json.dumps(entries)}}}
-    gpus, unread = read_gpus(node)
-    assert [gpu.index for gpu in gpus] == list(range(64))
-    assert unread == 6
-
-
-@pytest.mark.parametrize("text", ["{", "null", "3", "[" * 100_000, f"[{'9' * 5000}]"])
-def test_a_list_that_cannot_be_read_counts_as_one_entry(text):
-    assert read_gpus({"metadata": {"annotations": {GPUS: text}}}) == ((), 1)
-
-
-def test_texts_of_a_gpu_are_printable_and_bounded():
-    entry = ENTRY | {"product": ESCAPE + "x" * 999, "healthy": False, "fault": ESCAPE + "y" * 999}
-    node = {"metadata": {"annotations": {GPUS: json.dumps([entry])}}}
-    ((gpu,), unread) = read_gpus(node)
-    assert (gpu.product, gpu.fault, unread) == (
-        "?]0;pwn???evil" + "x" * 82,
-        "?]0;pwn???evil" + "y" * 106,
-        0,
-    )
-
-
-def test_a_gpu_listed_twice_is_one():
-    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY, ENTRY])}}}
-    assert read_inventory(node).gpus == (a_gpu(),)
+    assert build_desired_state(after((0.0, scan))).labels["vramwarden.io/gpu-memory-mib"] == "3000"
 
 
 # Laws
@@ -410,7 +280,7 @@ def others_of(node):
 
 @given(NODES, STATES)
 def test_a_node_that_was_patched_needs_no_patch(node, inventory):
-    assert not patches(put_right(node, inventory), desired(inventory))
+    assert not build_patches(put_right(node, inventory), build_desired_state(inventory))
 
 
 @given(NODES, STATES)
@@ -423,7 +293,7 @@ def test_an_agent_that_restarts_while_the_driver_is_down_changes_nothing(node, i
     shown = put_right(node, inventory)
     again = after((0.0, DOWN), start=read_inventory(shown))
     assert again.gpus == inventory.gpus
-    assert not patches(shown, desired(again))
+    assert not build_patches(shown, build_desired_state(again))
 
 
 @given(NODES, WITH_GPUS)
@@ -437,35 +307,6 @@ def test_it_restores_what_the_kubelet_zeroed_meanwhile(node, inventory):
 
 @given(st.text(max_size=100))
 def test_every_name_becomes_a_valid_label_and_a_label_stays_itself(name):
-    safe = label_safe(name)
+    safe = to_label_value(name)
     assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", safe, re.ASCII)
-    assert label_safe(safe) == safe
-
-
-@given(ANY_JSON)
-def test_recalling_never_fails_whatever_the_annotation_says(value):
-    read_inventory({"metadata": {"annotations": {GPUS: json.dumps(value)}}})
-
-
-ANY_ENTRY = st.fixed_dictionaries(
-    {
-        "uuid": st.text(max_size=60) | st.from_regex(UUID, fullmatch=True),
-        "memory": st.integers(-MIB, 2**51),
-        "product": st.text(max_size=120),
-        "index": st.integers(-1, 300) | st.booleans(),
-    },
-    optional={"healthy": st.booleans(), "fault": st.text(max_size=150)},
-)
-
-
-@given(st.lists(ANY_ENTRY, max_size=80))
-def test_whatever_a_node_lists_no_text_of_it_is_long_or_steers_a_terminal(entries):
-    gpus, unread = read_gpus({"metadata": {"annotations": {GPUS: json.dumps(entries)}}})
-    assert len(gpus) <= 64
-    assert 0 <= unread <= len(entries)
-    for gpu in gpus:
-        assert re.fullmatch("[0-9A-Za-z-]{1,48}", gpu.uuid)
-        assert type(gpu.index) is int
-        assert 0 <= gpu.index <= 255
-        assert (gpu.product + gpu.fault).isprintable()
-        assert (len(gpu.product) <= 96, len(gpu.fault) <= 120) == (True, True)
+    assert to_label_value(safe) == safe

@@ -23,7 +23,7 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.state import desired
+from webhook.core.node.state import build_desired_state
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV, DeviceNames
 from webhook.core.placement.assignment_codec import config_map_name, read_assignments
 from webhook.core.placement.assignments import Assignments
@@ -196,7 +196,7 @@ class World(ApiServer):
             for i, size in enumerate(mib)
         )
         inventory = Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True)
-        shown = desired(inventory, sentry_acts=True)
+        shown = build_desired_state(inventory, sentry_acts=True)
         metadata = {"labels": shown.labels, "annotations": shown.annotations}
         self.put(f"{NODES}/{name}", merged({}, {"metadata": metadata}))
         self.relabel(name, DeviceNames.UUID)

@@ -242,7 +242,7 @@ RAG_GPU = a_gpu(79, held("rag", 8, 6, 6))
 EXCLUSIVE = a_gpu(
     79, healthy=False, fault="compute mode Exclusive_Process: run nvidia-smi -i GPU-n1-1 -c DEFAULT"
 )
-CLAIMED = judged(beside_rag().nodes[0], shares=True, claimed_by=("gpu.nvidia.com",))[0]
+CLAIMED = judged(beside_rag().nodes[0], shares=True, dra_drivers=("gpu.nvidia.com",))[0]
 DRAINING = {f"{PREFIX}sharing": "Draining: a plugin came; take it off"}
 OLD_DRIVER = {f"{PREFIX}driver-version": "535.129.03", f"{PREFIX}enforcement": "none"}
 FROM_STATE = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}

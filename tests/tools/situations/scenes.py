@@ -35,8 +35,10 @@ from webhook.core.admission.decision import Phase
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.node.events import EventReason
+from webhook.core.node.inventory import read_inventory
+from webhook.core.node.patches import build_patches
 from webhook.core.node.sharing import SharingInputs, apply_sharing, judge
-from webhook.core.node.state import NodeState, desired, patches, read_inventory
+from webhook.core.node.state import NodeState, build_desired_state
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.cluster import Cluster
@@ -179,12 +181,12 @@ def judged(
     node: SceneNode, *, shares: bool = False, unshared: str = "", **inputs: Any
 ) -> tuple[SceneNode, Json]:
     """Return a node as its agent leaves it once it has judged the GPUs, and the agent's Event."""
-    known = {"has_pods": shares, "in_use": (), "shares": shares} | inputs
+    known = {"has_pods": shares, "in_use": (), "is_advertised": shares} | inputs
     sharing = judge(node.stored, SharingInputs(**known))
-    whole = desired(read_inventory(node.stored)) if shares else NodeState()
+    whole = build_desired_state(read_inventory(node.stored)) if shares else NodeState()
     figures, stored = node.figures, node.stored
     promised = sum(one.promised_bytes or 0 for one in figures.gpus) if figures else None
-    made = patches(
+    made = build_patches(
         stored, apply_sharing(stored, whole, sharing, promised_bytes=promised, unshared=unshared)
     )
     for one in filter(None, (made.metadata, made.status)):

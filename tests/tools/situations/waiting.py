@@ -35,7 +35,7 @@ from tests.tools.situations.scenes import (
     without_figures,
 )
 from webhook.core.kinds.histories import History, Run, write_history
-from webhook.core.node.inventory import Inventory, Scan, observe
+from webhook.core.node.inventory import Inventory, Scan, apply_scan
 from webhook.core.nvidia.drivers import ScannedGpu
 
 UNMATCHED = "didn't match Pod's node affinity/selector"
@@ -170,7 +170,7 @@ TWO = a_gpu(79), a_gpu(79)
 WHOLE = [a_container(resources={"limits": {"nvidia.com/gpu": "1"}})]
 TRAINER = runs("trainer", None, "n1", "", namespace="team-b", containers=WHOLE)
 SPARK_GPU = ScannedGpu(uuid="GPU-spark-0", product="NVIDIA GB10", index=0, usable_bytes=None)
-SPARK = observe(Inventory(), Scan(gpus=(SPARK_GPU,)), NOW_S)
+SPARK = apply_scan(Inventory(), Scan(gpus=(SPARK_GPU,)), NOW_S)
 
 ROWS: dict[str, Row] = {
     "plugin-offers-whole": (

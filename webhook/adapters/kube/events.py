@@ -17,7 +17,7 @@ from urllib.parse import quote
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.errors import KubeError
-from webhook.core.node.patching import Allowance
+from webhook.core.node.events import TokenBucket
 
 Key = tuple[str, str, str]
 
@@ -83,8 +83,8 @@ class Events:
         self._by = {"reportingController": reporter, "reportingInstance": ours}
         self._clock = clock
         self._lock = threading.Lock()
-        self._all = Allowance(BURST, EVERY_S)
-        self._of: dict[str, Allowance] = {}
+        self._all = TokenBucket(BURST, EVERY_S)
+        self._of: dict[str, TokenBucket] = {}
         self._series: dict[Key, _Series] = {}
 
     def write(
@@ -100,7 +100,7 @@ class Events:
         key = about, reason, note
         with self._lock:
             now_s = self._clock()
-            if not all(one.spend(now_s) for one in (self._all, self._allowance_of(about))):
+            if not all(one.take(now_s) for one in (self._all, self._allowance_of(about))):
                 return
             known = self._series.get(key)
             if known is not None and now_s - known.last_s >= SERIES_S:
@@ -151,12 +151,12 @@ class Events:
 
     def _spend(self, about: str, now_s: float) -> None:
         """Count what was written; what failed costs nothing, and is its writer's to bound."""
-        self._all = self._all.spend(now_s) or self._all
+        self._all = self._all.take(now_s) or self._all
         ours = self._allowance_of(about)
-        _remember(self._of, about, ours.spend(now_s) or ours)
+        _remember(self._of, about, ours.take(now_s) or ours)
 
-    def _allowance_of(self, about: str) -> Allowance:
-        return self._of.get(about, Allowance(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))
+    def _allowance_of(self, about: str) -> TokenBucket:
+        return self._of.get(about, TokenBucket(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))
 
 
 def node_reference(name: str) -> Json:

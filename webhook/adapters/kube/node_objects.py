@@ -16,9 +16,8 @@ from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, Report, follow
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node, write_gpu_node
-from webhook.core.node.sharing import is_advertised
-from webhook.core.node.state import labels_of, read_inventory
-from webhook.core.node.verdict import why_closed
+from webhook.core.node.inventory import read_inventory
+from webhook.core.node.node_fields import explain_closed, is_advertised, node_labels
 from webhook.core.placement.assignment_codec import (
     Whole,
     config_map_name,
@@ -245,10 +244,10 @@ class OwnNode:
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
     node = kube.read(core_path("nodes", name), resourceVersion="0")
-    why, is_shared = why_closed(node), is_advertised(node)
+    why, is_shared = explain_closed(node), is_advertised(node)
     return OwnNode(
         str(node["metadata"].get("uid") or ""),
-        str(labels_of(node).get(NODE_ENFORCEMENT_LABEL) or ""),
+        str(node_labels(node).get(NODE_ENFORCEMENT_LABEL) or ""),
         "" if is_shared else why or "its agent does not advertise them",
         {gpu.uuid: gpu.fault for gpu in read_inventory(node).gpus if not gpu.healthy},
         why if is_shared else "",

@@ -12,8 +12,7 @@ from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Collection
-from webhook.core.node.state import labels_of, read_gpus
-from webhook.core.node.verdict import why_closed
+from webhook.core.node.node_fields import explain_closed, node_labels, read_gpus
 from webhook.core.nvidia.variables import DeviceNames, read_device_names
 from webhook.core.placement.assignment_codec import (
     Whole,
@@ -279,7 +278,7 @@ class PlacementApi:
 
 
 def _gpu_node(node: Json) -> GpuNode:
-    name, labels = node["metadata"]["name"], labels_of(node)
+    name, labels = node["metadata"]["name"], node_labels(node)
     names = read_device_names(labels.get(NODE_DEVICE_NAMES_LABEL))
     limits = labels.get(NODE_DRIVER_LIMIT_LABEL) == "true"
     gpus, unread = read_gpus(node)
@@ -287,7 +286,7 @@ def _gpu_node(node: Json) -> GpuNode:
         name=name,
         gpus=gpus,
         device_names=names,
-        held=why_closed(node),
+        held=explain_closed(node),
         driver_limit=limits,
         sentry_acts=labels.get(NODE_SENTRY_LABEL) == "true",
         unread=unread,

@@ -1,4 +1,4 @@
-"""How the agent gets to see its node's GPUs, and what that says about the GPUs of pods."""
+"""Access of a node program's container to the driver and the GPUs, and what follows for pods."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from webhook.core.bounds import LONGEST_WORD
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Inventory, Scan
+from webhook.core.nvidia.drivers import Fault
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 
 _INJECTED: Final = {"void": DeviceNames.RUNTIME, "all": DeviceNames.UUID}
@@ -78,7 +79,7 @@ def find_device_names(access: Access) -> DeviceNames:
     return _INJECTED.get(access.visible_devices, DeviceNames.NONE)
 
 
-def named(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
+def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
     """Return the inventory with the names that its GPUs have for pods.
 
     | the scan | `inventory.device_names` |
@@ -91,7 +92,7 @@ def named(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
     return replace(inventory, device_names=find_device_names(access).value)
 
 
-def advise(access: Access) -> tuple[AccessProblem, ...]:
+def find_access_problems(access: Access) -> tuple[AccessProblem, ...]:
     """Return what to change where a GPU is seen by this access; nothing where all is well.
 
     | a GPU is seen | advice |
@@ -135,3 +136,111 @@ def _unknown_names(access: Access) -> AccessProblem:
         " agent.gpuAccess: Environment, or set agent.deviceNames to uuid (modes legacy and auto) or"
         " runtime.nvidia.com (mode cdi, as under NVIDIA's GPU operator)",
     )
+
+
+KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
+"""Exists while the kernel has NVIDIA's driver, also in containers: it belongs to no namespace."""
+CHANGED_AFTER_S: Final = 30.0
+
+REVOKED_AFTER_S: Final = 300.0
+"""How long a driver must fail in a way that only a new container fixes: it was replaced, or the
+container's access to the GPUs was revoked (systemd does so on daemon-reload)."""
+
+LOADED_AFTER_S: Final = 30.0
+"""How long the kernel must have had a driver that this container cannot reach."""
+STUCK_AFTER_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStatus:
+    """What is remembered of the driver's answers."""
+
+    scanned_s: float
+    """When the last scan came, or the agent started."""
+    answered_s: float
+    """When the driver answered last, or the agent started."""
+    worked: bool = False
+    """Whether it ever answered."""
+    fault: Fault | None = None
+    """What the last scan failed with."""
+    why: str = ""
+    loaded_since_s: float | None = None
+    """Since when scans failed although the kernel has a driver; None where it has none."""
+
+
+def record_scan(driver: DriverStatus, scan: Scan, now_s: float) -> DriverStatus:
+    """Return what is remembered once a scan came."""
+    if scan.fault is None:
+        return DriverStatus(scanned_s=now_s, answered_s=now_s, worked=True)
+    since_s = now_s if driver.loaded_since_s is None else driver.loaded_since_s
+    loaded_since_s = since_s if scan.driver_loaded else None
+    return DriverStatus(
+        scanned_s=now_s,
+        answered_s=driver.answered_s,
+        worked=driver.worked,
+        fault=scan.fault,
+        why=scan.failed,
+        loaded_since_s=loaded_since_s,
+    )
+
+
+def is_hanging(driver: DriverStatus, now_s: float, interval_s: float) -> bool:
+    """Say whether a scan that is due, `interval_s` after the last, has not come for too long."""
+    return now_s - driver.scanned_s > STUCK_AFTER_S + interval_s
+
+
+def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
+    """Say whether only a new container gets the driver's library, or access to the GPUs, again.
+
+    | the last scan | the driver answered before | the kernel has one | for longer than | new |
+    | --- | --- | --- | --- | --- |
+    | answered | any | any | any | no |
+    | DRIVER_CHANGED | any | any | CHANGED_AFTER_S | yes |
+    | UNKNOWN | yes | any | REVOKED_AFTER_S | yes |
+    | UNKNOWN | no | any | any | no |
+    | LIBRARY_MISSING | any | yes | LOADED_AFTER_S | yes |
+    | LIBRARY_MISSING | any | no | any | no |
+    | DRIVER_DOWN | no | yes | LOADED_AFTER_S | yes |
+    | DRIVER_DOWN | no | no | any | no |
+    | DRIVER_DOWN | yes | any | any | no |
+    | any other | any | any | any | no |
+
+    A runtime gives a container library and devices when it creates it: what came to the node later
+    never gets in. An unknown failure that was always there has a cause that nobody knows. A driver
+    that worked and is down comes back by itself, or reports that it was replaced; and the hook of
+    mode `legacy` shows us the kernel's file as it was when our container was created.
+    Source: libnvidia-container, src/nvc_mount.c (`mount_procfs`).
+    """
+    silent_s = now_s - driver.answered_s
+    if driver.fault is Fault.DRIVER_CHANGED:
+        return silent_s > CHANGED_AFTER_S
+    if driver.fault is Fault.UNKNOWN:
+        return driver.worked and silent_s > REVOKED_AFTER_S
+    if not _never_came(driver) or driver.loaded_since_s is None:
+        return False
+    return now_s - driver.loaded_since_s > LOADED_AFTER_S
+
+
+def explain_unready(driver: DriverStatus) -> str:
+    """Say what is missing while the driver never reached this container, and what usually helps.
+
+    Empty where it did: whatever fails then may be over in a moment, and the node keeps what it
+    shows. On a node that never gets a driver the agent stays unready.
+    """
+    if not _never_came(driver):
+        return ""
+    if driver.loaded_since_s is None:
+        return f"{driver.why}; the node's kernel has no NVIDIA driver yet"
+    if driver.fault is Fault.DRIVER_DOWN:
+        return f"{driver.why}; the node's kernel has a driver: a new container gets its devices"
+    return (
+        f"{driver.why}; the node's kernel has a driver, so this container is older than it, or was"
+        " made without NVIDIA's runtime (chart value agent.runtimeClassName; what Auto means was"
+        " decided when Helm installed: run `helm upgrade` again if the RuntimeClass came later), or"
+        " by one that ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers (agent.gpuAccess)"
+    )
+
+
+def _never_came(driver: DriverStatus) -> bool:
+    down = driver.fault is Fault.DRIVER_DOWN and not driver.worked
+    return down or driver.fault is Fault.LIBRARY_MISSING

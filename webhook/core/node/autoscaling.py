@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from webhook.core.node.sharing import is_advertised
-from webhook.core.node.state import NodeState, labels_of
+from webhook.core.node.node_fields import is_advertised, node_labels
+from webhook.core.node.state import NodeState
 from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
@@ -49,7 +49,7 @@ def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]
     command that `kubectl exec` starts in a container sees the variables that it was asked for, not
     what the container runtime made of them, and would find other device names.
     """
-    shown = labels_of(node)
+    shown = node_labels(node)
     first, second = (shown, state.labels) if is_advertised(node) else (state.labels, shown)
     found = {key: first.get(key) or second.get(key) for key in _SELECTED}
     return {key: value for key, value in found.items() if value}
@@ -67,7 +67,7 @@ def group_tags(node: Mapping[str, Any], state: NodeState, startup_taint: str) ->
 
 def node_overlay(node: Mapping[str, Any], state: NodeState) -> Json:
     """Return Karpenter's NodeOverlay (`karpenter.sh/v1alpha1`) for the node's instance type."""
-    kind = labels_of(node).get(INSTANCE_TYPE_LABEL) or UNKNOWN_TYPE
+    kind = node_labels(node).get(INSTANCE_TYPE_LABEL) or UNKNOWN_TYPE
     name = re.sub(r"[^a-z0-9.-]+", "-", f"vramwarden-{kind}".lower()).strip("-.")
     requirement = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [kind]}
     return {

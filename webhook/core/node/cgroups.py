@@ -33,7 +33,7 @@ _DELETED: Final = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessOwner:
     """Where a process runs; both empty for one of no pod."""
 
     pod: str
@@ -42,7 +42,7 @@ class Place:
     """64 hex digits; empty for the pod's own cgroup."""
 
 
-NOWHERE: Final = Place("")
+NO_POD: Final = ProcessOwner("")
 
 
 def comparable_uid(uid: str) -> str:
@@ -54,7 +54,7 @@ def comparable_uid(uid: str) -> str:
     return uid.lower().replace("_", "-")
 
 
-def place_of(cgroups: str, own_cgroups: str, own_uid: str) -> Place:
+def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
     """Return where a process runs, by its /proc/PID/cgroup and ours, and our own pod's UID.
 
     Each hierarchy has a line: one with cgroup v2, many with v1. Ours says how to read it:
@@ -85,26 +85,26 @@ def place_of(cgroups: str, own_cgroups: str, own_uid: str) -> Place:
     ]
     others = {place for place in read if place.pod not in ("", own)}
     if len({place.pod for place in others}) > 1:
-        return NOWHERE
+        return NO_POD
     if not others:
-        return Place(own) if read and all(place.pod == own for place in read) else NOWHERE
+        return ProcessOwner(own) if read and all(place.pod == own for place in read) else NO_POD
     containers = {place.container for place in others} - {""}
-    return Place(others.pop().pod, containers.pop() if len(containers) == 1 else "")
+    return ProcessOwner(others.pop().pod, containers.pop() if len(containers) == 1 else "")
 
 
-def pod_in(name: str) -> str:
+def parse_pod_uid(name: str) -> str:
     """Return the UID that a directory's name has, as `comparable_uid` writes it, or nothing."""
     found = _POD.fullmatch(name)
     return comparable_uid(found[1]) if found else ""
 
 
-def container_in(name: str) -> str:
+def parse_container_id(name: str) -> str:
     """Return the 64 hex digits in a directory's name, or nothing."""
     found = _CONTAINER.fullmatch(name)
     return found[1] if found else ""
 
 
-def kubepods_of(path: str, own_uid: str) -> str:
+def find_kubepods(path: str, own_uid: str) -> str:
     """Return the kubelet's directory of all pods in a path that names our own pod.
 
     Empty where it names it not, or the kubelet keeps none (`cgroupsPerQOS: false`). What stands
@@ -120,7 +120,7 @@ def kubepods_of(path: str, own_uid: str) -> str:
     return "/".join(above) if found and found[1] == "kubepods" else ""
 
 
-def pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
+def list_pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
     """Return where a pod's cgroup may be, as only its quality of service is unknown.
 
     None for what is no pod's UID. By the name of the kubelet's directory:
@@ -158,36 +158,38 @@ def _is_known(our_path: str | None, own: str) -> bool:
     return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
 
 
-def _absolute(path: str, our_path: str, own: str) -> Place:
+def _absolute(path: str, our_path: str, own: str) -> ProcessOwner:
     """Read a path from the root, beside ours, which names our own pod."""
     prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
         prefix.pop()
     parts = _parts(path)
     if parts[: len(prefix)] != prefix:
-        return NOWHERE
+        return NO_POD
     return _first_pod(parts[len(prefix) :])
 
 
-def _private(path: str, own: str) -> Place:
+def _private(path: str, own: str) -> ProcessOwner:
     """Read a path relative to our own container's cgroup."""
     parts = _parts(path)
     ups = 0
     while parts[ups : ups + 1] == [".."]:
         ups += 1
-    return Place(own) if ups <= 1 else _first_pod(parts[ups:])
+    return ProcessOwner(own) if ups <= 1 else _first_pod(parts[ups:])
 
 
-def _first_pod(parts: list[str]) -> Place:
+def _first_pod(parts: list[str]) -> ProcessOwner:
     for at, part in enumerate(parts):
-        if uid := pod_in(part):
-            return Place(uid, next(filter(None, map(container_in, parts[at + 1 :])), ""))
-    return NOWHERE
+        if uid := parse_pod_uid(part):
+            return ProcessOwner(
+                uid, next(filter(None, map(parse_container_id, parts[at + 1 :])), "")
+            )
+    return NO_POD
 
 
 def _uids(path: str) -> list[str]:
     """Return the UID in each part of a path, empty where there is none."""
-    return [pod_in(part) for part in _parts(path)]
+    return [parse_pod_uid(part) for part in _parts(path)]
 
 
 def _parts(path: str) -> list[str]:

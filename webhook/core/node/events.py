@@ -1,7 +1,8 @@
-"""The Events that agent, sentry and webhook write: a closed set of reasons."""
+"""Events that agent, sentry and webhook write: their reasons, and a limit on their number."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
@@ -148,3 +149,30 @@ class EventReason(StrEnum):
         "the driver cannot hold the pod to its cap, or a container had set a limit of its own",
         "nothing at once: sidecar and sentry hold the cap; the Event says what is wrong",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """A token bucket: `most` things at once, and then one in `every_s` seconds."""
+
+    most: int
+    every_s: float
+    spent: float = 0.0
+    """Of the most, how many were taken and have not come back."""
+    counted_s: float = 0.0
+
+    def take(self, now_s: float) -> Self | None:
+        """Return what is left once one more thing happens now; None where it may not yet.
+
+        | left of the most | since the last one | one more |
+        | --- | --- | --- |
+        | one or more | any time | may happen |
+        | less than one | less than it takes to come back | may not |
+        | less than one | that long, or longer | may happen |
+
+        Never more than the most come back, however long nothing happened.
+        """
+        spent = max(0.0, self.spent - (now_s - self.counted_s) / self.every_s)
+        if self.most - spent < 1:
+            return None
+        return replace(self, spent=spent + 1, counted_s=now_s)

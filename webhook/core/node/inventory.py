@@ -7,29 +7,46 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.formatting import join_names_within
+from webhook.core.node.node_fields import SharingCode, node_labels, read_gpus, read_verdict
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
-from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
+from webhook.core.nvidia.variables import DeviceNames
+from webhook.core.pod.gpus import (
+    LONGEST_FAULT,
+    LOST,
+    SILENT,
+    Gpu,
+)
 from webhook.core.pod.quantity import MIB
-from webhook.names import ENFORCED_BY_SIDECAR, NODE_SHARE_LABEL, NOT_ENFORCED
+from webhook.names import (
+    ENFORCED_BY_SIDECAR,
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LABEL,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_ENFORCEMENTS,
+    NODE_SHARE_LABEL,
+    NOT_ENFORCED,
+)
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
 of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
 of `node.kubernetes.io/unreachable`)."""
-
 RESIZED: Final = "reports another size"
+
 MODE_FAULT: Final = "compute mode "
 """Beginning of the fault of a GPU whose compute mode is not Default; a command follows."""
+
 NO_MEMORY: Final = "the driver reports no memory of its own, as with unified memory"
 """Reason why a GPU such as GB10 is not shared."""
 _UNLESS_OTHERS: Final = f"if there is no other GPU, label the node {NODE_SHARE_LABEL}=false"
-UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
+
+AVAILABILITY_FAULTS: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
 
@@ -94,7 +111,29 @@ class Inventory:
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
-def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
+def read_inventory(node: Mapping[str, Any]) -> Inventory:
+    """Read from a node what an agent advertised before; what cannot be read was not advertised.
+
+    So a restart of the agent while the driver is down forgets nothing.
+    """
+    labels = node_labels(node)
+    known = tuple(map(TrackedGpu, read_gpus(node)[0]))
+    enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
+    device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
+    verdict = read_verdict(node)
+    return Inventory(
+        known=known,
+        driver_version=labels.get(NODE_DRIVER_LABEL, ""),
+        enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
+        device_names=device_names if device_names in tuple(DeviceNames) else "",
+        advertised=bool(known),
+        unshared=verdict.sentence if verdict and verdict.code is SharingCode.SOME_UNFIT else "",
+    )
+
+
+def apply_scan(
+    inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S
+) -> Inventory:
     """Return the inventory after a scan.
 
     | the driver | a GPU that is advertised | then | healthy |
@@ -117,7 +156,7 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
     judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
-    new = ((as_advertised(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
+    new = ((to_advertised_gpu(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
     joined = (TrackedGpu(_judge_health(gpu, by)) for gpu, by in new if gpu is not None)
     known = (*filter(None, judged), *joined)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
@@ -134,7 +173,7 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
 
 def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
     """Return the sentence about GPUs that have no memory of their own; empty without any."""
-    advertised, reasons = {one.gpu.uuid for one in known}, skipped(scan)
+    advertised, reasons = {one.gpu.uuid for one in known}, find_skip_reasons(scan)
     names = [
         f"GPU {gpu.index} ({gpu.product})"
         for gpu in scan.gpus
@@ -144,7 +183,7 @@ def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
     return join_names_within(names, LONGEST_STORED - len(then)) + then if names else ""
 
 
-def skipped(scan: Scan) -> dict[str, str]:
+def find_skip_reasons(scan: Scan) -> dict[str, str]:
     """Return, by UUID, why a GPU that answers is not advertised."""
     reasons = {}
     for gpu in scan.gpus:
@@ -160,8 +199,8 @@ def skipped(scan: Scan) -> dict[str, str]:
 def _judge(
     known: TrackedGpu, seen: ScannedGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> TrackedGpu | None:
-    """Return what becomes of a GPU that is advertised; see `observe`."""
-    now = as_advertised(seen) if seen else None
+    """Return what becomes of a GPU that is advertised; see `apply_scan`."""
+    now = to_advertised_gpu(seen) if seen else None
     if seen and seen.mig:
         return None
     if seen and now:
@@ -213,7 +252,7 @@ def _judge_enforcement(
     return (ENFORCED_BY_SIDECAR, since_s) if now_s - since_s < grace_s else (NOT_ENFORCED, None)
 
 
-def as_advertised(gpu: ScannedGpu) -> Gpu | None:
+def to_advertised_gpu(gpu: ScannedGpu) -> Gpu | None:
     """Return the GPU as it is to be shown; None for one that is skipped."""
     usable_bytes = advertised_bytes(gpu)
     if not usable_bytes:

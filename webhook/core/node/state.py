@@ -1,44 +1,34 @@
-"""What a node carries of its GPUs: read, desired, and the smallest patches between the two.
+"""Desired state of a node: capacity, labels, annotations and conditions.
 
-`read_inventory` reads what was advertised before, `desired` says how an inventory is shown
-on the node, and `patches` what is missing for that. Labels of others, such as those of NVIDIA's GPU
-feature discovery and device plugin, are neither read nor written.
+Labels of other controllers are neither read nor written. These include the labels of NVIDIA's GPU
+feature discovery and of its device plugin.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import islice, zip_longest
-from typing import Any, Final
+from typing import Final
 
-from webhook.core.formatting import MOST_GPU_BYTES, replace_unprintable
-from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.verdict import SharingCode, read_sharing
-from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.pod.fields import Json, as_object, as_objects
+from webhook.core.node.inventory import Inventory
+from webhook.core.node.node_fields import write_gpus
+from webhook.core.pod.fields import Json
 from webhook.core.pod.gpus import (
-    LONGEST_FAULT,
-    LONGEST_PRODUCT,
     MOST_COUNTED,
-    MOST_GPUS,
     Allocation,
     Gpu,
     free_bytes,
     free_label,
-    names_gpu,
 )
-from webhook.core.pod.quantity import MIB, amount_or, format_bytes
+from webhook.core.pod.quantity import MIB
 from webhook.names import (
     LONGEST_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
-    NODE_ENFORCEMENTS,
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
@@ -47,18 +37,17 @@ from webhook.names import (
     NODE_SENTRY_LABEL,
     NOT_ENFORCED,
     SENTRY_ACTING_CONDITION,
-    VRAM_RESOURCE,
 )
 
 Conditions = Mapping[str, Json | None]
 """Conditions by type, each without its type; None if there must be none."""
-
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
-_FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+
 _ALL_LABELS: Final = (
-    *_FREE_LABELS,
+    *FREE_LABELS,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -69,7 +58,6 @@ _ALL_LABELS: Final = (
     NODE_DRIVER_LIMIT_LABEL,
     NODE_SENTRY_LABEL,
 )
-_CONDITION: Final = ("status", "reason", "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,61 +71,7 @@ class NodeState:
     conditions: Conditions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
-    """Patches of a node; None where nothing is to change."""
-
-    metadata: Json | None = None
-    """For the node, as a JSON merge patch (RFC 7386)."""
-    status: Json | None = None
-    """For its subresource `status`; a strategic merge patch if it has conditions, else either."""
-
-    def __bool__(self) -> bool:
-        return self.metadata is not None or self.status is not None
-
-    def in_order(self) -> Iterator[tuple[Json, bool]]:
-        """Return each patch, and whether it is for `status`, in the order in which to send them.
-
-        Labels before capacity, so that no unlabelled node has any. Where capacity goes it goes
-        first: without the label the DaemonSet may take the agent away before it is done.
-        """
-        parts = [(self.metadata, False), (self.status, True)]
-        if self.status and self.status["status"].get("capacity", {}).get(VRAM_RESOURCE) == "0":
-            parts.reverse()
-        return ((patch, is_status) for patch, is_status in parts if patch is not None)
-
-
-def labels_of(node: Mapping[str, Any]) -> Json:
-    """Return the labels of a node."""
-    return as_object(as_object(node.get("metadata")).get("labels"))
-
-
-def annotations_of(node: Mapping[str, Any]) -> Json:
-    """Return the annotations of a node."""
-    return as_object(as_object(node.get("metadata")).get("annotations"))
-
-
-def read_inventory(node: Mapping[str, Any]) -> Inventory:
-    """Read from a node what an agent advertised before; what cannot be read was not advertised.
-
-    So a restart of the agent while the driver is down forgets nothing.
-    """
-    labels = labels_of(node)
-    known = tuple(map(TrackedGpu, read_gpus(node)[0]))
-    enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
-    device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
-    verdict = read_sharing(node)
-    return Inventory(
-        known=known,
-        driver_version=labels.get(NODE_DRIVER_LABEL, ""),
-        enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
-        device_names=device_names if device_names in tuple(DeviceNames) else "",
-        advertised=bool(known),
-        unshared=verdict.sentence if verdict and verdict.code is SharingCode.SOME_UNFIT else "",
-    )
-
-
-def desired(
+def build_desired_state(
     inventory: Inventory,
     assignments: Mapping[str, Allocation] | None = None,
     *,
@@ -163,13 +97,16 @@ def desired(
     if inventory.fixed_bytes is not None:
         removed: dict[str, str | None] = dict.fromkeys(_ALL_LABELS)
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NOT_ENFORCED})
-        return replace(withdrawn(), vram_bytes=inventory.fixed_bytes, labels=removed | set_to)
+        return replace(
+            build_withdrawn_state(), vram_bytes=inventory.fixed_bytes, labels=removed | set_to
+        )
     if gpus:
         largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
         more = {
             NODE_GPU_COUNT_LABEL: str(len(gpus)),
-            NODE_GPU_PRODUCT_LABEL: label_safe(largest.product),
-            NODE_DRIVER_LABEL: inventory.driver_version and label_safe(inventory.driver_version),
+            NODE_GPU_PRODUCT_LABEL: to_label_value(largest.product),
+            NODE_DRIVER_LABEL: inventory.driver_version
+            and to_label_value(inventory.driver_version),
             NODE_ENFORCEMENT_LABEL: inventory.enforcement,
             NODE_DEVICE_NAMES_LABEL: inventory.device_names,
         }
@@ -179,13 +116,13 @@ def desired(
             | _free_labels(gpus, assignments)
             | _flag(NODE_DRIVER_LIMIT_LABEL, driver_holds)
             | _flag(NODE_SENTRY_LABEL, sentry_acts),
-            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
+            annotations={NODE_GPUS_ANNOTATION: write_gpus(gpus)},
             conditions=conditions or {},
         )
-    return withdrawn() if inventory.advertised else NodeState()
+    return build_withdrawn_state() if inventory.advertised else NodeState()
 
 
-def withdrawn() -> NodeState:
+def build_withdrawn_state() -> NodeState:
     """Return what a node should carry of whose GPUs nothing is shared: nothing of ours."""
     return NodeState(
         0,
@@ -195,43 +132,7 @@ def withdrawn() -> NodeState:
     )
 
 
-def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
-    """Return what turns the node into the state, and nothing that it has already.
-
-    Allocatable is set along with capacity: the kubelet derives one from the other (setters.go,
-    MachineInfo), but only every 10 s, and until then scheduler and kubelet go by the old amount.
-    """
-    parts = (
-        ("labels", state.labels, labels_of(node)),
-        ("annotations", state.annotations, annotations_of(node)),
-    )
-    differing = {
-        part: {key: value for key, value in wanted.items() if carried.get(key) != value}
-        for part, wanted, carried in parts
-    }
-    differing = {part: values for part, values in differing.items() if values}
-    return Patches({"metadata": differing} if differing else None, _status_patch(node, state))
-
-
-def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
-    """Say each change of the patches, for a log: `labels[vramwarden.io/gpu]: absent -> true`."""
-    for top in (made.metadata or {}, made.status or {}):
-        for section, parts in top.items():
-            for part, values in parts.items():
-                before = _by_key((node.get(section) or {}).get(part))
-                for key, value in _by_key(values).items():
-                    old, new = (_shown(one) for one in (before.get(key), value))
-                    yield f"{part}[{key}]: {old} -> {new}"
-
-
-def is_free_alone(made: Patches) -> bool:
-    """Say whether nothing but free memory changes, as with each pod: too little for a log."""
-    parts = (made.metadata or {}).get("metadata", {})
-    labels_alone = made.status is None and set(parts) <= {"labels"}
-    return labels_alone and set(parts.get("labels", ())) <= set(_FREE_LABELS)
-
-
-def label_safe(text: str) -> str:
+def to_label_value(text: str) -> str:
     """Turn what NVML reports into a label's value, as GPU feature discovery writes it.
 
     `NVIDIA A100-SXM4-80GB` becomes `NVIDIA-A100-SXM4-80GB`. Rules: k8s.io/apimachinery,
@@ -266,7 +167,7 @@ def _free_labels(
     left = free_bytes(gpus, taken)
     free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
     shown = map(str, sorted(free, reverse=True))
-    return dict(zip_longest(_FREE_LABELS, islice(shown, MOST_COUNTED)))
+    return dict(zip_longest(FREE_LABELS, islice(shown, MOST_COUNTED)))
 
 
 def _in_steps(gpu: Gpu, left_bytes: int) -> int:
@@ -282,116 +183,3 @@ def _in_steps(gpu: Gpu, left_bytes: int) -> int:
     power = max(1, size_mib // _FEWEST_STEPS).bit_length() - 1
     step_mib = min(_LARGEST_STEP_MIB, 1 << power)
     return left_mib // step_mib * step_mib
-
-
-def _shown(value: object) -> str:
-    return "absent" if value is None else str(value)
-
-
-def _by_key(part: Any) -> Json:
-    """Return a part of a node by key; of conditions the status with its reason by type."""
-    if not isinstance(part, list):
-        return as_object(part)
-    return {
-        one["type"]: one.get("status") and f"{one['status']}, {one.get('reason')}" for one in part
-    }
-
-
-def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
-    status, differing = node.get("status") or {}, Json()
-    if state.vram_bytes or (state.vram_bytes == 0 and _amount(status, "capacity")):
-        amount = format_bytes(state.vram_bytes)
-        for part in ("capacity", "allocatable"):
-            if _amount(status, part) != state.vram_bytes:
-                differing[part] = {VRAM_RESOURCE: amount}
-    if conditions := list(_condition_patches(status, state.conditions)):
-        differing["conditions"] = conditions
-    return {"status": differing} if differing else None
-
-
-def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterator[Json]:
-    """Yield the conditions that differ, as a strategic merge patch has them.
-
-    The time of the transition is left alone if the status stays.
-    """
-    carried = {one.get("type"): one for one in as_objects(status.get("conditions"))}
-    for kind, condition in wanted.items():
-        before = carried.get(kind)
-        if condition is None:
-            if before is not None:
-                yield {"type": kind, "$patch": "delete"}
-        elif before is None or before.get("status") != condition["status"]:
-            yield {"type": kind, **condition}
-        elif any(before.get(key) != condition[key] for key in _CONDITION):
-            yield {"type": kind, **{key: condition[key] for key in _CONDITION}}
-
-
-def shown_vram(node: Mapping[str, Any]) -> int:
-    """Return the capacity that a node shows, in bytes; 0 for none that could be counted."""
-    return int(_amount(node.get("status") or {}, "capacity") or 0)
-
-
-def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
-    """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
-    return amount_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
-
-
-def _write_gpus(gpus: Iterable[Gpu]) -> str:
-    return json.dumps([_written(gpu) for gpu in gpus], separators=(",", ":"))
-
-
-def _written(gpu: Gpu) -> Json:
-    total = {} if gpu.total_bytes is None else {"total": gpu.total_bytes}
-    named = {"product": gpu.product, "index": gpu.index}
-    health: Json = {} if gpu.healthy else {"healthy": False}
-    health |= {"fault": gpu.fault} if gpu.fault else {}
-    return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
-
-
-def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
-    """Return the GPUs that a node lists, and how many of its entries are none.
-
-    An agent's token can write anything there, and its UUIDs reach pods, lists and messages. So an
-    entry that is malformed, or beyond the first `MOST_GPUS`, is no GPU, and its texts are printable
-    and bounded. A list that cannot be read at all counts as one such entry.
-    """
-    written = annotations_of(node).get(NODE_GPUS_ANNOTATION)
-    if written is None:
-        return (), 0
-    try:
-        listed = json.loads(written)
-    except (ValueError, TypeError, RecursionError):
-        listed = None
-    entries = listed if isinstance(listed, list) else [None]
-    gpus = [gpu for gpu in map(_read_gpu, entries[:MOST_GPUS]) if gpu is not None]
-    unread = len(entries) - len(gpus)
-    gpus.sort(key=lambda gpu: (gpu.index, gpu.uuid))
-    return tuple({gpu.uuid: gpu for gpu in gpus}.values()), unread
-
-
-def _read_gpu(entry: Any) -> Gpu | None:
-    match entry:
-        case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
-            amount_bytes = memory // MIB * MIB
-            if names_gpu(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
-                healthy = entry.get("healthy") is not False
-                return Gpu(
-                    uuid=uuid,
-                    memory_bytes=amount_bytes,
-                    product=replace_unprintable(name, LONGEST_PRODUCT),
-                    index=index,
-                    total_bytes=_total(entry, amount_bytes),
-                    healthy=healthy,
-                    fault="" if healthy else _fault(entry.get("fault")),
-                )
-    return None
-
-
-def _fault(fault: object) -> str:
-    return replace_unprintable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
-
-
-def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
-    """Return a GPU's total memory, or None if it is missing or out of range."""
-    total = entry.get("total")
-    return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.formatting import format_count, join_names
-from webhook.core.node.leftovers import NodeLeftovers, find_leftovers
-from webhook.core.node.state import labels_of
+from webhook.core.node.node_fields import node_labels
+from webhook.core.node.patches import NodeLeftovers, find_leftovers
 from webhook.core.pod.fields import Json, text_of
 from webhook.names import NODE_SHARE_LABEL
 from webhook.options import ExitCode
@@ -117,7 +117,7 @@ class Cleaner:
 
         def keep(node: Json) -> tuple[str, NodeLeftovers] | None:
             name = text_of(node, "metadata", "name")
-            if any(one in labels_of(node) for one in kept):
+            if any(one in node_labels(node) for one in kept):
                 shared.add(name)
             found = find_leftovers(node, kept)
             return (name, found) if found else None

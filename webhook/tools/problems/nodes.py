@@ -10,7 +10,7 @@ from typing import Final
 from webhook.core.documentation import Page
 from webhook.core.formatting import format_count, join_names
 from webhook.core.node.inventory import MODE_FAULT
-from webhook.core.node.verdict import SharingCode
+from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes

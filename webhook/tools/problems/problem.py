@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from webhook.core.node.events import EventReason
-from webhook.core.node.verdict import SharingCode
+from webhook.core.node.node_fields import SharingCode
 from webhook.core.pod.findings import Reason
 
 

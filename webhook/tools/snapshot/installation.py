@@ -24,8 +24,8 @@ from webhook.adapters.kube.release_objects import CONFIG_MAP
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
 from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
-from webhook.core.node.sharing import SharingInputs, is_advertised, judge
-from webhook.core.node.verdict import SharingVerdict
+from webhook.core.node.node_fields import SharingVerdict, is_advertised
+from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
 from webhook.core.pod.whole import read_slice
 from webhook.core.policy.values import Policy
@@ -188,15 +188,15 @@ class Installation(ClusterFacts):
         drivers = self.attempt(lambda: self.dra_drivers)
 
         def keep(raw: Json) -> ClusterNode | None:
-            claimed_by = None
+            dra_drivers = None
             if drivers is not None:
-                claimed_by = tuple(sorted(drivers.get(text_of(raw, "metadata", "name"), ())))
-            node = ClusterNode(raw, claimed_by=claimed_by or ())
+                dra_drivers = tuple(sorted(drivers.get(text_of(raw, "metadata", "name"), ())))
+            node = ClusterNode(raw, dra_drivers=dra_drivers or ())
             if not node.shows_gpus:
                 return None
             if self.is_before and node.sharing is None:
                 age_s = self.now_s - (node.created_s or 0.0)
-                node = ClusterNode(raw, sharing=_verdict_without_agent(raw, claimed_by, age_s))
+                node = ClusterNode(raw, sharing=_verdict_without_agent(raw, dra_drivers, age_s))
             return node.keep(*_OF_NODES)
 
         return self.kube.list_versioned(core_path("nodes"), keep)[0]
@@ -561,15 +561,15 @@ def summarize(pod: ClusterPod) -> ClusterPod | None:
 
 
 def _verdict_without_agent(
-    node: Json, claimed_by: tuple[str, ...] | None, age_s: float
+    node: Json, dra_drivers: tuple[str, ...] | None, age_s: float
 ) -> SharingVerdict:
     """Return the verdict that an agent would write if the node's GPUs were free.
 
-    `claimed_by`: DRA drivers that offer its GPUs; None if unknown.
+    `dra_drivers`: DRA drivers that offer its GPUs; None if unknown.
     """
     shares = is_advertised(node)
     inputs = SharingInputs(
-        claimed_by=claimed_by, age_s=age_s, shares=shares, has_pods=None, in_use=()
+        dra_drivers=dra_drivers, age_s=age_s, is_advertised=shares, has_pods=None, in_use=()
     )
     return judge(node, inputs).verdict("", has_gpus=True)
 

@@ -6,9 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from webhook.core.node.sharing import HAMI_ANNOTATION, is_advertised, other_allocators
-from webhook.core.node.state import read_inventory
-from webhook.core.node.verdict import SharingVerdict, read_sharing, why_closed
+from webhook.core.node.inventory import read_inventory
+from webhook.core.node.node_fields import (
+    SharingVerdict,
+    explain_closed,
+    is_advertised,
+    read_verdict,
+)
+from webhook.core.node.other_allocators import HAMI_ANNOTATION, find_allocator_resources
 from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import QuantityError, parse_quantity
@@ -47,7 +52,7 @@ class ClusterNode(ClusterObject):
     """A node that the user may read."""
 
     @LazyFact
-    def claimed_by(self) -> tuple[str, ...]:
+    def dra_drivers(self) -> tuple[str, ...]:
         """DRA drivers that give its GPUs away; empty unless ResourceSlices were read."""
         return ()
 
@@ -86,12 +91,12 @@ class ClusterNode(ClusterObject):
     @LazyFact
     def closed(self) -> str:
         """Reason why no further pod gets a GPU of it; empty if one may."""
-        return why_closed(self.raw)
+        return explain_closed(self.raw)
 
     @LazyFact
     def sharing(self) -> SharingVerdict | None:
         """Verdict of its agent; None if it wrote none."""
-        return read_sharing(self.raw)
+        return read_verdict(self.raw)
 
     @LazyFact
     def gpus(self) -> tuple[Gpu, ...]:
@@ -147,7 +152,7 @@ class ClusterNode(ClusterObject):
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
         ours = self.brings_agent or self.vram_bytes or self.advertised
-        allocators = {*other_allocators(self.raw), *self.claimed_by} - {AMD_DRA_DRIVER}
+        allocators = {*find_allocator_resources(self.raw), *self.dra_drivers} - {AMD_DRA_DRIVER}
         return bool(hints or ours or allocators or HAMI_ANNOTATION in self.annotations)
 
 

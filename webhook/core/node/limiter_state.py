@@ -15,19 +15,19 @@ from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_UUID, LONGEST_WORD
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 
-FILE: Final = "state.json"
+STATE_FILE: Final = "state.json"
 """In the folder `webhook.names.LIMITER_FOLDER`."""
-LARGEST_FILE: Final = 2**20
-EVERY_S: Final = 10.0
+LARGEST_FILE_BYTES: Final = 2**20
+WRITE_INTERVAL_S: Final = 10.0
 """So often it is written anew at least."""
-STALE_S: Final = 60.0
+STALE_AFTER_S: Final = 60.0
 """What is older proves nothing: its writer has gone."""
 MOST_LIMITED: Final = 1024
-MOST_TOLD: Final = 64
+MOST_EVENTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limited:
+class PodLimitState:
     """A pod that the driver holds on one of its GPUs."""
 
     uid: str
@@ -40,7 +40,7 @@ class Limited:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LimitEvent:
     """Something that happened to a pod's limit, for an Event on that pod."""
 
     number: int
@@ -56,8 +56,8 @@ class LimiterState:
     written_s: float
     started_s: float
     proof: Proof
-    limited: tuple[Limited, ...] = ()
-    told: tuple[Told, ...] = ()
+    limited: tuple[PodLimitState, ...] = ()
+    events: tuple[LimitEvent, ...] = ()
 
 
 def write_limiter_state(state: LimiterState) -> str:
@@ -80,7 +80,7 @@ def write_limiter_state(state: LimiterState) -> str:
             ],
             "told": [
                 {"number": one.number, "uid": one.uid, "why": one.why[:LONGEST_SENTENCE]}
-                for one in state.told[-MOST_TOLD:]
+                for one in state.events[-MOST_EVENTS:]
             ],
         }
     )
@@ -88,7 +88,7 @@ def write_limiter_state(state: LimiterState) -> str:
 
 def read_limiter_state(text: str) -> LimiterState | None:
     """Read the file's text; None where it is not as we write it. Never fails."""
-    if len(text) > LARGEST_FILE:
+    if len(text) > LARGEST_FILE_BYTES:
         return None
     try:
         raw = as_object(json.loads(text))
@@ -100,7 +100,7 @@ def read_limiter_state(text: str) -> LimiterState | None:
     if type(proof.get("holds")) is not bool:
         return None
     limited = [_limited(one) for one in as_objects(raw.get("limited"), MOST_LIMITED)]
-    told = [_event(one) for one in as_objects(raw.get("told"), MOST_TOLD)]
+    events = [_event(one) for one in as_objects(raw.get("told"), MOST_EVENTS)]
     return LimiterState(
         written_s=written,
         started_s=started,
@@ -110,22 +110,22 @@ def read_limiter_state(text: str) -> LimiterState | None:
             _text(proof, "why", LONGEST_SENTENCE),
         ),
         limited=tuple(one for one in limited if one),
-        told=tuple(one for one in told if one),
+        events=tuple(event for event in events if event),
     )
 
 
-def _limited(raw: Json) -> Limited | None:
+def _limited(raw: Json) -> PodLimitState | None:
     uid, gpu = _text(raw, "uid", LONGEST_UUID), _text(raw, "gpu", LONGEST_UUID)
     hard, used, late = raw.get("hard"), raw.get("used"), raw.get("late")
     if uid and gpu and type(hard) is type(used) is int and type(late) is bool:
-        return Limited(uid, gpu, hard, used, late)
+        return PodLimitState(uid, gpu, hard, used, late)
     return None
 
 
-def _event(raw: Json) -> Told | None:
+def _event(raw: Json) -> LimitEvent | None:
     number, uid, why = raw.get("number"), _text(raw, "uid", LONGEST_UUID), raw.get("why")
     if type(number) is int and uid and isinstance(why, str):
-        return Told(number, uid, why[:LONGEST_SENTENCE])
+        return LimitEvent(number, uid, why[:LONGEST_SENTENCE])
     return None
 
 

@@ -7,21 +7,21 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.page_commands import table_of
-from webhook.core.node import driver
-from webhook.core.node.driver import (
+from webhook.core.node import access
+from webhook.core.node.access import (
     CHANGED_AFTER_S,
     LOADED_AFTER_S,
     STUCK_AFTER_S,
-    Driver,
-    after_scan,
-    hangs,
+    DriverStatus,
+    explain_unready,
+    is_hanging,
     needs_new_container,
-    why_unready,
+    record_scan,
 )
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault
 
-START = Driver(scanned_s=0.0, answered_s=0.0)
+START = DriverStatus(scanned_s=0.0, answered_s=0.0)
 FINE = Scan(driver_version="570.86.15")
 
 
@@ -33,7 +33,7 @@ def after(*scans):
     """Return what is remembered after scans, each with its time."""
     found = START
     for now_s, scan in scans:
-        found = after_scan(found, scan, now_s)
+        found = record_scan(found, scan, now_s)
     return found
 
 
@@ -57,7 +57,7 @@ def rows():
     }
     for name, worked, loaded, longer, new in cells:
         assert (new == "yes") == (longer != "any")
-        after_s = getattr(driver, longer) if new == "yes" else float("inf")
+        after_s = getattr(access, longer) if new == "yes" else float("inf")
         for case in product(faults.get(name) or (Fault[name],), words[worked], words[loaded]):
             yield Row(*case, after_s, longer == "LOADED_AFTER_S")
 
@@ -96,7 +96,7 @@ def test_it_is_unready_while_the_driver_never_came_and_says_what_is_missing(faul
     scan = failing(fault, driver_loaded=loaded)
     found = after(*([(0.0, FINE)] if worked else []), (1.0, scan))
     waits = fault is Fault.LIBRARY_MISSING or (fault is Fault.DRIVER_DOWN and not worked)
-    why = why_unready(found)
+    why = explain_unready(found)
     assert why.startswith(f"{scan.failed}; the node's kernel has" if waits else "")
     assert bool(why) == waits
     assert ("no NVIDIA driver yet" in why) == (waits and not loaded)
@@ -108,7 +108,7 @@ def test_it_is_unready_while_the_driver_never_came_and_says_what_is_missing(faul
 
 
 def test_it_is_ready_once_the_driver_answers():
-    assert why_unready(START) == why_unready(after((0.0, MISSING), (1.0, FINE))) == ""
+    assert explain_unready(START) == explain_unready(after((0.0, MISSING), (1.0, FINE))) == ""
 
 
 def test_an_answer_in_between_begins_the_patience_again():
@@ -120,7 +120,7 @@ def test_an_answer_in_between_begins_the_patience_again():
 
 def test_a_driver_that_answers_needs_nothing_however_long_ago():
     found = after((0.0, failing(Fault.DRIVER_CHANGED)), (1.0, FINE))
-    assert found == Driver(scanned_s=1.0, answered_s=1.0, worked=True)
+    assert found == DriverStatus(scanned_s=1.0, answered_s=1.0, worked=True)
     assert not needs_new_container(found, 1e9)
 
 
@@ -132,10 +132,10 @@ def test_a_driver_without_any_scan_needs_no_container():
 def test_a_scan_that_does_not_come_hangs_and_one_that_fails_does_not(scan):
     found = after((1000.0, scan))
     due_s = 1000.0 + 30.0 + STUCK_AFTER_S
-    assert not hangs(found, due_s, 30.0)
-    assert hangs(found, due_s + 0.1, 30.0)
-    assert not hangs(after((1000.0, scan), (due_s, scan)), due_s + 0.1, 30.0)
+    assert not is_hanging(found, due_s, 30.0)
+    assert is_hanging(found, due_s + 0.1, 30.0)
+    assert not is_hanging(after((1000.0, scan), (due_s, scan)), due_s + 0.1, 30.0)
 
 
 def test_a_driver_that_hangs_from_the_start_is_detected_too():
-    assert hangs(START, STUCK_AFTER_S + 30.1, 30.0)
+    assert is_hanging(START, STUCK_AFTER_S + 30.1, 30.0)

@@ -1,0 +1,213 @@
+"""Fields of a Node that the agent writes: read, and encoded.
+
+The annotation `vramwarden.io/gpus` lists the node's GPUs. The annotation `vramwarden.io/sharing` is
+the verdict on the node, written as `Code: sentence`. Replicas, sentries and tools read both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Final, Self
+
+from webhook.core.bounds import LONGEST_STORED
+from webhook.core.formatting import MOST_GPU_BYTES, replace_unprintable
+from webhook.core.pod.fields import Json, as_object
+from webhook.core.pod.gpus import (
+    LONGEST_FAULT,
+    LONGEST_PRODUCT,
+    MOST_GPUS,
+    Gpu,
+    names_gpu,
+)
+from webhook.core.pod.quantity import MIB, amount_or
+from webhook.core.pod.whole import is_more_than_nothing
+from webhook.names import (
+    NODE_GPUS_ANNOTATION,
+    NODE_SHARING_ANNOTATION,
+    VRAM_RESOURCE,
+)
+
+
+def node_labels(node: Mapping[str, Any]) -> Json:
+    """Return the labels of a node."""
+    return as_object(as_object(node.get("metadata")).get("labels"))
+
+
+def node_annotations(node: Mapping[str, Any]) -> Json:
+    """Return the annotations of a node."""
+    return as_object(as_object(node.get("metadata")).get("annotations"))
+
+
+def read_vram_bytes(node: Mapping[str, Any]) -> int:
+    """Return the capacity that a node shows, in bytes; 0 for none that could be counted."""
+    return int(read_vram_amount(node.get("status") or {}, "capacity") or 0)
+
+
+def read_vram_amount(status: Mapping[str, Any], part: str) -> Fraction | None:
+    """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
+    return amount_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
+
+
+def is_advertised(node: Mapping[str, Any]) -> bool:
+    """Return True if a node shows GPUs of ours, so that an agent that starts keeps sharing them.
+
+    The list of GPUs or the capacity decides. Labels do not count: autoscalers set them beforehand.
+    """
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return bool(read_gpus(node)[0]) or is_more_than_nothing(capacity.get(VRAM_RESOURCE, 0))
+
+
+class SharingCode(StrEnum):
+    """Whether a node is shared, or why not.
+
+    From these `make generate` writes the table of codes. The sentence behind a code gives the cause
+    and the remedy for that node.
+    """
+
+    means: str
+
+    def __new__(cls, value: str, means: str) -> Self:
+        """Make a member whose value is the first text."""
+        code = str.__new__(cls, value)
+        code._value_ = value
+        code.means = means
+        return code
+
+    SHARED = ("Shared", "every GPU of the node that has memory to share is shared")
+    SOME_UNFIT = (
+        "SomeGPUsUnfit",
+        "the node is shared, except for GPUs without memory of their own",
+    )
+    NONE_FIT = ("NoUsableGPU", "the node has no GPU that could be shared")
+    NOT_SHARED = (
+        "NotShared",
+        "another allocator gives the GPUs away, or the label `share` is not `true`",
+    )
+    IN_USE = (
+        "InUse",
+        "the node is shared once no pod has a whole GPU and at most 256Mi are in use on each",
+    )
+    SETTLING = (
+        "Settling",
+        "the agent still waits for the driver, a replica, or signs of another allocator",
+    )
+    DRAINING = (
+        "Draining",
+        "another allocator came, or `share` changed: pods keep their VRAM, and no other gets any",
+    )
+
+
+_CODES: Final = {code.value: code for code in SharingCode}
+_OPEN: Final = frozenset({SharingCode.SHARED, SharingCode.SOME_UNFIT})
+
+
+@dataclass(frozen=True, slots=True)
+class SharingVerdict:
+    """Whether a node is shared, and why not."""
+
+    code: SharingCode
+    sentence: str
+    """Cause and remedy; at most 256 printable characters are written and read."""
+
+    def __str__(self) -> str:
+        """Return the value of the annotation."""
+        return f"{self.code}: {replace_unprintable(self.sentence, LONGEST_STORED)}"
+
+
+def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
+    """Return the verdict that a node carries; None if there is none, or no agent wrote it so."""
+    code, colon, sentence = str(_written(node) or "").partition(": ")
+    if code not in _CODES or not colon:
+        return None
+    return SharingVerdict(_CODES[code], replace_unprintable(sentence, LONGEST_STORED))
+
+
+def explain_closed(node: Mapping[str, Any]) -> str:
+    """Return the reason why no further pod may get a GPU of a node; empty if one may.
+
+    | the annotation | closed |
+    | --- | --- |
+    | absent | no |
+    | Shared or SomeGPUsUnfit | no |
+    | any other code | yes, by its sentence |
+    | anything else | yes |
+
+    An agent writes the annotation before it advertises a GPU, and again after it was removed.
+    """
+    verdict = read_verdict(node)
+    if verdict is None:
+        is_absent = _written(node) is None
+        return "" if is_absent else f"its annotation {NODE_SHARING_ANNOTATION} cannot be read"
+    return "" if verdict.code in _OPEN else verdict.sentence or str(verdict.code)
+
+
+def _written(node: Mapping[str, Any]) -> object:
+    return as_object(as_object(node.get("metadata")).get("annotations")).get(
+        NODE_SHARING_ANNOTATION
+    )
+
+
+def write_gpus(gpus: Iterable[Gpu]) -> str:
+    """Return the value of the annotation `vramwarden.io/gpus`."""
+    return json.dumps([_encode_gpu(gpu) for gpu in gpus], separators=(",", ":"))
+
+
+def _encode_gpu(gpu: Gpu) -> Json:
+    total = {} if gpu.total_bytes is None else {"total": gpu.total_bytes}
+    named = {"product": gpu.product, "index": gpu.index}
+    health: Json = {} if gpu.healthy else {"healthy": False}
+    health |= {"fault": gpu.fault} if gpu.fault else {}
+    return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
+
+
+def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
+    """Return the GPUs that a node lists, and how many of its entries are none.
+
+    An agent's token can write anything there, and its UUIDs reach pods, lists and messages. So an
+    entry that is malformed, or beyond the first `MOST_GPUS`, is no GPU, and its texts are printable
+    and bounded. A list that cannot be read at all counts as one such entry.
+    """
+    written = node_annotations(node).get(NODE_GPUS_ANNOTATION)
+    if written is None:
+        return (), 0
+    try:
+        listed = json.loads(written)
+    except (ValueError, TypeError, RecursionError):
+        listed = None
+    entries = listed if isinstance(listed, list) else [None]
+    gpus = [gpu for gpu in map(_read_gpu, entries[:MOST_GPUS]) if gpu is not None]
+    unread = len(entries) - len(gpus)
+    gpus.sort(key=lambda gpu: (gpu.index, gpu.uuid))
+    return tuple({gpu.uuid: gpu for gpu in gpus}.values()), unread
+
+
+def _read_gpu(entry: Any) -> Gpu | None:
+    match entry:
+        case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
+            amount_bytes = memory // MIB * MIB
+            if names_gpu(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
+                healthy = entry.get("healthy") is not False
+                return Gpu(
+                    uuid=uuid,
+                    memory_bytes=amount_bytes,
+                    product=replace_unprintable(name, LONGEST_PRODUCT),
+                    index=index,
+                    total_bytes=_total(entry, amount_bytes),
+                    healthy=healthy,
+                    fault="" if healthy else _fault(entry.get("fault")),
+                )
+    return None
+
+
+def _fault(fault: object) -> str:
+    return replace_unprintable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
+
+
+def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
+    """Return a GPU's total memory, or None if it is missing or out of range."""
+    total = entry.get("total")
+    return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None
