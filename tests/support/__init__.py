@@ -1,4 +1,4 @@
-"""What tests of several rooms share, imported by its full path.
+"""Helpers for the tests of several packages, imported by their full path.
 
-A helper that one room needs lies beside that room's tests.
+A helper that only one package's tests need is in their folder.
 """

@@ -1,4 +1,4 @@
-"""An API server spoken to in plain JSON."""
+"""JSON client of an API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import urllib3
 
 
 class ApiError(Exception):
-    """An answer of the API server that is not a success; `status` is its Status object."""
+    """An error response of the API server; `status` is its Status object."""
 
     def __init__(self, status: dict[str, Any]) -> None:
         super().__init__(status.get("message"))
@@ -21,11 +21,11 @@ class ApiError(Exception):
 
 
 class Api:
-    """Speak plain JSON with the API server: nothing is lost in a model, warnings are kept."""
+    """Client that returns plain JSON, so no field is lost in a model, and that keeps warnings."""
 
     def __init__(self, url: str, pool: urllib3.PoolManager, headers=None) -> None:
         self.url = url
-        self.warnings: list[str] = []  # of the latest answer
+        self.warnings: list[str] = []  # of the latest response
         self._pool = pool
         self._headers = headers or {}
 
@@ -39,7 +39,7 @@ class Api:
     def request(
         self, method: str, path: str, body=None, *, content_type="application/json", **query: str
     ) -> dict[str, Any]:
-        """Send one request; return the answer's object or raise ApiError."""
+        """Send one request and return the object; raise ApiError."""
         headers = urllib3.HTTPHeaderDict(self._headers)
         headers["Content-Type"] = content_type
         url = f"{self.url}{path}?{urlencode(query)}"
@@ -60,7 +60,7 @@ class Api:
         return str(self.request("GET", "/version")["gitVersion"])
 
     def serves(self, what: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
-        """Say whether this API server has a kind, of admission or of `group`, or a part of pods."""
+        """Return True if the API server serves a kind of `group`, or a subresource of pods."""
         try:
             found = self.request("GET", "/api/v1" if "/" in what else f"/apis/{group}")["resources"]
         except ApiError as error:
@@ -80,11 +80,11 @@ class Api:
         return self.request("PATCH", path_of(manifest), manifest, content_type=kind, **query)
 
     def get(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the object that has the manifest's kind, namespace and name."""
+        """Read the object with the manifest's kind, namespace and name."""
         return self.request("GET", path_of(manifest))
 
     def delete(self, manifest: dict[str, Any], **query: str) -> None:
-        """Delete the object that has the manifest's kind, namespace and name, if it is there."""
+        """Delete the object with the manifest's kind, namespace and name, if it exists."""
         try:
             self.request("DELETE", path_of(manifest), **query)
         except ApiError as error:
@@ -103,7 +103,7 @@ def token_of(api: Api, namespace: str, account: str, **spec: Any) -> str:
 
 
 def account_kubeconfig(api: Api, admins: Path, namespace: str, account: str, written: Path) -> Path:
-    """Write a kubeconfig like an admin's, with the token of a ServiceAccount and its namespace."""
+    """Write a kubeconfig with the token and the namespace of a ServiceAccount."""
     token = token_of(api, namespace, account)
     config = json.loads(admins.read_text())
     config["users"][0]["user"] = {"token": token}
@@ -118,7 +118,7 @@ def _warning_text(line: str) -> str:
 
 
 def plural_of(kind: str) -> str:
-    """Return the name of a kind in paths."""
+    """Return the plural name of a kind, as in paths."""
     kind = kind.lower()
     return f"{kind[:-1]}ies" if kind[-1] == "y" else f"{kind}es" if kind[-1] == "s" else f"{kind}s"
 
@@ -131,5 +131,5 @@ def _collection(manifest) -> str:
 
 
 def path_of(manifest: dict[str, Any]) -> str:
-    """Return the path of the object that has the manifest's kind, namespace and name."""
+    """Return the path of the object with the manifest's kind, namespace and name."""
     return f"{_collection(manifest)}/{manifest['metadata']['name']}"

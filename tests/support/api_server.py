@@ -1,9 +1,9 @@
-"""An API server in memory: objects, versions, watches, pages, and faults as a script.
+"""An API server in memory: objects, versions, watches, pages, and scripted faults.
 
-It has two doors. `kube()` is the product's client with neither socket nor thread in between; a
-`with` block serves HTTP on loopback, for what runs as a process or reads byte by byte.
-`tests/cluster/test_in_memory_api_server.py` sends the same requests to it and to a real one. It
-knows no schemas, no defaults and no admission, and deletes at once.
+It has two entry points. `kube()` is the product's client, without a socket or a thread in between.
+A `with` block serves HTTP on loopback, for processes and for tests that read bytes.
+`tests/cluster/test_in_memory_api_server.py` sends the same requests to it and to a real API server.
+It has no schemas, defaults or admission, and deletes objects at once.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ KINDS = {
         *("ValidatingWebhookConfiguration", "GPUNode", "VRAMHistory"),
     )
 }
-"""Which kinds it serves, by their paths."""
+"""Kinds that it serves, by path."""
 HAVE_STATUS = {"pods", "nodes", "namespaces", "deployments", "daemonsets"}
-"""Kinds whose status is changed through `/status` alone."""
+"""Kinds whose status changes only through `/status`."""
 SELECTABLE = {
     "pods": {"spec.nodeName", "status.phase", "status.podIP", "spec.restartPolicy"},
     "nodes": {"spec.unschedulable"},
@@ -62,7 +62,7 @@ SELECTABLE = {
                "involvedObject.kind", "involvedObject.name", "involvedObject.namespace",
                "involvedObject.uid", "reason", "type"},
 }  # fmt: skip
-"""Fields by which objects may be chosen, beside their name and namespace."""
+"""Fields for field selectors, in addition to name and namespace."""
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REASONS = {
     400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
@@ -71,7 +71,7 @@ REASONS = {
 
 
 class Request(NamedTuple):
-    """What was asked."""
+    """A request that arrived."""
 
     method: str
     url: str
@@ -89,7 +89,7 @@ class Request(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a path leads to: a collection where `name` is empty."""
+    """Target of a path; a collection if `name` is empty."""
 
     root: str
     namespace: str
@@ -99,18 +99,18 @@ class Place(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """A kind that a definition adds, not one of Kubernetes."""
+        """True for kinds of our CustomResourceDefinitions."""
         return self.root.startswith("/apis/vramwarden.io/")
 
     @property
     def path(self) -> str:
-        """Return the object's own path."""
+        """Return the object's path."""
         of = f"/namespaces/{self.namespace}" if self.namespace else ""
         return f"{self.root}{of}/{self.kind}/{self.name}"
 
 
 class Denied(Exception):  # noqa: N818 - an answer, not an error
-    """An answer that is not a success."""
+    """An error response."""
 
     def __init__(self, code: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -122,7 +122,7 @@ class Denied(Exception):  # noqa: N818 - an answer, not an error
 
 
 class Change(NamedTuple):
-    """What happened to an object; `before` or `after` is None where it did not exist."""
+    """A change of an object; `before` or `after` is None if it did not exist."""
 
     version: int
     place: Place
@@ -131,22 +131,22 @@ class Change(NamedTuple):
 
 
 Step = Any
-"""A code (0 breaks the connection), (status, content, headers), or a function of the request that
-returns one of these, or None to go on, and may wait. Content that is an iterator arrives part by
-part."""
+"""A status code (0 breaks the connection), or (status, content, headers), or a function of the
+request that returns one of these, or None to process the request as usual, and that may wait.
+An iterator as content is sent part by part."""
 
 
 class ApiServer:
-    """Objects by path, as `/api/v1/nodes/n1`, and who may do what.
+    """Objects by path, such as `/api/v1/nodes/n1`, and permissions.
 
-        api = ApiServer()
-        api.put("/api/v1/nodes/n1", {"status": {"capacity": {}}})
-        api.fails("PATCH .*/nodes/", 500)  # the next one alone
-        api.denied.add(("list", "pods"))
-        api.kube().node("n1")
+            api = ApiServer()
+            api.put("/api/v1/nodes/n1", {"status": {"capacity": {}}})
+            api.fails("PATCH .*/nodes/", 500)  # the next request only
+            api.denied.add(("list", "pods"))
+            api.kube().node("n1")
 
-    `answers`, where there are any, replace all of that: what to do with each request in turn, the
-    last for all that follow: a `Step`, or through HTTP a function of the handler.
+    If `answers` are given, each request gets the next one in place of all that, and the last
+    answers the rest: a `Step` or, through HTTP, a function of the handler.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class ApiServer:
     ) -> None:
         self.objects: dict[str, Json] = {}
         self.texts: dict[str, str] = {}
-        """By path: logs, metrics."""
+        """Plain texts by path: logs, metrics."""
         self.asked: list[Request] = []
         self.denied: set[tuple[str, str]] = set()
-        """A verb and a kind."""
+        """Forbidden pairs of verb and kind."""
         self.unknown: set[str] = set()
-        """Kinds that nobody defined here."""
+        """Kinds without a definition in this cluster."""
         self.answers: list[Step] = []
         self.now_s: Callable[[], float] = time.time
         self.url = "http://in-memory"
@@ -170,16 +170,16 @@ class ApiServer:
         self._changed = threading.Condition(threading.RLock())
         self._over = True
 
-    # What tests do
+    # Methods for tests
 
     def put(self, path: str, found: Json) -> Json:
-        """Store an object, whatever was there; return it as it is stored."""
+        """Store an object at a path, replacing any other, and return it as stored."""
         place = _place(path)
         with self._changed:
             return self._store(place, self.objects.get(path), copy.deepcopy(found))
 
     def add(self, *manifests: Json) -> Self:
-        """Store objects where their kinds, namespaces and names say."""
+        """Store objects at the paths that follow from their kinds, namespaces and names."""
         for one in manifests:
             self.put(path_of(one), one)
         return self
@@ -190,30 +190,33 @@ class ApiServer:
             self._store(_place(path), self.objects[path], None)
 
     def forget_changes(self) -> None:
-        """Let every version up to now be too old to watch from."""
+        """Make all versions so far too old for a watch."""
         self._oldest, self._changes = self._version, []
 
     def fails(self, pattern: str, *steps: Step, forever: bool = False) -> None:
-        """Take a step with each of the next requests whose method and URL match, or with all."""
+        """Answer the next matching requests with these steps, or all with one step.
+
+        The pattern is matched against the method and the URL.
+        """
         self._faults.append((pattern, list(steps), forever))
 
     def loses_the_answer(self, request: Request) -> int:
-        """Do what is asked, then break the connection: a step, as `fails("PATCH", this)`."""
+        """Process a request and then break the connection; a step for `fails("PATCH", this)`."""
         with self._changed:
             self._do(request)
         return 0
 
     def recovers(self) -> None:
-        """Forget the faults that did not happen yet."""
+        """Remove the scripted faults that have not occurred."""
         self._faults = []
 
     def sent(self, *methods: str) -> list[tuple[str, str, Any]]:
-        """Return method, path and body of what was asked by these methods, or of each write."""
+        """Return method, path and body of the requests with these methods (default: writes)."""
         wanted = methods or tuple(VERBS)
         return [(one.method, one.path, one.body) for one in self.asked if one.method in wanted]
 
     def kube(self, *, tries: int = 1, now_s: Callable[[], float] | None = None) -> Kube:
-        """Return the client; its watches end once they have said what there is to say."""
+        """Return the product's client; its watches end after the stored events."""
         found = Kube(
             SimpleNamespace(
                 configuration=SimpleNamespace(host=self.url, auth_settings=dict),
@@ -241,21 +244,21 @@ class ApiServer:
         self.stop()
 
     def stop(self) -> None:
-        """End the server: watches end, and who asks finds nobody."""
+        """Stop the server: watches end, and connections are refused."""
         with self._changed:
-            self._over = True  # who watches must not outlive it
+            self._over = True  # ends watches that are open
             self._changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
 
-    # What a server does
+    # Implementation of the server
 
     def answer(
         self, request: Request, handler: BaseHTTPRequestHandler | None = None
     ) -> tuple[int, dict[str, str], bytes | Iterator[bytes]] | None:
-        """Return status, headers and content; raises ConnectionError to break the connection.
+        """Return status, headers and content; raise ConnectionError to break the connection.
 
-        None where one of `answers` wrote to the handler itself.
+        Return None if one of `answers` wrote to the handler.
         """
         date = {"Date": formatdate(self.now_s(), usegmt=True)}
         write = None
@@ -265,7 +268,7 @@ class ApiServer:
                 step = self._step(request)
             write = step if self.answers and handler and callable(step) else None
             if callable(step) and not write:
-                step = step(request)  # which may wait, while others are answered
+                step = step(request)  # may wait while other requests are answered
             if isinstance(step, int):
                 raise Denied(step, f"the script says {step}") if step else ConnectionError
             with self._changed:
@@ -429,7 +432,7 @@ class ApiServer:
         return self._store(place, None, made)
 
     def _update(self, place: Place, found: Json, new: Json) -> Json:
-        """Store what a request made of an object, as far as its path may change it."""
+        """Store the part of an object that a request to its path may change."""
         if place.part == "status":
             new = {**found, "metadata": new["metadata"], "status": new.get("status")}
         elif place.kind in HAVE_STATUS:
@@ -441,7 +444,7 @@ class ApiServer:
         return found if new == found else self._store(place, found, new)
 
     def _store(self, place: Place, before: Json | None, after: Json | None) -> Json:
-        """Note a change under a fresh version, and wake who watches."""
+        """Record a change under a new version, and wake the watches."""
         self._version += 1
         if after is None:
             gone = copy.deepcopy(self.objects.pop(place.path))
@@ -501,7 +504,7 @@ def _check_preconditions(place: Place, found: Json, wanted: Json) -> None:
 
 
 def _changed(place: Place, found: Json, request: Request) -> Json:
-    """Return what a request makes of an object; raises Denied where it read another version."""
+    """Return the object after a request; raise Denied if its resourceVersion is outdated."""
     if request.method == "PUT":
         new = copy.deepcopy(request.body)
         if place.is_ours and not new["metadata"].get("resourceVersion"):
@@ -567,7 +570,7 @@ def _event(kind: str, found: Json) -> bytes:
 
 
 def _seen(change: Change, place: Place, query: dict[str, str]) -> bytes | None:
-    """Return what who watches with selectors is told of a change."""
+    """Return the event that a watch with these selectors gets for a change, or None."""
     was = change.before is not None and _selected(place, change.before, query)
     now = change.after is not None and _selected(place, change.after, query)
     if now:
@@ -580,7 +583,7 @@ def _seen(change: Change, place: Place, query: dict[str, str]) -> bytes | None:
 
 
 class _Pool:
-    """The client's connections, which lead straight to the server."""
+    """Connection pool of the client that calls the server directly."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
@@ -599,11 +602,11 @@ class _Pool:
         )
 
     def clear(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
 
 class _Parts(urllib3.HTTPResponse):
-    """An answer of which each part is read as soon as it arrives, as one in chunks is."""
+    """A response whose parts are read as they arrive, like a chunked one."""
 
     def __init__(self, parts: Iterator[bytes], headers: dict[str, str], status: int) -> None:
         super().__init__(headers=headers, status=status, preload_content=False)
@@ -623,7 +626,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(length)) if length else None
             headers = {name: ", ".join(self.headers.get_all(name) or ()) for name in self.headers}
             request = Request(self.command, self.path, headers, body)
-            if api._over or self.server is not api._server:  # it went away meanwhile
+            if api._over or self.server is not api._server:  # the server stopped or was replaced
                 self.close_connection = True
                 return
             try:
@@ -640,7 +643,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             for name, value in (size | headers).items():
                 self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(OSError):  # who watched has gone
+            with contextlib.suppress(OSError):  # the client is gone
                 for part in content if parts else ():
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self.wfile.write(b"0\r\n\r\n" if parts else content)
@@ -656,9 +659,9 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
 def write_kubeconfig(
     path: Path, url: str, *, namespace: str = "", cluster: Json | None = None, **user: Any
 ) -> Path:
-    """Write a kubeconfig that leads to an API server, with a token if nothing else is given.
+    """Write a kubeconfig for an API server, with a token unless `user` is given.
 
-    `cluster` are further fields of the cluster, as `certificate-authority`.
+    `cluster` has further fields of the cluster, such as `certificate-authority`.
     """
     context = {"cluster": "c", "user": "u", "namespace": namespace}
     content = {

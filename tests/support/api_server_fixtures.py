@@ -1,4 +1,4 @@
-"""An API server of our own, and the client that speaks to it."""
+"""Fixtures: an API server in memory, and its client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a function costs, on whatever machine: calls, where seconds would differ."""
+"""Cost of a function in calls, which do not depend on the machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The tests of `make test-changed`: those of the rooms of what changed since the branch left main.
+"""Tests of `make test-changed`: those of the code that changed since the branch left main.
 
-Tests mirror the rooms: `webhook/core/node/state.py` has its own in `tests/core/node`, and whatever
-test imports it is one of its tests, too.
+Tests mirror the code: `webhook/core/node/state.py` is tested in `tests/core/node`. Tests that
+import a changed module run too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROOMS = {
     "policies": ("core/policy", "adapters/policy", "contracts"),
 }
 OTHERS = ("contracts",)
-"""The rooms of what is neither a module of the product nor a test, by its top folder."""
+"""Folders of tests for all other files."""
 NEED_A_NODE = {"e2e", "gpu"}
 EVERYTHING = {"pyproject.toml", "tests/conftest.py"}
 
 
 def changed() -> list[str]:
-    """Return what differs from where this branch left main, and what git does not know yet."""
+    """Return the paths that changed since this branch left main, with untracked ones."""
     base = _git("merge-base", "HEAD", "main")[0]
     return _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
 
 
 def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return folders and files of tests, relative to the root, none within another."""
+    """Return folders and files of tests, relative to the root, without overlaps."""
     found: set[Path] = set()
     texts = {
         path: path.read_text()
@@ -63,7 +63,7 @@ def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
 
 
 def _imports(module: str) -> re.Pattern[str]:
-    """Find `import a.b.c`, `from a.b.c import`, and `from a.b import c`, also over lines."""
+    """Return a pattern for `import a.b.c`, `from a.b.c import` and `from a.b import c`."""
     parent, _, last = map(re.escape, module.rpartition("."))
     whole = rf"^\s*(?:import|from) {re.escape(module)}\b"
     return re.compile(rf"{whole}|^\s*from {parent} import (?:\([^)]*|.*)\b{last}\b", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Render, install and take away the chart with the real Helm."""
+"""The chart, rendered, installed and uninstalled with Helm."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ NAMES: Json = {
     "image": {"repository": "vramwarden/vramwarden"},
     "enforcer": {"repository": "vramwarden/enforcer"},
 }
-"""The images, without whose names the chart does not render."""
+"""Image names, without which the chart does not render."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Helm takes 0.2 s for the chart, and the one in Python 0.5 s more."""
+"""The C loader: Helm renders in 0.2 s, and the Python loader takes 0.5 s more."""
 MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 
 
 def available() -> bool:
-    """Tell whether there is a Helm."""
+    """Return True if Helm is installed."""
     return shutil.which("helm") is not None
 
 
 def rendered(values: Json | None = None) -> list[Json]:
-    """Return what `kubectl apply` stores of the chart; skips the test if there is no Helm."""
+    """Return the objects of the rendered chart; skip the test without Helm."""
     if not available():
         pytest.skip(MISSING)
     with TemporaryDirectory() as folder:
@@ -44,11 +44,11 @@ def rendered(values: Json | None = None) -> list[Json]:
 
 
 class HelmError(Exception):
-    """What Helm wrote when it failed."""
+    """Output of Helm when it failed."""
 
 
 class Helm:
-    """Run Helm with nothing but what is given here: no repositories, no settings of a user."""
+    """Helm without repositories and without a user's settings."""
 
     def __init__(
         self, folder: Path, kubeconfig: Path | None = None, version: str = KUBE_VERSION
@@ -62,7 +62,7 @@ class Helm:
         self._version = version
 
     def run(self, *arguments: str) -> str:
-        """Run a command and return what it wrote to standard output; raises HelmError."""
+        """Run a command and return its standard output; raise HelmError."""
         command = ["helm", *arguments]
         done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -70,7 +70,7 @@ class Helm:
         return done.stdout
 
     def text(self, values: Json | None = None, *options: str) -> str:
-        """Render the chart, for the version of Kubernetes given last."""
+        """Render the chart for one version of Kubernetes, by default the last that was given."""
         return self.run(
             "template",
             "vramwarden",
@@ -88,7 +88,7 @@ class Helm:
         return [one for one in yaml.load_all(self.text(values, *options), LOADER) if one]
 
     def values(self, values: Json | None) -> tuple[str, ...]:
-        """Return the options that give values; images have names where these say nothing."""
+        """Return the options for values; images get names unless the values set them."""
         given = {**NAMES, **(values or {})}
         for key, names in NAMES.items():
             given[key] = {**names, **given[key]}
@@ -98,31 +98,31 @@ class Helm:
 
 
 class Release:
-    """One release of the chart."""
+    """A release of the chart."""
 
     def __init__(self, helm: Helm) -> None:
         self.helm = helm
 
     def install(self, values: Json | None = None) -> str:
-        """Install it, or upgrade it to just these values; no kubelet is here to end a Job."""
+        """Install the release, or upgrade it to exactly these values, without waiting for Jobs."""
         return self.helm.run(*self.installing(values), "--no-hooks")
 
     def installing(self, values: Json | None = None) -> tuple[str, ...]:
-        """Return the command that installs it, or upgrades it to just these values."""
-        # Without --reset-values a release keeps its old values where no new ones are given.
+        """Return the command that installs the release, or upgrades it to exactly these values."""
+        # Without --reset-values a release keeps old values that are not set again.
         options = ("--namespace", NAMESPACE, "--create-namespace", "--reset-values")
         given = self.helm.values(values)
         return ("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
 
     def uninstall(self, *options: str) -> str:
-        """Take it away."""
+        """Uninstall the release."""
         return self.helm.run("uninstall", "vramwarden", "--namespace", NAMESPACE, *options)
 
 
 def a_namespace(name: str, labels: Json | None = None) -> Json:
-    """Return a namespace that Helm takes for one of the release's.
+    """Return a namespace that Helm treats as part of the release.
 
-    Nothing here deletes namespaces, so whichever test comes first makes those of the next.
+    Nothing deletes namespaces here, so the first test creates those of the next ones too.
     """
     of = {"meta.helm.sh/release-name": "vramwarden", "meta.helm.sh/release-namespace": NAMESPACE}
     marks = {"app.kubernetes.io/managed-by": "Helm", **(labels or {})}
@@ -142,12 +142,12 @@ def one(objects: list[Json], kind: str, name: str = "") -> Json:
 
 
 def hooks(thing: Json) -> str:
-    """Return when Helm makes an object of its own, apart from the release."""
+    """Return the Helm hook of an object; empty if it is part of the release."""
     return str((thing["metadata"].get("annotations") or {}).get("helm.sh/hook", ""))
 
 
 def webhook(objects: list[Json], kind: str) -> Json:
-    """Return our webhook for pods in a configuration of a kind."""
+    """Return our webhook for pods in the configuration of a kind."""
     return dict(one(objects, kind)["webhooks"][0])
 
 
@@ -157,7 +157,7 @@ def binding_webhook(objects: list[Json]) -> Json:
 
 
 def pod_templates(objects: list[Json]) -> list[Json]:
-    """Return all pods that come of objects, each as a Pod."""
+    """Return all pods that the objects' templates create."""
     found = []
     for thing in objects:
         if thing["kind"] in {"Deployment", "DaemonSet", "Job"}:

@@ -1,4 +1,4 @@
-"""Start the programs of a cluster, so that they end with the tests."""
+"""Programs of a cluster, started so that they end with the tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # where envtest searches, too
-# Asks the kernel to kill this process with its parent, then becomes the program. A `preexec_fn`
+DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # the default of envtest
+# Ask the kernel to kill this process when its parent ends, then become the program. A `preexec_fn`
 # would run between fork and exec with threads around, about which Python 3.12 and later warn.
 DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -27,13 +27,13 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def find_binary(name: str) -> str | None:
-    """Search a program as envtest does, then on PATH."""
+    """Find a program as envtest does, then on PATH; return None if it is missing."""
     assets = os.environ.get("KUBEBUILDER_ASSETS") or DEFAULT_ASSETS
     return shutil.which(name, path=assets) or shutil.which(name)
 
 
 def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 60) -> Any:
-    """Poll until the check returns something true, and return that."""
+    """Poll until the check returns a true value, and return it; name `what` in a failure."""
     deadline = time.monotonic() + timeout
     while not (result := check()):
         if time.monotonic() > deadline:
@@ -45,7 +45,7 @@ def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 60) -> A
 def start(
     log: Path, name: str, *arguments: str, through: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a program that ends with this process; `through` is a command that starts it."""
+    """Start a program that ends with this process; `through` is a command that runs it."""
     program = find_binary(name)
     first = find_binary(through[0]) if through else program
     if program is None or first is None:
@@ -63,7 +63,7 @@ def start(
 
 
 def free_port() -> int:
-    """Choose a free port, not one of those that Linux gives to outgoing connections."""
+    """Return a free port outside the range of outgoing connections."""
     for port in secrets.SystemRandom().sample(range(20000, 32000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -71,9 +71,9 @@ def free_port() -> int:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group: politely, then by force."""
+    """End a process and its group by SIGTERM, then by SIGKILL."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)  # it leads a session of its own
+            os.killpg(process.pid, number)  # the process leads a session
             process.wait(patience)
             return

@@ -1,13 +1,13 @@
-"""A cluster in few words: as an API server stores it, and as those who judge it read it.
+"""Small clusters, as stored in an API server and as read by the tools.
 
     cluster = a_cluster(
         [a_node("n1", a_gpu(79, held("llama", 16, 6.1))), a_node("cpu")],
         [a_pod("llama", "16Gi", node="n1", gpus="GPU-n1-0", owner="Deployment/llama")],
     )
-    join(cluster.figures, cluster.listed_pods, NOW_S)  # what judges is given values
-    run("top", cluster.stored_in(api_server))  # a command reads what is stored
+    build_report(cluster.figures, cluster.listed_pods, NOW_S)  # values for pure functions
+    run("top", cluster.stored_in(api_server))  # an API server for a command
 
-All of it is seen at one time, `NOW_S`. Amounts are GiB; a pod's UID is its name.
+All observations are of one time, `NOW_S`. Amounts are in GiB. A pod's UID is its name.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ Json = dict[str, Any]
 GIB = 2**30
 NOW_S = 1_800_000_000.0
 RULE = manifests.a_rule(name="team")
-"""By which a pod is admitted where nothing else is said."""
+"""Rule that admitted a pod, by default."""
 PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
 def gib(amount: float) -> int:
-    """Return an amount in bytes, in whole MiB as a node's object says it."""
+    """Return an amount in bytes, rounded to MiB as in a node's object."""
     return round(amount * 1024) * 2**20
 
 
 def ago(seconds: float) -> str:
-    """Return a time before now as Kubernetes writes it."""
+    """Return the time this many seconds before `NOW_S`, as Kubernetes writes it."""
     return write_time(NOW_S - seconds)
 
 
@@ -68,7 +68,7 @@ def held(
     stops: int | None = 0,
     **more: Any,
 ) -> PodFigures:
-    """Return what a sentry reports of a pod on one GPU; None for what was not measured."""
+    """Return a sentry's figures of a pod on one GPU; None for what was not measured."""
     return PodFigures(
         uid=uid,
         cap_bytes=gib(cap),
@@ -86,9 +86,9 @@ def a_gpu(
     unmanaged: Json | None = None,
     **more: Any,
 ) -> GpuFigures:
-    """Return a GPU and who holds what of it; its node numbers it, and names it if nobody does.
+    """Return a GPU with its pods; a node gives it an index, and a UUID unless it has one.
 
-    `used` is what its holders use, where nothing else is said; None for what was not measured.
+    `used` is the sum of its pods by default, or None if not measured.
     """
     strangers = {uid: gib(amount) for uid, amount in (unmanaged or {}).items()}
     promised = sum(one.cap_bytes for one in holders)
@@ -111,14 +111,14 @@ def a_gpu(
 
 @dataclass(frozen=True)
 class SceneNode:
-    """A node as it is stored, and what its sentry reports, if there is one."""
+    """A node as stored, and the figures of its sentry, if it has one."""
 
     stored: Json
     figures: NodeFigures | None
 
     @property
     def read(self) -> ClusterNode:
-        """As who may read nodes sees it."""
+        """Return the node as read with the right to read nodes."""
         return ClusterNode(self.stored)
 
 
@@ -138,12 +138,12 @@ def a_node(
     said: float | None = None,
     **spec: Any,
 ) -> SceneNode:
-    """Return a node; one with GPUs is as its agent leaves it, and as its sentry saw it `age_s` ago.
+    """Return a node; its agent and, `age_s` ago, its sentry have updated it if it has GPUs.
 
-    One of which an amount is `said` (`agent.vram`) is as its agent leaves it, too.
+    A node with a configured amount (`said`, the value `agent.vram`) is updated by its agent, too.
 
-    `labels`, `annotations` and `amounts` (its capacity, all of it allocatable) come on top; what is
-    None in them is taken away. Further keywords are fields of its spec.
+    `labels`, `annotations` and `amounts` (capacity, all of it allocatable) are added last; None
+    removes a key. Further keywords are fields of the spec.
     """
     node: Json = {
         "apiVersion": "v1",
@@ -194,7 +194,7 @@ def a_node(
 
 
 def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
-    """Return the verdict of its agent on a node with GPUs, of which some pods have VRAM."""
+    """Return the agent's verdict on a node with GPUs on which some pods have VRAM."""
     if held or not_shared:
         code = SharingCode.DRAINING if held else SharingCode.NOT_SHARED
         return SharingVerdict(code, held or not_shared)
@@ -203,8 +203,8 @@ def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
 
 
 def _inventory(node: NodeFigures, device_names: str) -> Inventory:
-    """Return what its agent knows of a node's GPUs."""
-    # The agent knows each GPU, also one whose free memory its sentry does not know.
+    """Return the agent's inventory of a node's GPUs."""
+    # The agent knows each GPU, even one whose free memory its sentry does not know.
     every = replace(node, gpus=tuple(replace(one, free_bytes=0) for one in node.gpus))
     return Inventory(
         known=tuple(map(TrackedGpu, placeable(every)[0])),
@@ -234,9 +234,9 @@ def a_pod(
 ) -> Json:
     """Return a pod as admission, the scheduler and the kubelet leave it.
 
-    It was admitted by `rule`, where it asks for VRAM; None for one that admission never saw. `gpus`
-    are UUIDs with commas, `status` is that or a word as `kubectl get pods` says it, `owner` a
-    workload as `Deployment/llama`. `metadata` and `annotations` come on top, after admission.
+    `rule` admitted it if it requests VRAM; None for a pod that bypassed admission. `gpus` are UUIDs
+    with commas, `status` a status or a word of `kubectl get pods`, `owner` a workload such as
+    `Deployment/llama`. `metadata` and `annotations` are added after admission.
     """
     asked = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
     pod = manifests.a_pod(memory, annotations=asked, **spec)
@@ -264,7 +264,7 @@ def a_pod(
 
 
 def _owned(workload: str) -> Json:
-    """Return the metadata of a pod that a workload's controller makes."""
+    """Return the metadata of a pod that a workload's controller creates."""
     kind, _, name = workload.partition("/")
     if not kind:
         return {}
@@ -276,7 +276,7 @@ def _owned(workload: str) -> Json:
 
 
 def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPod:
-    """Return a pod as a list's row tells it, with any facts: for laws and hostile names."""
+    """Return a pod as in a table's row, with any facts: for property tests and hostile names."""
     told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
     told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
     told |= {"owner_uid": ""}
@@ -286,7 +286,7 @@ def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPo
 
 @dataclass(frozen=True)
 class SceneCluster:
-    """Nodes, pods, and what else is stored."""
+    """Nodes, pods and other stored objects."""
 
     nodes: tuple[SceneNode, ...]
     pods: tuple[Json, ...]
@@ -294,26 +294,26 @@ class SceneCluster:
 
     @property
     def figures(self) -> tuple[NodeFigures, ...]:
-        """What the sentries report."""
+        """Return the figures of all sentries."""
         return tuple(one.figures for one in self.nodes if one.figures)
 
     @property
     def read_nodes(self) -> dict[str, ClusterNode]:
-        """All nodes by name, for who may read them."""
+        """Return all nodes by name, as read with the right to read nodes."""
         return {one.read.name: one.read for one in self.nodes}
 
     @property
     def read_pods(self) -> list[ClusterPod]:
-        """All pods, whole."""
+        """Return all pods as whole objects."""
         return [ClusterPod(one) for one in self.pods]
 
     @cached_property
     def listed_pods(self) -> list[ClusterPod]:
-        """Those with VRAM of ours that have not ended, as a list's rows tell them."""
+        """Return the pods with VRAM that have not ended, as rows of a table."""
         return read_pods(self.stored_in(ApiServer()).kube(), "")
 
     def stored_in(self, api: ApiServer) -> ApiServer:
-        """Let an API server have all of it, and the same time."""
+        """Store the cluster in an API server, which gets the same time."""
         api.now_s = lambda: NOW_S
         figures = [write_gpu_node(one) for one in self.figures]
         stored = [one.stored for one in self.nodes]
@@ -323,12 +323,12 @@ class SceneCluster:
 def a_cluster(
     nodes: list[SceneNode] | None = None, pods: list[Json] | None = None, *others: Json
 ) -> SceneCluster:
-    """Return a cluster of nodes, pods, and other objects as they are stored."""
+    """Return a cluster of nodes, pods, and other objects as stored."""
     return SceneCluster(tuple(nodes or ()), tuple(pods or ()), others)
 
 
 def held_nodes() -> list[SceneNode]:
-    """Return two nodes, of which the driver holds the caps of one, and pods that do nothing."""
+    """Return two nodes with idle pods; the driver enforces the caps on one of them."""
     late = {"held_by": "driver, late", "idle_since_s": NOW_S - 21_600}
     train = held("train", 40, 40, 40, held_by="driver", idle_since_s=NOW_S - 60)
     other = replace(train, held_by="sidecar", idle_since_s=NOW_S - 30)
@@ -345,14 +345,14 @@ def held_nodes() -> list[SceneNode]:
 
 
 def held_pods() -> list[Json]:
-    """Return the pods of these nodes."""
+    """Return the pods of `held_nodes`."""
     both = a_pod("train", "40Gi", node="n1", gpus="GPU-n1-0,GPU-n1-1", count=2)
     nodes = {"llama": "n1", "embed": "n1", "asleep": "n2"}
     return [both, *(a_pod(name, "8Gi", node=node) for name, node in nodes.items())]
 
 
 def team_nodes() -> list[SceneNode]:
-    """Return three nodes: on n2 somebody holds what nobody promised, and n3 reports no more."""
+    """Return three nodes: n2 has unmanaged memory, and n3 has stopped reporting."""
     a10 = {"product": "NVIDIA-A10"}
     train = held("train-0", 40, 25, 38.2)
     return [
@@ -376,7 +376,7 @@ def team_nodes() -> list[SceneNode]:
 
 
 def team_pods() -> list[Json]:
-    """Return the pods of team-a, one of which waits."""
+    """Return the pods of team-a, one of which is pending."""
     since: Json = {"age_s": 11_520}
     n1, both = {"node": "n1", **since}, "GPU-n1-0,GPU-n1-1"
     return [
@@ -389,7 +389,7 @@ def team_pods() -> list[Json]:
 
 
 def many_nodes(number: int, gpus: int = 8, pods: int = 4) -> list[SceneNode]:
-    """Return a large cluster, of which no two names or amounts are alike."""
+    """Return a large cluster in which all names and amounts differ."""
     drawn = random.Random(number)  # noqa: S311 - the same ones in each run
 
     def a_uid() -> str:

@@ -1,6 +1,6 @@
-"""Where each command of each page is run, and which are not: what `test_commands_run.py` holds.
+"""The test that runs each command of the pages, and the commands that no test runs.
 
-A pattern is matched against `PAGE: COMMAND`, from its beginning.
+Patterns are matched against the beginning of `PAGE: COMMAND`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ RUN = {
     "tests/release/test_offline.py": [r"deploy/offline\.md: (sha256sum|skopeo|helm|pip install)"],
     "tests/scheduling/test_scheduler_profiles.py": [r"deploy/scheduler/README\.md: sed"],
 }
-"""By file, which takes them from the pages. `.ci/run` has them as they stand there."""
+"""Patterns by the file that takes the commands from the pages; `.ci/run` contains them
+literally."""
 
 MADE = {
     "make bench$": ("tests/bench/test_run.py", "tests.bench"),
@@ -70,7 +71,7 @@ MADE = {
     "make test-changed$": ("tests/contracts/test_lanes.py", "tests.support.changed_tests"),
     "make test-fast$": ("tests/core/test_fast_lane.py", "tests.support.fast_lane"),
 }
-"""Targets, each with the file that runs its recipe, and words that stand in both."""
+"""Make targets, each with the file that runs its recipe and words that both contain."""
 
 NOT_RUN = {
     r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
@@ -84,15 +85,15 @@ NOT_RUN = {
     r"tests/e2e/README\.md: apt-get": "a Debian to change",
     r"tests/gpu/README\.md: ": "a GPU",
 }
-"""What no test of ours can run, and what it would need."""
+"""Commands that our tests cannot run, and what they would need."""
 
 
 def commands_of(file: Path | str) -> list[tuple[str, str]]:
-    """Return what a file, named by its `__file__`, is to run: pages' names and commands."""
+    """Return pairs of page and command that a file, given by its `__file__`, runs."""
     place = str(Path(file).relative_to(ROOT))
     return [one for one in every_command() if any(re.match(p, ": ".join(one)) for p in RUN[place])]
 
 
 def every_command() -> list[tuple[str, str]]:
-    """Return all commands of all pages, each with its page's name."""
+    """Return pairs of page and command for all pages."""
     return [(str(page.relative_to(ROOT)), one) for page in PAGES for one in all_commands(page)]

@@ -1,4 +1,4 @@
-"""A control plane for the folders that need one, and one line for all that a folder must skip."""
+"""Fixtures: a control plane, and one skip line for each folder without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.paths import TESTS
 
 SHARED = {"agent", "chart"}
-"""Folders that leave a cluster as it was, so that one serves them; others start their own."""
+"""Folders whose tests leave a cluster unchanged, so they share one; others start their own."""
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
         if "control_plane" in item.fixturenames:
             folder = item.path.relative_to(TESTS).parts[0]
             item.add_marker("cluster")
-            # One worker runs them all, so one is started.
+            # One worker runs all tests of a group, so one control plane is started.
             item.add_marker(pytest.mark.xdist_group("shared" if folder in SHARED else folder))
 
 
@@ -36,7 +36,11 @@ def pytest_runtest_makereport(item):
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        report.longrepr = (str(item.path.parent), None, reason)  # the same place: one line with -rs
+        report.longrepr = (
+            str(item.path.parent),
+            None,
+            reason,
+        )  # one place, so that -rs prints one line
     return report
 
 
@@ -48,7 +52,7 @@ def can_start_control_planes():
 
 @pytest.fixture(scope="session")
 def control_plane(can_start_control_planes, tmp_path_factory):
-    """Run an API server that dials a Service's pods itself, and records who deletes what."""
+    """Return an API server that connects to pods behind a Service and records deletions."""
     folder = tmp_path_factory.mktemp("audit")
     (folder / "policy.yaml").write_text(AUDIT_POLICY)
     arguments = (

@@ -1,4 +1,4 @@
-"""A real Kubernetes API server on loopback: etcd, kube-apiserver and, if asked, the controllers."""
+"""A real control plane on loopback: etcd, kube-apiserver and, on request, the controllers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISSING = (
     "cluster tests need kube-apiserver and etcd: "
     "set KUBEBUILDER_ASSETS, e.g. by `setup-envtest use -p path`"
 )
-# No node lifecycle, no pod garbage collection: nodes in tests are plain objects without a kubelet.
+# No node lifecycle and no pod garbage collection: the tests' nodes have no kubelet.
 CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
@@ -55,18 +55,18 @@ CONTROLLERS = (
 
 
 def available() -> bool:
-    """Tell whether a control plane can be started here."""
+    """Return True if a control plane can be started here."""
     return all(map(find_binary, ("etcd", "kube-apiserver")))
 
 
 def needs(api: Api, what: str, *group: str) -> None:
-    """Skip the test where the API server is too old for a kind, or a part of pods."""
+    """Skip the test if the API server does not serve a kind or a subresource of pods."""
     if not api.serves(what, *group):
         pytest.skip(f"needs an API server that serves {' of '.join((what, *group))}")
 
 
 def needs_pod_level_resources(api: Api) -> None:
-    """Skip the test where the API server drops what is asked for a pod as a whole."""
+    """Skip the test if the API server drops pod-level resources."""
     pod = a_pod(resources={"limits": {"cpu": "1", "memory": "1Gi"}})
     pod["metadata"]["namespace"] = "default"
     if "resources" not in api.create(pod, dry_run=True)["spec"]:
@@ -74,10 +74,10 @@ def needs_pod_level_resources(api: Api) -> None:
 
 
 class ControlPlane:
-    """Start etcd and kube-apiserver on entry; stop them, and forget all they stored, on exit."""
+    """etcd and kube-apiserver, started on entry; on exit they stop and their data is deleted."""
 
     address = LOOPBACK
-    """Where the API server listens."""
+    """Address at which the API server listens."""
     service_range = "10.0.0.0/24"
     controllers: Sequence[str] = CONTROLLERS
     endpoint_args: Sequence[str] = (
@@ -108,16 +108,16 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """Return the path of the administrator's kubeconfig."""
+        """Path of the administrator's kubeconfig."""
         return self.state / "kubeconfig"
 
     @property
     def ca_pem(self) -> bytes:
-        """Return the certificate of the authority that signed the API server's own."""
+        """Certificate of the authority that signed the API server's own."""
         return self._authority.pem
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator; the result's `returncode` is the caller's to check."""
+        """Run kubectl as administrator; the caller checks the result's `returncode`."""
         program = find_binary("kubectl")
         if program is None:
             raise FileNotFoundError("kubectl")
@@ -125,7 +125,7 @@ class ControlPlane:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def shell(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of a document at the root of the repository, as a reader does."""
+        """Run a page's command in the root of the repository."""
         kubectl = find_binary("kubectl")
         if kubectl is None:
             pytest.skip("needs kubectl")
@@ -135,16 +135,16 @@ class ControlPlane:
         return subprocess.run(bash, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
 
     def logs(self, name: str) -> str:
-        """Return what `etcd`, `kube-apiserver` or `kube-controller-manager` wrote so far."""
+        """Return the output so far of `etcd`, `kube-apiserver` or `kube-controller-manager`."""
         return (self.state / f"{name}.log").read_text(errors="replace")
 
     def ensure_service_account(self, namespace: str) -> None:
-        """Create the service account `default`, without which no pod is admitted."""
+        """Create the ServiceAccount `default`, without which no pod is admitted."""
         metadata = {"name": "default", "namespace": namespace}
         self.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
 
     def start_controllers(self) -> None:
-        """Start kube-controller-manager, once; return when its controllers run."""
+        """Start kube-controller-manager once; return when its controllers run."""
         name = "kube-controller-manager"
         if name in self._processes:
             return
@@ -158,16 +158,16 @@ class ControlPlane:
             f"--service-account-private-key-file={self.state / 'sa.key'}",
             f"--root-ca-file={self.state / 'ca.crt'}",
         )
-        # The API server makes this namespace itself, and only the controller adds the account.
+        # The API server creates this namespace; only the controller adds the account.
         account = {"name": "default", "namespace": "kube-public"}
         manifest = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
         self._wait_for(name, lambda: self.api.get(manifest))
 
     def _prepare(self) -> None:
-        """Do what has to be done before the first program starts."""
+        """Prepare the machine before the first program starts."""
 
     def _through(self) -> Sequence[str]:
-        """Return the command that starts each program; an empty one starts them as they are."""
+        """Return the command through which programs are started; empty to start them directly."""
         return ()
 
     def _port(self) -> int:
@@ -206,7 +206,7 @@ class ControlPlane:
             f"--tls-private-key-file={self._serving[1]}",
             f"--cert-dir={self.state}",
             f"--client-ca-file={self.state / 'ca.crt'}",
-            "--authorization-mode=Node,RBAC",  # as kubeadm has it
+            "--authorization-mode=Node,RBAC",  # as with kubeadm
             "--allow-privileged=true",
             f"--service-cluster-ip-range={self.service_range}",
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -222,7 +222,7 @@ class ControlPlane:
     def _connect(self) -> None:
         ca, (certificate, key) = str(self.state / "ca.crt"), map(str, self._admin)
         pool = urllib3.PoolManager(
-            maxsize=16,  # clients at once
+            maxsize=16,  # concurrent clients
             ca_certs=ca,
             cert_file=certificate,
             key_file=key,
@@ -233,7 +233,7 @@ class ControlPlane:
         self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
 
     def kubeconfig_of(self, folder: Path, user: str, *groups: str, namespace: str = "") -> Path:
-        """Write the kubeconfig of a user who may do nothing yet, in a namespace."""
+        """Write the kubeconfig of a user without rights, for a namespace."""
         content = self._kubeconfig(*map(str, self._authority.issue_client(folder, user, *groups)))
         content["contexts"][0]["context"]["namespace"] = namespace
         (folder / user).write_text(json.dumps(content))
@@ -258,7 +258,7 @@ class ControlPlane:
         self._cleanup.callback(stop, process)
 
     def _wait_for(self, name: str, check: Callable[[], Any]) -> None:
-        """Wait for one process; when it fails, say what it and etcd wrote last."""
+        """Wait for a process; on failure report its last output and that of etcd."""
 
         def answers() -> bool:
             for process_name, process in self._processes.items():

@@ -1,4 +1,4 @@
-"""Pods that ask container runtimes and their plug-ins for devices by annotation, honest and not."""
+"""Pods whose annotations request devices from container runtimes and plug-ins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CARDS: Final = tuple(f"nvidia{index}" for index in range(8))
 
 
 def nodes(*names: str) -> str:
-    """Write device nodes as the plug-ins for NRI read them."""
+    """Return device nodes in the format of the NRI plug-ins."""
     return "".join(f"- path: /dev/{name}\n" for name in names)
 
 
@@ -29,7 +29,7 @@ DAEMONS: Final = nodes(*CARDS, "nvidiactl", "nvidia-uvm")
 RENDERERS: Final = "- path: /dev/dri/renderD128\n  type: c\n  major: 226\n  minor: 128\n"
 
 HONEST: Final = {
-    # Google Kubernetes Engine: GPUDirect-TCPX, GPUDirect-TCPXO, parts of a GPU on G4.
+    # Google Kubernetes Engine: GPUDirect-TCPX, GPUDirect-TCPXO, fractional G4 GPUs.
     "TCPX": asking(TCPX, DAEMONS, {}, {GPU: "8"}),
     "TCPXO": asking(TCPXO, f"{DAEMONS}{nodes('dmabuf_import_helper')}", {}, {GPU: "8"}),
     "G4": asking("devices.gke.io/container.c0", nodes("nvidia-caps/nvidia-cap1"), {GPU: "1"}),
@@ -62,7 +62,7 @@ HONEST: Final = {
         memory="8Gi",
     ),
 }
-"""What nobody is denied for."""
+"""Pods that are admitted."""
 
 
 def _of_kind(major: str) -> str:
@@ -119,4 +119,4 @@ DENIED: Final = {
     "by a detour": asking("devices.gke.io", nodes("nvidia0/../nvidia1"), {GPU: "0"}),
     "a long one": asking("devices.gke.io", nodes("fuse") * 1024),
 }
-"""What is denied, by the webhook and by the API server alone."""
+"""Pods that are denied, by the webhook and by the API server's policies alone."""

@@ -1,10 +1,10 @@
-"""The fast lane of `make test-fast`: whole folders in which no test waits or starts a process.
+"""The fast lane of `make test-fast`: folders in which no test waits or starts a process.
 
-Those that must are marked `process`, and stay out of it, as do those that compute for seconds. Any
-other there that starts or waits fails, in every run.
+Tests that wait, start a process or compute for seconds are marked `process` and are left out. An
+unmarked test there that waits or starts a process fails, in every run.
 
-Each core runs a pytest of its own, on a share of the files: to send ten thousand short tests to
-workers, and their reports back, would cost half as much as the tests themselves.
+Each core runs its own pytest on a share of the files: workers would add half of the tests' own
+time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_runtest_protocol(item):
             patch.setattr(time, "sleep", _short_sleep)
             patch.setattr(os, "fork", lambda: _fail("forks"))
             patch.setattr(subprocess.Popen, "__init__", lambda *_, **__: _fail("starts a process"))
-            patch.setattr(subprocess.Popen, "__del__", lambda _: None)  # there is nothing to reap
+            patch.setattr(subprocess.Popen, "__del__", lambda _: None)  # nothing to reap
         return (yield)
 
 
@@ -52,7 +52,7 @@ def _fail(what):
 
 
 def shares(count):
-    """Deal the files to so many, the large ones first, and to and fro, so that shares are equal."""
+    """Return a number of shares of the files, of similar total size."""
     files = (path for folder in FOLDERS for path in (TESTS / folder).rglob("test_*.py"))
     dealt = sorted(files, key=lambda path: (path.stat().st_size, path), reverse=True)
     both = 2 * count
@@ -60,8 +60,9 @@ def shares(count):
 
 
 def main():
-    """Run all shares at once, the first one in sight; return 0 where all of them pass."""
-    # No process is there whose output would have to be caught: `sys` spares six calls a test.
+    """Run all shares at once, the first with live output; return 0 if all pass."""
+    # No process writes output that must be captured by file descriptor; `sys` saves six calls a
+    # test.
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not process", "--capture=sys"]
     runs = [
         subprocess.Popen([*command, *share], stdout=subprocess.PIPE if number else None)

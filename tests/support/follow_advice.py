@@ -1,8 +1,8 @@
-"""Follow our messages, as their readers do: what they tell people to write is written literally.
+"""Follow the advice in our messages literally, as a reader would.
 
-`CURES` knows each way in which a message says what to do; a message that none of them reads fails
-its test. So whoever adds one says here how it is followed, and the law in
-`tests/core/admission/test_lines.py` says whether the pod is admitted then.
+`CURES` has a pattern for each form of advice. A message that no pattern matches fails its test, so
+new advice needs an entry here. `tests/core/admission/test_lines.py` then checks that the changed
+pod is admitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
 BOTH = "in limits and requests"
 COMMA = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
-"""Between entries of a list: no decimals follow."""
+"""Comma between entries of a list, not between decimals."""
 PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 
@@ -32,7 +32,7 @@ def keys_of(path: str) -> list[str]:
 
 
 def holder_of(pod: Json, path: str) -> tuple[Any, Any]:
-    """Return what holds the field at a path, which is made where it is absent, and its key."""
+    """Return the object that holds the field at a path, created if absent, and the field's key."""
     *parents, last = keys_of(path)
     holder: Any = pod
     for key in parents:
@@ -65,7 +65,7 @@ def of_requests(path: str) -> str:
 
 
 def drop_both(pod: Json, path: str) -> Json:
-    """Remove limit and request of a resource of which a hint names one."""
+    """Remove both the limit and the request of a resource."""
     return drop(drop(pod, path), of_requests(path))
 
 
@@ -84,7 +84,7 @@ def annotate(pod: Json, key: str, value: str | None) -> Json:
 
 
 def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
-    """Write an amount where another stands: in a field, or in the annotation's list."""
+    """Write an amount into a field, or into an entry of the annotation's list."""
     if not entry:
         return put(pod, path, value)
     written = pod["metadata"]["annotations"][MEMORY]
@@ -113,7 +113,7 @@ def without_demand(pod: Json, keys: str) -> Json:
 
 
 def within(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Ask for no more than a bound, or no less, in one container; the tightest bound counts."""
+    """Change one container's request to at most, or at least, a bound; the tightest bound wins."""
     tighter = min if "at most" in found[0] else max
     bound = parse_quantity(found[1])
     if ".resources." in path:
@@ -128,7 +128,7 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
     written = pod["metadata"]["annotations"].get(MEMORY)
     if written is None:  # another message had it removed
         return pod
-    without_demand(pod, VRAM)  # an amount beside the annotation has the same bound
+    without_demand(pod, VRAM)  # an explicit amount has the same bound
     first, *others = COMMA.split(written)
     name, equals, size = first.rpartition("=")
     value = found[1] if others else str(int(tighter(parse_quantity(size.strip()), bound)))
@@ -142,12 +142,12 @@ def said_amounts(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
 
 
 def one(do: Callable[[Json, str, re.Match[str]], Json]) -> Any:
-    """Follow the only way."""
+    """Return the function for advice with a single way to follow it."""
     return lambda pod, path, found: [do(copy.deepcopy(pod), path, found)]
 
 
 def nothing(_pod: Json, _path: str, _found: re.Match[str]) -> list[Json]:
-    """Write nothing: there is no line, or it is for somebody else to write."""
+    """Return no pods: the advice is not for the pod's author."""
     return []
 
 
@@ -184,7 +184,7 @@ def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
 
 
 def renamed(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
-    """Name a container of the pod, in the list or in the annotation for the default one."""
+    """Replace a container's name, in the list or in the annotation for the default container."""
     made = []
     for name in found[2].split(", "):
         if path.endswith("default-container]"):
@@ -205,7 +205,7 @@ def entries(pod: Json, keep: Callable[[list[str]], list[str]]) -> Json:
 
 
 def without_last(pod: Json, _path: str, found: re.Match[str]) -> Json:
-    """Remove the last entry of a name."""
+    """Remove the last entry with a name."""
     written = COMMA.split(pod["metadata"]["annotations"][MEMORY])
     places = [n for n, entry in enumerate(written) if entry.partition("=")[0].strip() == found[1]]
     del written[places[-1]]
@@ -221,7 +221,7 @@ def once(written: list[str]) -> list[str]:
 
 
 def theirs(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Remove what a hint names, and write its line."""
+    """Remove the resources that a hint names, and write its line."""
     drop_both(pod, path)
     for name in filter(None, (found["more"] or "").split(" and ")):
         drop_both(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
@@ -235,7 +235,7 @@ def shared(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def for_each(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write an annotation for each container in place of one for all of them."""
+    """Replace an annotation for all containers by one for each of them."""
     key = keys_of(path)[-1]
     value = pod["metadata"]["annotations"][key]
     annotate(pod, key, None)
@@ -268,7 +268,7 @@ def as_user(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def served(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Append an argument, or a flag to the value of a variable."""
+    """Append an argument, or a flag to a variable's value."""
     if path.endswith(".value"):
         return lengthened(pod, path, found)
     container = in_container(pod, path)
@@ -277,7 +277,7 @@ def served(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def inserted(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Insert a word into a shell's line after others."""
+    """Insert a word into a shell's line."""
     holder, key = holder_of(pod, path)
     assert found[2] in holder[key]
     line = re.sub(r"(?<=\s)#[^\n]*", "", holder[key])
@@ -286,7 +286,7 @@ def inserted(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def lengthened(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Append to a shell's line, behind its last command."""
+    """Append to a shell's line."""
     holder, key = holder_of(pod, path)
     holder[key] = f"{holder[key].rstrip()} {found[1]}"
     return pod
@@ -298,7 +298,7 @@ def starting(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def scalar(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write a text as the whole of a field, as YAML reads it."""
+    """Write a YAML scalar as the whole field."""
     value = yaml.safe_load(found[1])
     assert ".resources" in path or isinstance(value, str), found[1]
     return put(pod, path, value)
@@ -310,7 +310,7 @@ def with_variable(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def written_before(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write a file of the model's repository before Triton starts."""
+    """Write a file of the model repository before Triton starts."""
     container = in_container(pod, path)
     edit = f"sed -i s/{found[2]}=BOUND/{found[2]}={found[1]}/ /models/*/{found[3]}"
     container["command"] = ["sh", "-c"]
@@ -319,7 +319,7 @@ def written_before(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write one text in place of another, or remove it."""
+    """Replace one text by another, or remove it."""
     holder, key = holder_of(pod, path)
     old, new = (found[2], found[1]) if found.re.groups > 1 else (found[1], "")
     if holder[key] == old and new:
@@ -331,7 +331,7 @@ def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write the value of a flag or key that is there, in the same word."""
+    """Write the value of an existing flag or key, in the same word."""
     holder, key = holder_of(pod, path)
     old = re.compile(
         rf"""{re.escape(found[1])}["']?(?:\s*[:=]\s*|\s+)(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\1"""
@@ -366,7 +366,7 @@ def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def without_assignment(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Remove an assignment from a command line, with its word if there is nothing else."""
+    """Remove an assignment from a command line, and its field if nothing is left."""
     holder, key = holder_of(pod, path)
     left = holder[key].replace(found[1], "").strip()
     return put(pod, path, left) if left else drop(pod, path)
@@ -398,7 +398,7 @@ CURES: list[tuple[str, Any]] = [
     (r"^remove (\S+); only containers with VRAM", one(replaced)),
     (r"^write (.+) or more(, and remove vramwarden.io/vram)?; ", one(enlarged)),
     (r"^\S+ is too little; ", nothing),
-    # what no line is for
+    # advice without a line to write
     (r"; write e\.g\. (\S+)$", said_amounts),
     (r"^(?!remove it; ).*(?:; \S+|the pod|it) would be denied(?: as \S+)?(?:: .*)?$", nothing),
     # amounts
@@ -474,7 +474,7 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"; remove \S+, which \S+ reads$", one(removed)),
     (r"; remove the claim to share a GPU, or (.+) to keep the claim$", one_of_two),
-    # what goes
+    # removals
     (
         r"; remove (?:it|the line|hostPID|[A-Z_]+)(?:, or use kubectl debug .*?)?" + E,
         one(removed),
@@ -511,7 +511,7 @@ CURES: list[tuple[str, Any]] = [
         one(lambda pod, path, _: put(pod, path, "another")),
     ),
     (r"; give the volume another name$", one(lambda pod, path, _: put(pod, path, "another"))),
-    # users, and room for the sidecar
+    # users, and the sidecar's resources
     (
         r"; set (runAsNonRoot: true|allowPrivilegeEscalation: false)$",
         one(lambda pod, path, found: put(pod, path, "true" in found[1])),
@@ -524,7 +524,7 @@ CURES: list[tuple[str, Any]] = [
         one(lambda pod, path, found: put(pod, path, found[1])),
     ),
     (r"; (?:split the pod|take some from a ConfigMap with envFrom|remove some)$", nothing),
-    # what `--migrate` says
+    # messages of `--migrate`
     (
         r"promised no second GPU; for two GPUs add (\S+: \"2\")$",
         one(lambda pod, _, found: lines(pod, found[1])),
@@ -537,7 +537,7 @@ CURES: list[tuple[str, Any]] = [
         ),
         nothing,
     ),
-    # what exists
+    # existing names
     (r"; delete the pod and create it again (?:with the new value|without it)$", one(as_it_is)),
     (r"; remove it; for VRAM create it again with the annotation \S+$", one(removed)),
     (
@@ -578,10 +578,10 @@ _CURES = [(re.compile(pattern), do) for pattern, do in CURES]
 
 
 def followed(pod: Json, path: str, detail: str) -> list[Json]:
-    """Return the pods that a message makes of one, a pod for each way that it names.
+    """Return the changed pods, one for each way that a message names.
 
-    A sentence begins with what to do, and goes on after a semicolon with why. Only what it says is
-    written: in limits and requests only if it names both.
+    A sentence begins with the action; reasons follow a semicolon. Only what the message names is
+    changed: limits and requests only if it names both.
     """
     both, detail = f" {BOTH}" in detail, detail.replace(f" {BOTH}", "")
     parts = detail.split("; ")
@@ -597,7 +597,7 @@ def followed(pod: Json, path: str, detail: str) -> list[Json]:
 
 
 def respelled(pod: Json) -> Json:
-    """Return a pod as an API server sends it: amounts in its spelling, limits as requests too."""
+    """Return a pod as the API server sends it: canonical amounts, and limits copied to requests."""
     pod = copy.deepcopy(pod)
     for container in containers(pod):
         resources = container.get("resources") or {}

@@ -1,4 +1,4 @@
-"""A cluster that has never seen vramwarden: nodes and pods as other products write them."""
+"""A cluster without vramwarden: nodes and pods as other products write them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def listed(*items):
 
 
 def mixed_cluster():
-    """Return the objects of a cluster with everything, counted by hand below.
+    """Return the objects of a cluster with every kind of GPU use, counted by hand below.
 
     | node | GPUs | pods | held |
     | --- | --- | --- | --- |

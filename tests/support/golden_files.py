@@ -1,4 +1,4 @@
-"""Recorded texts, as somebody read them: what comes out now is compared with them."""
+"""Comparison of outputs with recorded files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UPDATE = "UPDATE_GOLDEN"
 
 
 def how() -> str:
-    """Say how the recordings of the test that runs are written again."""
+    """Return how to record the output of the running test again."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]
     return (
         f"`{UPDATE}=1 .venv/bin/pytest {test}` writes what comes out now; read the difference "
@@ -18,7 +18,7 @@ def how() -> str:
 
 
 def recorded(path: Path, text: str) -> str:
-    """Return what is recorded in place of a text, which is that text where it is written now."""
+    """Return the recorded text; record the given one first if UPDATE_GOLDEN is set."""
     if os.environ.get(UPDATE):
         path.write_text(text, encoding="utf-8")
     assert path.exists(), how()

@@ -1,4 +1,4 @@
-"""GPUNode on a real API server: what it needs to serve it, and figures that are seconds old."""
+"""GPUNode on a real API server: its definition, and figures a few seconds old."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CRD = {
         ],
     },
 }
-"""No more of the definition than a reader needs."""
+"""A definition with the parts that a reader needs."""
 _NAMED = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "tests-gpunodes"}}
 _RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
 READABLE_BY_ALL = (
@@ -53,13 +53,13 @@ READABLE_BY_ALL = (
         "subjects": [_RBAC | {"kind": "Group", "name": "system:authenticated"}],
     },
 )
-"""Lets everybody read them, as the chart does."""
+"""The chart's rule that lets everyone read them."""
 GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
 
 
 def may_view(user: str, namespace: str):
     """Return the binding of a user to the built-in role `view` in a namespace."""
-    # The role that `view` is composed of, by a controller that does not run here.
+    # The role from which a controller, which does not run here, composes `view`.
     role = _RBAC | {"kind": "ClusterRole", "name": "system:aggregate-to-view"}
     return _NAMED | {
         "kind": "RoleBinding",
@@ -70,7 +70,7 @@ def may_view(user: str, namespace: str):
 
 
 def define(api):
-    """Let an API server know GPUNode; return when it serves it."""
+    """Define GPUNode; return when the API server serves it."""
     api.apply(CRD)
     wait_until("GPUNode is served", lambda: _served(api))
 
@@ -84,7 +84,7 @@ def _served(api):
 
 
 def store(api, nodes):
-    """Create nodes' objects, observed as long ago as in the scene."""
+    """Create the nodes' objects, with the same age as in the cluster of the test."""
     for node in nodes:
         written = write_gpu_node(node)
         written["status"]["observedAt"] = write_time(time.time() - (NOW_S - node.observed_s))

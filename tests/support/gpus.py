@@ -1,4 +1,4 @@
-"""Scans and inventories, made by hand and drawn."""
+"""Scans and inventories, built by hand and by Hypothesis."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FIXED = Inventory(fixed_bytes=48 * 1024 * MIB)
 
 
 def put_right(node, inventory):
-    """Return the node as it is once an inventory is shown on it."""
+    """Return the node after the agent has reconciled it with an inventory."""
     made = build_patches(node, build_desired_state(inventory))
     for patch in filter(None, (made.metadata, made.status)):
         node = merged(node, patch)

@@ -1,4 +1,4 @@
-"""Requests that are to hurt everybody else, and what a bystander notices of them."""
+"""Requests that try to slow the server down, and what other clients notice."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ JSON = {"Content-Type": "application/json"}
 
 
 def many_pairs() -> bytes:
-    """15,000 containers and 60,000 entries of the annotation: each searched for among all."""
+    """Return a pod of 15,000 containers with 60,000 entries in its annotation."""
     pod = a_pod("x=," * 60_000, containers=[a_container(f"c{i}") for i in range(15_000)])
     return as_the_api_server_writes_it(a_review(pod))
 
 
 def many_containers() -> bytes:
-    """Return as many containers as fit into 8 MiB, as small as they can be."""
+    """Return as many minimal containers as fit into 8 MiB."""
     containers = [{"name": "c"}] * 600_000
     return as_the_api_server_writes_it(a_review(a_pod("8Gi", containers=containers)))
 
 
 def many_values() -> bytes:
-    """As many values as are decoded at all, of the kind that takes most time and memory."""
+    """Return as many values as are decoded at all, of the most expensive kind."""
     pod = a_pod("8Gi", affinity=[{"a": {}}] * 85_000)
     return as_the_api_server_writes_it(a_review(pod))
 
 
 def too_large() -> bytes:
-    """One byte too many."""
+    """Return one byte more than the limit."""
     pod = a_pod("8Gi", annotations={"note": "x" * 8 * 2**20})
     return as_the_api_server_writes_it(a_review(pod))
 
 
 def long_names() -> bytes:
-    """A name of 2 MB, and an owner of as much."""
+    """Return a pod with a name and an owner of 2 MB each."""
     pod = a_pod("8Gi")
     owner = {"kind": "k" * 1_000_000, "name": "n" * 1_000_000}
     pod["metadata"] |= {"name": "x" * 2_000_000, "ownerReferences": [owner]}
@@ -67,20 +67,20 @@ BODIES: dict[str, Callable[[], bytes]] = {
 
 
 def slow(seconds: float, **annotations: str) -> bytes:
-    """A review that takes so long; of `tests.server.slow_judge`."""
+    """Return a review that takes this long, with `tests.server.slow_judge`."""
     pod = a_pod("8Gi", annotations={"seconds": str(seconds), **annotations})
     return as_the_api_server_writes_it(a_review(pod))
 
 
 @dataclass
 class Damage:
-    """How long a bystander waited for each thing it asked, and what the attacker was told."""
+    """Waiting times of another client by request, and the attacker's responses."""
 
     waits_s: dict[str, list[float]] = field(default_factory=dict)
     told: Counter[int] = field(default_factory=Counter)
 
     def rounds(self) -> int:
-        """Return how often the bystander was answered all that it asks."""
+        """Number of times that the other client's whole set of requests was answered."""
         return min(map(len, self.waits_s.values()), default=0)
 
 
@@ -92,7 +92,7 @@ def posting(
     told: Counter[int],
     sources: Sequence[str] = ("127.0.0.1",),
 ) -> Iterator[None]:
-    """Post a body without pause from some clients at `sources`, until the block ends."""
+    """Post a body continuously from clients at the addresses `sources`, until the block ends."""
     stop = threading.Event()
 
     def post(source: str) -> None:
@@ -122,7 +122,7 @@ def posting(
 
 @contextlib.contextmanager
 def crowding(server: Server, addresses: int) -> Iterator[None]:
-    """Hold 512 connections that were answered, and open 1,000 a second, until the block ends."""
+    """Hold 512 used connections, and open 1,000 a second, until the block ends."""
     stop, ours = threading.Event(), [f"127.0.1.{1 + number}" for number in range(addresses)]
 
     def crowd() -> None:
@@ -152,7 +152,7 @@ def watched(
     *,
     on_new_connections: bool = False,
 ) -> Damage:
-    """Ask for reviews, bindings and probes as others do until it is over, and time each."""
+    """Send reviews, bindings and probes at a normal rate until `over`, and time each."""
     pod = json.dumps(a_review(a_pod("8Gi"))).encode()
     binding = json.dumps(binding_review()).encode()
     with contextlib.closing(server.client(timeout=60)) as client:
@@ -183,7 +183,7 @@ def watched(
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Return a function that says whether so much time has gone by."""
+    """Return a function that returns True once this time has passed."""
     end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
 
@@ -196,7 +196,7 @@ def worker_of(server: Server) -> int:
 
 
 def peak_bytes(server: Server) -> int:
-    """Return the most memory that the worker process had so far."""
+    """Return the peak memory of the worker process so far."""
     (line,) = [
         line
         for line in Path(f"/proc/{worker_of(server)}/status").read_text().splitlines()

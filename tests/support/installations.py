@@ -3,7 +3,7 @@
     api = a_cluster(...).stored_in(installed())
     api.fails("POST .*/pods", admission(api), forever=True)
 
-The objects are the chart's, with a certificate, a key and the parameter of the fence in addition.
+It has the chart's objects, a certificate, a key, and the parameter of the fence.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def manifests() -> tuple[Json, ...]:
 
 @cache
 def certificate() -> dict[str, str]:
-    """Return the files of a certificate that was issued now, by name, in base64."""
+    """Return the files of a new certificate by name, in base64."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         create(folder, [f"vramwarden-webhook.{SYSTEM}.svc"], datetime.fromtimestamp(NOW_S, UTC))
@@ -79,7 +79,7 @@ def each_hook(api: ApiServer, path: str, change: Json) -> None:
 
 
 def count_daemon_pods(api: ApiServer, nodes: int) -> None:
-    """Let agent and sentry be ready on this number of nodes."""
+    """Make agent and sentry ready on this number of nodes."""
     ready = {
         "desiredNumberScheduled": nodes, "numberReady": nodes, "currentNumberScheduled": nodes
     }  # fmt: skip
@@ -88,7 +88,7 @@ def count_daemon_pods(api: ApiServer, nodes: int) -> None:
 
 
 def before_installation() -> ApiServer:
-    """Return an API server with NVIDIA's RuntimeClass, and nothing of ours."""
+    """Return an API server with NVIDIA's RuntimeClass and without vramwarden."""
     api = ApiServer()
     api.now_s = lambda: NOW_S
     api.texts["/apis"] = json.dumps(API_GROUPS)
@@ -115,20 +115,20 @@ def _stored(gpu_nodes: int) -> dict[str, Json]:
 
 
 def put_policy(api: ApiServer, files: Mapping[str, str], policy: Policy) -> None:
-    """Let a policy be in force: its files, and what the fence reads."""
+    """Put a policy into force: its files, and the parameter of the fence."""
     api.put(POLICIES, api.objects[POLICIES] | {"data": dict(files)})
     api.put(f"{IN_SYSTEM}/configmaps/vramwarden-fence", {"data": fence_data(policy)})
 
 
 def installed(gpu_nodes: int = 1) -> ApiServer:
-    """Return an API server with an installation that works on this number of nodes with GPUs."""
+    """Return an API server with a working installation and this number of nodes with GPUs."""
     api = before_installation()
     api.objects |= _stored(gpu_nodes)
     return api
 
 
 def admission(request: Request, policy: Policy = POLICY) -> tuple[Any, ...]:
-    """Answer a dry run as an API server does that asks the webhook."""
+    """Answer a dry run like an API server that calls the webhook."""
     namespace = request.path.split("/")[4]
     review = a_request(request.body, namespace=namespace)
     decision = decide(review, policy, Cluster(), Phase.MUTATE)
@@ -138,6 +138,6 @@ def admission(request: Request, policy: Policy = POLICY) -> tuple[Any, ...]:
 
 
 def denial(words: str) -> tuple[int, Json]:
-    """Return the API server's answer to a pod that our webhook denies."""
+    """Return the API server's response to a pod that our webhook denies."""
     said = f'admission webhook "mutate.vramwarden.io" denied the request: {words}'
     return 403, {"kind": "Status", "message": said}

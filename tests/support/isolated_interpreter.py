@@ -1,8 +1,8 @@
-"""Plays a function of a test elsewhere: in its own interpreter, and mostly a PID namespace.
+"""Run a test's function in its own interpreter, and usually in a PID namespace.
 
-A scenario forks, drops rights and ends processes, which pytest's own process must not. Its text is
-sent over, and what it returns comes back. It runs below a first process that only waits and reaps,
-as `pause` does, so it is never PID 1; and without site-packages, which take longer to load than
+Scenarios fork, drop privileges and end processes, which pytest's own process must not. The source
+of the function is sent, and its result is returned. It runs below a process that only reaps, as
+`pause` does, so it never is PID 1. It runs without site-packages, which take longer to load than
 most scenarios last.
 """
 
@@ -22,9 +22,9 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def play(scene, scenario, *arguments, within=NAMESPACE, timeout_s=120, **sent):
-    """Return what a scenario returns: a function, or the name of one in the module `scene`.
+    """Return the result of a scenario: a function, or the name of one in the module `scene`.
 
-    It knows that module's names. The module's own `play` gets it, and all that is sent.
+    The scenario may use that module's names. The module's own `play` gets it and all keywords.
     """
     name = scenario if isinstance(scenario, str) else scenario.__name__
     source = "" if isinstance(scenario, str) else dedent(inspect.getsource(scenario))
@@ -40,7 +40,7 @@ def play(scene, scenario, *arguments, within=NAMESPACE, timeout_s=120, **sent):
 
 @cache
 def missing():
-    """Say why no PID namespace can be made here; empty where it can."""
+    """Return the reason why no PID namespace can be made here; empty if it can."""
     try:
         command = [*NAMESPACE, "true"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -50,7 +50,7 @@ def missing():
 
 
 def main(sent):
-    """Play in a child, print what the scenario returns, and reap whoever ends meanwhile."""
+    """Run the scenario in a child, print its result, and reap processes meanwhile."""
     if not (child := os.fork()):
         try:
             sys.path.insert(0, str(ROOT))

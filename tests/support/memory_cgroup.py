@@ -1,4 +1,4 @@
-"""Processes in a cgroup with little memory, as a container's limit gives them."""
+"""Processes in a cgroup with a memory limit, like a container's."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class MemoryLimit:
-    """A cgroup; cgroups of version 1 and 2 name the same things in different words."""
+    """A cgroup of version 1 or 2."""
 
     def __init__(self, path: Path, *, unified: bool) -> None:
         self.path = path
         self._unified = unified
 
     def add(self, pid: int) -> None:
-        """Move a process in, and all that it starts from now on."""
+        """Move a process into the cgroup; its children start there."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def kills(self) -> int:
-        """Return how many processes the kernel has killed for memory."""
+        """Return the number of processes that the kernel killed for memory."""
         name = "memory.events" if self._unified else "memory.oom_control"
         return self._figures(name).get("oom_kill", 0)
 
     def resident_bytes(self) -> int:
-        """Return what the processes hold now that no reclaim can free."""
+        """Return the memory that cannot be reclaimed."""
         return self._figures("memory.stat")["anon" if self._unified else "total_rss"]
 
     def _figures(self, name: str) -> dict[str, int]:

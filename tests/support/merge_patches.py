@@ -1,4 +1,4 @@
-"""Patches as an API server applies them."""
+"""Merge patches, applied as an API server does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MERGED_BY = {
     "ephemeralContainers": "name", "volumes": "name", "conditions": "type", "addresses": "type",
     "volumeMounts": "mountPath", "ownerReferences": "uid",
 }  # fmt: skip
-"""What identifies the items of a list for a strategic merge patch."""
+"""Keys by which a strategic merge patch finds the items of a list."""
 
 
 def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
-    """Return an object after a merge patch (RFC 7386), or one that finds items of lists by name."""
+    """Return an object after a merge patch (RFC 7386), or after a strategic merge patch."""
     if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
         items = {one[by]: one for one in found or ()}
         for one in patch:

@@ -1,4 +1,4 @@
-"""Compiles the stub of NVML, for the tests here and for whoever runs real processes against it."""
+"""Compilation of the NVML stub, for real processes."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 NAME = "libnvidia-ml.so.1"
 CUDA = "libcuda.so.1"
-"""The same library by the name under which programs allocate."""
+"""The same library under the name by which programs allocate memory."""
 FLAGS = [
     "-shared", "-fPIC", "-pthread", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror",
     f"-Wl,-soname,{NAME}",
@@ -24,9 +24,9 @@ def compiler():
 
 
 def build(folder, *without):
-    """Compile into the folder, which goes into LD_LIBRARY_PATH, and return it.
+    """Compile the stub into a folder for LD_LIBRARY_PATH, and return the folder.
 
-    What to leave out is named as at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`,
+    Features to leave out are named at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`,
     `HEALTH`.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Other people's programs beside which the product runs: where they are, or how to have them."""
+"""Other projects' programs: where they are, and how to get them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GITHUB = "https://github.com"
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Programs that others wrote, in the folder that a variable names."""
+    """Programs of another project, in the folder that a variable names."""
 
     what: str
     files: tuple[str, ...]
@@ -50,14 +50,14 @@ STRANGERS = {
         f"{GITHUB}/kubernetes/kube-state-metrics",
     ),
 }
-"""By the variable that names the folder."""
+"""Programs by the variable that names their folder."""
 
 PROFILES = ("a100", "b200", "gb200", "gb300", "h100", "l40s", "t4")
-"""Machines that NVIDIA's mock plays."""
+"""Machines that NVIDIA's mock can simulate."""
 
 
 def why_not(variable: str) -> str:
-    """Return which programs are missing, and how to get them; an empty text if none is."""
+    """Return the missing programs and how to get them; empty if none is missing."""
     one = STRANGERS[variable]
     missing = ", ".join(name for name in one.files if not find(variable, name))
     get = f"build {one.repository} as tests/e2e/README.md says, and name the folder in {variable}"
@@ -65,12 +65,12 @@ def why_not(variable: str) -> str:
 
 
 def find(variable: str, name: str) -> str | None:
-    """Search a file in the folder that the variable names, else for a program on PATH."""
+    """Return a file in the folder that the variable names, or a program on PATH, or None."""
     given = os.environ.get(variable)
     found = Path(given, name) if given else Path(shutil.which(name) or "")
     return str(found.resolve()) if found.name == name and found.exists() else None
 
 
 def profile(name: str) -> Path:
-    """Return the machine that NVIDIA's mock plays, as its configuration."""
+    """Return the configuration of a machine that NVIDIA's mock simulates."""
     return Path(os.environ["NVIDIA_MOCK"], "configs", f"mock-nvml-config-{name}.yaml")

@@ -1,6 +1,6 @@
 """Changes that other products' webhooks and plugins make to every new pod, and pods to try them on.
 
-A change that was made before changes nothing, as Kubernetes asks of webhooks that are called again.
+A change is idempotent, as Kubernetes requires of webhooks that may be called again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from webhook.tools.manifests.documents import find_objects, read_documents
 Json = dict[str, Any]
 MIRROR: Final = "mirror.example/"
 ADDED: Final = "linkerd-proxy"
-"""Container that webhooks add: a known helper, to which no amount without a name goes."""
+"""Container that webhooks add: a known helper, so an amount without a name does not go to it."""
 ORDERS: Final = [(sorts, again) for sorts in ("before", "after") for again in ("Never", "IfNeeded")]
 """Whether the other webhook sorts before ours or after, and its reinvocationPolicy."""
 
@@ -44,22 +44,22 @@ def _add_container(pod: Json, field: str, *, first: bool, **more: Any) -> None:
 
 
 def prepend_container(pod: Json) -> None:
-    """Put a container first, as GCS FUSE and Linkerd do."""
+    """Insert a container as the first one, as GCS FUSE and Linkerd do."""
     _add_container(pod, "containers", first=True)
 
 
 def append_container(pod: Json) -> None:
-    """Add a container behind the others."""
+    """Append a container."""
     _add_container(pod, "containers", first=False)
 
 
 def prepend_native_sidecar(pod: Json) -> None:
-    """Put a native sidecar first, as Istio does."""
+    """Insert a native sidecar as the first init container, as Istio does."""
     _add_container(pod, "initContainers", first=True, restartPolicy="Always")
 
 
 def append_init_container(pod: Json) -> None:
-    """Add an init container behind the others."""
+    """Append an init container."""
     _add_container(pod, "initContainers", first=False)
 
 
@@ -75,7 +75,7 @@ def _add_volume(pod: Json, volume: Json, mount_path: str) -> None:
 
 
 def mount_credentials(pod: Json) -> None:
-    """Mount a volume into every container, as clouds do."""
+    """Mount a volume into every container, as cloud providers do."""
     _add_volume(pod, {"name": "cloud", "emptyDir": {}}, "/var/run/secrets/cloud")
 
 
@@ -86,7 +86,7 @@ def mount_host_path(pod: Json) -> None:
 
 
 def prepend_variable(pod: Json) -> None:
-    """Put a variable first in every container."""
+    """Insert a variable as the first one of every container."""
     entry = {"name": "OTEL_SERVICE_NAME", "value": "x"}
     for container in every_container(pod):
         env = container.get("env") or []
@@ -95,7 +95,7 @@ def prepend_variable(pod: Json) -> None:
 
 
 def default_storage(pod: Json) -> None:
-    """Give containers amounts where they have none, as a LimitRange does."""
+    """Set default amounts of containers, as a LimitRange does."""
     for container in every_container(pod):
         resources = container["resources"] = container.get("resources") or {}
         for kind in ("requests", "limits"):
@@ -103,7 +103,7 @@ def default_storage(pod: Json) -> None:
 
 
 def default_gpu(pod: Json) -> None:
-    """Give every container a whole GPU, as a LimitRange with a maximum does."""
+    """Set a default of one whole GPU for every container, as a LimitRange with a maximum does."""
     for container in every_container(pod):
         resources = container["resources"] = container.get("resources") or {}
         for kind in ("requests", "limits"):
@@ -111,21 +111,21 @@ def default_gpu(pod: Json) -> None:
 
 
 def mirror_images(pod: Json) -> None:
-    """Have images pulled from elsewhere, as Kyverno does."""
+    """Replace the images' registry, as Kyverno does."""
     for container in every_container(pod):
         if not container["image"].startswith(MIRROR):
             container["image"] = MIRROR + container["image"]
 
 
 def pin_images(pod: Json) -> None:
-    """Write the digest of each image, as Kyverno does."""
+    """Replace each image's tag with its digest, as Kyverno does."""
     for container in every_container(pod):
         if "@" not in container["image"]:
             container["image"] += f"@sha256:{'a' * 64}"
 
 
 def wrap_commands(pod: Json) -> None:
-    """Start each container by another program, as Vault's webhook does."""
+    """Start each container through another program, as Vault's webhook does."""
     for container in every_container(pod):
         command = container.get("command") or []
         if command[:1] != ["/vault-env"]:
@@ -160,7 +160,7 @@ CHANGES: Final[dict[str, Callable[[Json], None]]] = {
 
 
 def changed(pod: Json, name: str) -> Json:
-    """Return a pod with one of the changes."""
+    """Return a pod after one of the changes."""
     pod = copy.deepcopy(pod)
     CHANGES[name](pod)
     return pod
@@ -168,7 +168,7 @@ def changed(pod: Json, name: str) -> Json:
 
 def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) -> bool:
     """Return True if a pod with this change is denied: it would be unsafe, or never start."""
-    if name in {"mirror_images", "pin_images"}:  # the other one has the last word on the sidecar
+    if name in {"mirror_images", "pin_images"}:  # the other webhook changes the sidecar last
         return has_sidecar and (sorts, again) == ("after", "IfNeeded")
     if name == "wrap_commands":
         return has_sidecar and (sorts, again) != ("before", "Never")
@@ -176,12 +176,12 @@ def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) ->
 
 
 def names_another_webhook(message: str) -> bool:
-    """Return True if a message says that another webhook may have written what it denies."""
+    """Return True if a message says that another webhook may have made the denied change."""
     return "another webhook" in message
 
 
 def holders(pod: Json) -> dict[str, str]:
-    """Return the amount of VRAM of each container that has one."""
+    """Return the VRAM amounts by container."""
     limits = (
         (one["name"], (one.get("resources") or {}).get("limits")) for one in every_container(pod)
     )

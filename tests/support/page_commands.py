@@ -1,4 +1,4 @@
-"""What documents ask their readers to run."""
+"""Commands, code blocks and tables in the pages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ PAGES = sorted(
 
 
 def commands(document: Path, containing: str) -> list[str]:
-    """Return the commands of the one `sh` block of a document that has a text, without comments."""
+    """Return the commands of the only `sh` block with a text, without comments."""
     (block,) = (one for one in blocks(document) if containing in one)
     return list(_statements(block))
 
 
 def all_commands(document: Path) -> list[str]:
-    """Return the commands of all `sh` blocks of a document, as `commands` does."""
+    """Return the commands of all `sh` blocks of a page, without comments."""
     return [command for block in blocks(document) for command in _statements(block)]
 
 
 def asked(pattern: str) -> list[str]:
-    """Return the commands of all pages that begin with a pattern, each once."""
+    """Return the commands of all pages that match a pattern from their beginning, each once."""
     found = [one for page in PAGES for one in all_commands(page) if re.match(pattern, one)]
     assert found, pattern
     return list(dict.fromkeys(found))
 
 
 def in_sentences(program: str) -> list[str]:
-    """Return what the sentences and tables of all pages say to type of a program, each once."""
+    """Return the commands of a program in the sentences and tables of all pages, each once."""
     prose = (
         re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         for page in PAGES
@@ -45,7 +45,7 @@ def in_sentences(program: str) -> list[str]:
 
 
 def blocks(document: Path, language: str = "sh") -> list[str]:
-    """Return the code blocks of a document that are in a language."""
+    """Return the code blocks of a page in a language."""
     found = re.findall(
         rf"^ *```{language}\n.*?^ *```$", document.read_text(), re.MULTILINE | re.DOTALL
     )
@@ -65,6 +65,6 @@ def _statements(block: str) -> Iterator[str]:
 
 
 def table_of(function):
-    """Return the rows of the table in a function's docstring, each as its cells."""
+    """Return the cells of the table in a function's docstring, by row."""
     lines = re.findall(r"^ *\| (.+) \|$", function.__doc__ or "", re.MULTILINE)
     return [[cell.strip() for cell in line.split("|")] for line in lines[2:]]

@@ -1,4 +1,4 @@
-"""A reader of the pages, who runs what stands there in a clone, against a cluster."""
+"""A reader who runs the commands of the pages in a clone, against a cluster."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CLONED = ("deploy", "policies")
 
 
 class Reader:
-    """Runs commands in a folder that has what they need of a clone, with ours on PATH.
+    """Runs commands in a folder with the necessary parts of a clone and our programs on PATH.
 
-    `replaced` are the words of the pages that stand for something, and for what here.
+    `replaced` has values for the placeholders of the pages.
     """
 
     def __init__(self, folder: Path, kubeconfig: Path, replaced: dict[str, str] | None = None):
@@ -42,7 +42,7 @@ class Reader:
         }
 
     def run(self, command: str, *codes: int) -> str:
-        """Run a command, which must end with one of the codes, or 0; return all that it said."""
+        """Run a command that must end with one of the codes (default: 0), and return its output."""
         for words, here in self.replaced.items():
             command = re.sub(rf"\b{words}\b(?!:)", here, command)
         script = self._assigned + command

@@ -1,4 +1,4 @@
-"""A throw-away certificate authority for the API server, its clients and test webhooks."""
+"""A temporary certificate authority for the API server, its clients and test webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a P-256 key: quick to make, and good for TLS and for service account tokens."""
+    """Return a new P-256 key: quick to make, and good for TLS and ServiceAccount tokens."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -27,7 +27,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return the public half of the key."""
+    """Return the public key."""
     return key.public_key().public_bytes(
         serialization.Encoding.PEM,
         serialization.PublicFormat.SubjectPublicKeyInfo,
@@ -35,7 +35,7 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """Issue certificates that a strict verifier accepts, for one day."""
+    """An authority whose certificates pass strict verifiers for one day."""
 
     def __init__(self, name: str) -> None:
         self._key = new_key()
@@ -51,7 +51,7 @@ class Authority:
     def issue_server(
         self, folder: Path, name: str, address: str = "127.0.0.1"
     ) -> tuple[Path, Path]:
-        """Write certificate and key of a server at an address; return their paths."""
+        """Write the certificate and key of a server at an address; return their paths."""
         names = x509.SubjectAlternativeName(
             [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName("localhost")]
         )
@@ -59,7 +59,7 @@ class Authority:
         return self._issue(folder, name, subject, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_client(self, folder: Path, user: str, group: str) -> tuple[Path, Path]:
-        """Write certificate and key of a Kubernetes user in one group; return their paths."""
+        """Write the certificate and key of a Kubernetes user in a group; return their paths."""
         subject = [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, group),
             x509.NameAttribute(NameOID.COMMON_NAME, user),

@@ -1,4 +1,4 @@
-"""Build pods, policies and requests that show only what matters in a test."""
+"""Pods, policies and requests that state only what matters in a test."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _CRITERIA = {field.name for field in fields(Match)}
 def a_rule(**changes: Any) -> Rule:
     """Return the default rule with some fields changed.
 
-    `enforcement` may be a dict of changes, and a field of its match is given by its name.
+    `enforcement` may be a dict of changes. A field of `match` is given by its name.
     """
     criteria = {name: changes.pop(name) for name in _CRITERIA & changes.keys()}
     changes.setdefault("match", Match(**criteria))
@@ -174,6 +174,6 @@ def a_review(pod: Any, **fields: Any) -> Json:
 
 
 def as_the_api_server_writes_it(review: Json) -> bytes:
-    """Return a review as bytes, its envelope first."""
+    """Return a review as bytes, with the envelope's fields first."""
     envelope = {"kind": review["kind"], "apiVersion": review["apiVersion"]}
     return json.dumps(envelope | review, separators=(",", ":")).encode()

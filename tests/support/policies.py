@@ -1,4 +1,4 @@
-"""Write policy files for tests, and read them back."""
+"""Policy files for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHIPPED = [
 ]
 IMAGE = "vramwarden/enforcer:test"
 HEAD = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: test}\nspec:\n"
-"""Four lines: a spec begins in line 5."""
+"""Four lines, so that a spec begins in line 5."""
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -33,7 +33,7 @@ def load_spec(folder: Path, spec: str):
 
 
 def problems(path: Path) -> list[str]:
-    """Return the problems of a policy, without the folder before each file's name."""
+    """Return the problems of a policy, without the folder before each file name."""
     try:
         load(path)
     except PolicyInvalidError as error:

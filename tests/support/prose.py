@@ -24,7 +24,7 @@ MARKERS: Final = {
         r" who(se|m)?\b|[,;:(] ?who\b"
     ),
     "where": r"(?<!^)\b[Ww]here\b",
-    "so much": r"\b[Ss]o (much|many|long|often|few|large|far)\b(?! that)|\bas much\b",
+    "so much": r"\b[Ss]o (much|many|long|often|few|large)\b(?! that)|\bas much\b",
     "told": r"\b(tell|tells|told|telling|says|said|speaks? of)\b",
     "stands": (
         r"\b(stands?|stood|lies|goes (with|by)|comes? again|anew|of (ours|theirs|its own|one's own)"

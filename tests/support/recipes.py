@@ -1,4 +1,4 @@
-"""The recipes of policies/recipes, as objects for an API server."""
+"""The recipes of policies/recipes as objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's log, kept instead of written."""
+"""The server's log, kept in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webhook.server.log import JsonLog
 
 
 class RecordedLog(JsonLog):
-    """Keeps each event as level, message and values; a bug's level is `exception`."""
+    """A log that keeps level, message and values of each event; a bug has the level `exception`."""
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO())
@@ -24,10 +24,10 @@ class RecordedLog(JsonLog):
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """Return level and message of each event."""
+        """Level and message of each event."""
         return [(level, message) for level, message, _ in self.lines]
 
     @property
     def messages(self) -> list[str]:
-        """Return the message of each event."""
+        """Message of each event."""
         return [message for _, message, _ in self.lines]

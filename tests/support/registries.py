@@ -1,4 +1,4 @@
-"""Registries on loopback: one serves an OCI layout to its readers, one keeps what is pushed."""
+"""Registries on loopback: one serves an OCI layout, the other stores pushed images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serving(layout: Path) -> Iterator[str]:
             is_there = place in {"manifests", "blobs"} and path.is_file()
             content = path.read_bytes() if is_there else b""
             kinds = {one["digest"]: one["mediaType"] for one in index}
-            # The address `/v2/` asks only whether this is a registry.
+            # A client requests `/v2/` only to see whether this is a registry.
             self.send_response(200 if is_there or self.path == "/v2/" else 404)
             self.send_header("Content-Type", kinds.get(digest, "application/octet-stream"))
             self.send_header("Content-Length", str(len(content)))
@@ -37,7 +37,7 @@ def serving(layout: Path) -> Iterator[str]:
         do_HEAD = do_GET  # noqa: N815 - as the base class wants it
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Do not log."""
 
     with _listening(Registry) as address:
         yield address
@@ -45,9 +45,9 @@ def serving(layout: Path) -> Iterator[str]:
 
 @contextmanager
 def storing() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Take what is pushed; yield the registry's address, and contents by path.
+    """Accept pushes; yield the registry's address, and contents by path.
 
-    A manifest's path is `NAME/manifests/TAG`, that of any other content its digest.
+    The path of a manifest is `NAME/manifests/TAG`, that of other content is its digest.
     """
     contents: dict[str, bytes] = {}
 
@@ -93,7 +93,7 @@ def storing() -> Iterator[tuple[str, dict[str, bytes]]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Do not log."""
 
     with _listening(Registry) as address:
         yield address, contents

@@ -1,4 +1,4 @@
-"""Post to a router over a connection of ours, without a socket."""
+"""Requests to a router over a connection of ours, without a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b\r\n
 
 
 def a_router(log: JsonLog, metrics: Metrics, **more: Any) -> Router:
-    """Return what answers requests: reviews of pods, and bindings at `/secret/bind`."""
+    """Return a router that answers reviews of pods, and bindings at `/secret/bind`."""
     pods = PodReviews(a_policy, metrics, log)
     bindings = BindingReviews(None, metrics, log)
     return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__, **more)
@@ -53,7 +53,7 @@ class Line:
 
 
 class Clock:
-    """An event loop in which time is the test's, and nothing happens later."""
+    """An event loop with the test's time, which never runs delayed calls."""
 
     now_s = 0.0
 
@@ -61,11 +61,11 @@ class Clock:
         return self.now_s
 
     def call_later(self, *_):
-        """Forget it."""
+        """Ignore the call."""
 
 
 def no_connections(loop: object = None, **more: Any) -> Connections:
-    """Return bounds of connections that have no socket; `closed` says why some were closed."""
+    """Return limits of connections without sockets; `closed` has the reason of each close."""
     closed = []
     connections = Connections(loop, None, None, None, closed.append, **more)
     connections.closed = closed
@@ -75,7 +75,7 @@ def no_connections(loop: object = None, **more: Any) -> Connections:
 def connected(
     router: Handler, connections: Connections | None = None, address: str = "192.0.2.1"
 ) -> tuple[Connection, Line, Slot]:
-    """Return a connection on which nothing was sent, what it writes to, and its slot."""
+    """Return a new connection, its transport, and its slot."""
     line = Line()
     line.connections = connections or no_connections()
     line.connections.loop = line.connections.loop or asyncio.get_running_loop()
@@ -87,7 +87,7 @@ def connected(
 
 
 async def turns(count: int = 10) -> None:
-    """Let the event loop do all that it can do now."""
+    """Run the event loop until all ready callbacks have run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -100,10 +100,10 @@ async def post(
     connections: Connections | None = None,
     address: str = "192.0.2.1",
 ) -> tuple[int, dict[bytes, bytes], bytes, list[bytes]]:
-    """Post a body in parts, each of which arrives alone, until there is an answer.
+    """Post a body in parts that arrive separately, until there is a response.
 
-    `announced` is its length, 0 for one in chunks. Returns status, headers, body, and the parts
-    that were not read.
+    `announced` is the Content-Length, 0 for a chunked body. Return status, headers, body, and the
+    parts that were not read.
     """
     connection, line, _ = connected(router, connections, address)
     length = sum(map(len, parts)) if announced is None else announced

@@ -1,4 +1,4 @@
-"""Runs commands of click's within a test, or as processes of their own."""
+"""Run click commands within a test, or as processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from webhook.options import ReachedCluster
 
 
 def runner() -> CliRunner:
-    """Return a runner that keeps standard error apart; before click 8.2 one asks for that."""
+    """Return a runner that separates standard error; before click 8.2 that needs an option."""
     asked = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
     return CliRunner(**asked)
 
 
 def reached(api: ApiServer, namespace: str = "team-a") -> Callable[..., ReachedCluster]:
-    """Return what stands for a command's `reach`: it finds this API server, without a socket."""
+    """Return a replacement for a command's `reach` that uses this API server, without a socket."""
     return lambda _file, _context, given: ReachedCluster(api.kube(), given or namespace)
 
 

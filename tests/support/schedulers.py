@@ -1,4 +1,4 @@
-"""The stock scheduler, and nodes with GPUs but without a kubelet, for tests of placement."""
+"""The stock scheduler, and nodes with GPUs but without a kubelet."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Json = dict[str, Any]
 MISSING = "placement tests need kube-scheduler beside kube-apiserver; `setup-envtest` has none"
 GIB = 2**30
 SCHEDULER = "system:kube-scheduler"
-"""The account of the stock scheduler, to which the API server itself gives its rights."""
+"""Account of the stock scheduler, to which the API server grants its rights."""
 
 CONFIGURATION: Json = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
     "leaderElection": {"leaderElect": False},
-    # Without its own brake, so that what is measured is the cluster.
+    # Without client-side rate limits, so that the cluster itself is measured.
     "clientConnection": {"qps": 2000, "burst": 2000},
 }
 
 
 def available() -> bool:
-    """Tell whether pods can be scheduled here."""
+    """Return True if pods can be scheduled here."""
     return find_binary("kube-scheduler") is not None
 
 
@@ -42,7 +42,7 @@ def available() -> bool:
 def scheduler(
     control_plane: ControlPlane, folder: Path, configuration: Json | None = None
 ) -> Iterator[None]:
-    """Run kube-scheduler until the block ends; by default as it comes."""
+    """Run kube-scheduler until the block ends, by default with its default configuration."""
     settings = {**CONFIGURATION, **(configuration or {})}
     settings["clientConnection"] = {
         **CONFIGURATION["clientConnection"],
@@ -72,9 +72,9 @@ def add_node(
     amounts: Mapping[str, str] = MappingProxyType({}),
     **labels: str,
 ) -> None:
-    """Make a node with these GPUs, as kubelet and node agent would, and keep it there.
+    """Create a node with these GPUs, as kubelet and agent would, and keep its lease fresh.
 
-    It is a large one, but for what `amounts` says.
+    It has plenty of everything that `amounts` does not set.
     """
     state = build_desired_state(_inventory(name, gpu_bytes), {})
     offered = {
@@ -96,7 +96,7 @@ def add_node(
     ready = {"type": "Ready", "status": "True", "reason": "Fake"}
     status = {"capacity": offered, "allocatable": offered, "conditions": [ready]}
     patch(api, f"/api/v1/nodes/{name}/status", {"status": status})
-    # The API server taints what is new (TaintNodesByCondition); no controller is here to undo it.
+    # The API server taints new nodes (TaintNodesByCondition); no controller removes the taint here.
     patch(api, f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
 
@@ -121,30 +121,30 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
 
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
-    """Let a node show what is free, as its agent would."""
+    """Report the free memory of a node's GPUs, as its agent would."""
     labels = dict(build_desired_state(_inventory(name, gpu_bytes), assignments).labels)
     patch(api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
 
 def remove_node(api: Api, name: str) -> None:
-    """Take a node away."""
+    """Delete a node."""
     api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
 
 
 def finish(api: Api, pod: Json, phase: str = "Succeeded") -> None:
-    """Say of a bound pod that it finished, as its kubelet would."""
+    """Set the phase of a bound pod to finished, as its kubelet would."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
     patch(api, path, {"status": {"phase": phase}})
 
 
 def remove_pod(api: Api, pod: Json) -> None:
-    """Delete a pod at once: no kubelet is there to let it go."""
+    """Delete a pod at once, since no kubelet ends it."""
     api.delete({"apiVersion": "v1", "kind": "Pod", **pod}, gracePeriodSeconds="0")
 
 
 def bound(api: Api, namespace: str) -> dict[str, tuple[str, str]]:
-    """Return node and GPUs of each pod that has a node, by name."""
+    """Return node and GPUs of each bound pod by name."""
     return {
         pod["metadata"]["name"]: (
             pod["spec"]["nodeName"],
@@ -156,7 +156,7 @@ def bound(api: Api, namespace: str) -> dict[str, tuple[str, str]]:
 
 
 def messages(api: Api, namespace: str, pod: str) -> list[str]:
-    """Return what the events of a pod say, the latest last."""
+    """Return the messages of a pod's Events, the newest last."""
     found = api.list(
         f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={pod}"
     )
@@ -165,7 +165,7 @@ def messages(api: Api, namespace: str, pod: str) -> list[str]:
 
 
 def refusals(api: Api, namespace: str) -> int:
-    """Return how many bindings we refused so far, as the pods' events count them."""
+    """Return the number of bindings that we denied, as counted in the pods' Events."""
     return sum(
         (event.get("series") or {}).get("count") or event.get("count") or 1
         for event in api.list(f"/api/v1/namespaces/{namespace}/events")
@@ -174,7 +174,7 @@ def refusals(api: Api, namespace: str) -> int:
 
 
 def wait_bound(api: Api, namespace: str, count: int, timeout: float = 60) -> dict[str, Any]:
-    """Wait until so many pods have a node; return node and GPUs of each."""
+    """Wait until this many pods have a node; return node and GPUs of each."""
     return wait_until(
         f"{count} bound pods",
         lambda: len(found := bound(api, namespace)) >= count and found,

@@ -16,12 +16,12 @@ from webhook.core.nvidia.drivers import ScannedGpu
 
 VRAM = "vramwarden.io/vram"
 MEASURED = "none" if trustworthy_kernel().holds is False else "sidecar"
-"""The enforcement label under a good driver: there are kernels that tell nothing, such as WSL's."""
+"""Enforcement label with a good driver: some kernels, such as WSL's, report nothing."""
 PROGRAM = (sys.executable, "-m", "webhook.cli", "agent")
 
 
 class ScriptedNvml:
-    """Answers as `webhook.adapters.nvml.Nvml` does, and fails where `codes` says so.
+    """Implements `webhook.adapters.nvml.Nvml`, and fails as `codes` says.
 
     A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
     """
@@ -117,9 +117,10 @@ def stub_library(tmp_path_factory):
 
 
 class AgentProcess:
-    """`vramwarden agent` as a process, with the stub for a driver, until the end of the block.
+    """`vramwarden agent` as a process with the stub as driver, until the block ends.
 
-    What the kernel shows of a driver is the file `VRAMWARDEN_KERNEL_DRIVER`: none at first.
+    The file `VRAMWARDEN_KERNEL_DRIVER` has what the kernel reports of a driver; it does not exist
+    at first.
     """
 
     program = PROGRAM
@@ -142,7 +143,7 @@ class AgentProcess:
         self.process = None
 
     def script(self, text):
-        """Let the driver say this from now on."""
+        """Change the stub's script."""
         beside = self.stub_file.with_suffix(".new")
         beside.write_text(text, encoding="ascii")
         beside.replace(self.stub_file)
@@ -173,11 +174,11 @@ class AgentProcess:
         return self.process.wait(60)
 
     def events(self, message=None):
-        """Return what it said so far; a line that is no event is a failure."""
+        """Return the events logged so far; fail if a line is no event."""
         text = self._log.read_text()
         events = [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]
         return [event for event in events if message in (None, event["msg"])]
 
     def wait_for(self, message, count=1):
-        """Wait until an event was written so often, and return the latest."""
+        """Wait until an event was logged this many times, and return the newest."""
         return wait_until(message, lambda: self.events(message)[count - 1 :], timeout=60)[-1]

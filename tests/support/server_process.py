@@ -1,4 +1,4 @@
-"""Run the real server, gunicorn and all, and talk to it over real TLS."""
+"""The real server with gunicorn as a process, and a client with real TLS."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ class Server:
     log_file: Path
 
     def trust(self, ca_pem: bytes) -> None:
-        """Have clients trust a CA: of a server whose certificates lie in a Secret."""
+        """Let clients trust a CA, for a server whose certificates are in a Secret."""
         self.certificates.mkdir(exist_ok=True)
         (self.certificates / "ca.crt").write_bytes(ca_pem)
 
     def context(self) -> ssl.SSLContext:
-        """Return a client context that trusts the server's CA alone."""
+        """A client context that trusts only the server's CA."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
 
     @property
     def bind_path(self) -> str:
-        """Return the path for bindings, which follows from the certificate that is served."""
+        """Path for bindings, which depends on the certificate in use."""
         return bind_path(read(self.certificates).key_pem)
 
     def client(self, timeout: float = 60, source: str = "127.0.0.1") -> HTTPSConnection:
-        """Return a connection that keeps alive, from an address of this machine."""
+        """Return a keep-alive connection from an address of this machine."""
         return HTTPSConnection(
             "localhost",
             self.port,
@@ -74,14 +74,14 @@ class Server:
         )
 
     def raw(self, timeout: float = 60, source: str = "127.0.0.1") -> ssl.SSLSocket:
-        """Return a TLS connection on which nothing was sent, from an address of this machine."""
+        """Return a TLS connection from an address of this machine."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout, (source, 0))
         return self.context().wrap_socket(plain, server_hostname="localhost")
 
     def post(
         self, review: Json | bytes, path: str = "/mutate", **headers: str
     ) -> tuple[int, bytes]:
-        """Post on a connection of its own; returns status and body."""
+        """Post on a new connection; return status and body."""
         body = (
             review if isinstance(review, bytes) else json.dumps(review, ensure_ascii=False).encode()
         )
@@ -94,13 +94,13 @@ class Server:
             client.close()
 
     def review(self, review: Json, path: str = "/mutate") -> Json:
-        """Post a review and return the response in the answer."""
+        """Post a review and return the response in it."""
         status, body = self.post(review, path)
         assert status == 200, body
         return json.loads(body)["response"]
 
     def get(self, path: str) -> tuple[int, str]:
-        """Get from the plain port."""
+        """Request a path of the plain port; return status and body."""
         client = HTTPConnection("127.0.0.1", self.operations_port, timeout=60)
         try:
             client.request("GET", path)
@@ -128,7 +128,7 @@ class Server:
             time.sleep(0.05)
 
     def ready(self, path: str = "/readyz") -> bool:
-        """Say whether the server wants traffic, or whatever else it is that a probe asks."""
+        """Return True if a probe of the server succeeds, by default the one for readiness."""
         assert self.process.poll() is None, self.log_file.read_text()
         try:
             return self.get(path)[0] == 200
@@ -136,12 +136,12 @@ class Server:
             return False
 
     def stop(self) -> int:
-        """Ask the server to stop and return its exit code."""
+        """Send the server SIGTERM and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
     def quit(self) -> None:
-        """End the server without its drain, which would wait for connections that are idle."""
+        """Stop the server without draining, which would wait for idle connections."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(timeout=60)
@@ -159,7 +159,7 @@ def running(
 ) -> Iterator[Server]:
     """Run a server until the block ends; wait until it is `ready`, if it can be.
 
-    A test may have a module of its own in place of the command, such as one that is slow.
+    A test may run another module in place of the command, such as a slow one.
     """
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)

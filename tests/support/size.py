@@ -1,4 +1,4 @@
-"""Print the size of a checkout: `python -m tests.support.size [COMMIT ...]`, commits beside it."""
+"""Print the size of a checkout, and of commits: `python -m tests.support.size [COMMIT ...]`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GENERATED = (
     "deploy/pictures/top.svg",
     "policies/policy.schema.json",
 )
-"""Files that a command writes whole; pages with single generated blocks count as pages."""
+"""Files that are generated as a whole; pages with generated blocks count as pages."""
 NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER, tokenize.ENCODING,
@@ -39,7 +39,7 @@ NOT_CODE = {
 
 
 def count(root: Path, files: list[str]) -> Json:
-    """Return counts by name for the given files, whose paths are relative to `root`."""
+    """Return counts by name for files, whose paths are relative to `root`."""
     sizes: Counter[str] = Counter()
     for name in files:
         path = root / name
@@ -64,7 +64,7 @@ def count(root: Path, files: list[str]) -> Json:
 
 
 def kind_of(name: str) -> str:
-    """Return what a file is counted as."""
+    """Return the kind under which a file is counted."""
     top = name.partition("/")[0]
     if any(fnmatch(name, pattern) for pattern in GENERATED):
         return "generated"
@@ -78,7 +78,7 @@ def kind_of(name: str) -> str:
 
 
 def lines_of_code(text: str) -> int:
-    """Return the number of lines with a token that is no comment and no docstring."""
+    """Return the number of lines with code, without comments and docstrings."""
     documented: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -91,7 +91,7 @@ def lines_of_code(text: str) -> int:
 
 
 def numeric_constants(module: ast.Module) -> int:
-    """Return the number of constants of a module whose values are made of numbers alone."""
+    """Return the number of a module's constants that consist of numbers."""
     found = 0
     for node in module.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
@@ -117,7 +117,7 @@ def properties(schema: Json) -> int:
 
 
 def leaves(values: object) -> int:
-    """Return the number of values, at any depth, that are no mapping with entries."""
+    """Return the number of values at any depth, without non-empty mappings."""
     return sum(map(leaves, values.values())) if isinstance(values, dict) and values else 1
 
 

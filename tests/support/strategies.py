@@ -66,7 +66,7 @@ RESOURCES = st.sampled_from(
 )
 ROOMY = {"cpu": "8", "memory": "16Gi"}
 LITTLE = {"limits": {"cpu": "500m"}}
-# Of the pod itself (KEP-2837), with room for all its containers and the sidecar.
+# Pod-level resources (KEP-2837), large enough for all containers and the sidecar.
 POD_LEVEL = st.sampled_from(
     [
         None,
@@ -113,7 +113,7 @@ AFFINITIES = st.sampled_from(
         },
     ]
 )
-# Of one pod: security contexts of all its containers, and its own.
+# Security contexts of a pod: one for its containers, one for itself.
 PROFILES = st.sampled_from(
     [
         None,
@@ -159,12 +159,12 @@ MOUNTS = st.sampled_from(
         [{**GATE, "mountPath": "/old"}, DATA, {**GATE, "mountPath": "/run/vram-gate"}],
     ]
 )
-"""Mounts of `MOUNTED`, among them the gate's as an earlier translation may have left them."""
+"""Mounts of `MOUNTED`, including the gate's, as an earlier translation may have left them."""
 
 
 @st.composite
 def asking_pods(draw: st.DrawFn) -> Json:
-    """Draw a pod with a demand and no fault."""
+    """Draw a valid pod with a demand."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
     split = draw(st.integers(1, len(names)))
     getting = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -216,7 +216,7 @@ def asking_pods(draw: st.DrawFn) -> Json:
             if mounted:
                 container["volumeMounts"] = draw(MOUNTS)
             if spec.get("resources") == LITTLE and "cpu" in limits:
-                del container["resources"]  # the API server takes no limit above the pod's
+                del container["resources"]  # the API server rejects limits above the pod's
             if container["name"] in explicit:
                 own = container["resources"] = dict(container.get("resources") or {})
                 amount = {"vramwarden.io/vram": explicit[container["name"]]}
@@ -227,4 +227,4 @@ def asking_pods(draw: st.DrawFn) -> Json:
         )
     if draw(st.booleans()):
         pod["metadata"]["labels"] = draw(st.sampled_from([None, {}, {"app": "x"}]))
-    return json.loads(json.dumps(pod))  # JSON off the wire shares no objects
+    return json.loads(json.dumps(pod))  # decoded JSON shares no objects

@@ -1,4 +1,4 @@
-"""Put webhook configurations into force for a test: ours from deploy/, and another product's."""
+"""Webhook configurations in force for a test: ours from deploy/, and another product's."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PROBE = "webhook-probe"
 def webhook_configurations(
     url_base: str, ca_bundle_pem: bytes, *, path: Path = LOCAL, bind_path: str = ""
 ) -> list[Manifest]:
-    """Load our configurations for a server at another address, with its authority.
+    """Return our configurations for a server at another address, with its authority.
 
-    Bindings go to `bind_path`, which a server has as `Server.bind_path`.
+    `bind_path` is the path for bindings, `Server.bind_path`.
     """
     documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
     for webhook in (hook for document in documents for hook in document.get("webhooks", ())):
@@ -52,7 +52,7 @@ def webhook_configurations(
 
 @contextlib.contextmanager
 def installed(api: Api, *configurations: Manifest) -> Iterator[None]:
-    """Keep webhook configurations in force for the length of a block."""
+    """Install webhook configurations until the block ends."""
     try:
         for configuration in configurations:
             apply(api, configuration)
@@ -65,9 +65,9 @@ def installed(api: Api, *configurations: Manifest) -> Iterator[None]:
 def apply(api: Api, configuration: Manifest) -> None:
     """Create or replace a webhook configuration; return when it is in force.
 
-    The API server learns of a configuration by a watch, a moment after the write. So we add one
-    webhook that cannot be reached, for objects with a label that only our probe has: the
-    configuration is in force as a whole as soon as the probe is refused.
+    The API server learns of a configuration by a watch, shortly after the write. So we add a
+    webhook that cannot be reached, for objects with a label that only our probe has: once the probe
+    is denied, the whole configuration is in force.
     """
     label = uuid.uuid4().hex
     changed = copy.deepcopy(configuration)
@@ -78,7 +78,7 @@ def apply(api: Api, configuration: Manifest) -> None:
 
 
 def remove(api: Api, configuration: Manifest) -> None:
-    """Delete a webhook configuration, if it is there; return when it is out of force."""
+    """Delete a webhook configuration, if it exists; return when it is no longer in force."""
     try:
         stored = api.get(configuration)
     except ApiError as error:
@@ -96,7 +96,7 @@ def remove(api: Api, configuration: Manifest) -> None:
 def _probe_webhook(label: str) -> Manifest:
     return {
         "name": f"{PROBE}.tests.invalid",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},  # nobody listens there
+        "clientConfig": {"url": "https://127.0.0.1:1/"},  # no server listens there
         "objectSelector": {"matchLabels": {PROBE: label}},
         "rules": [_rule(["configmaps"], ["CREATE"])],
         "failurePolicy": "Fail",
@@ -126,13 +126,13 @@ def _rule(resources: Iterable[str], operations: Iterable[str]) -> Manifest:
 
 
 class Denied(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by the function of an OtherWebhook to refuse the object."""
+    """Raised by the function of an OtherWebhook to deny the object."""
 
 
 class OtherWebhook:
-    """Be another product's mutating webhook: change pods by a function, record every review.
+    """Another product's mutating webhook: it changes pods by a function and records every review.
 
-    `reviews` holds the `request` of each AdmissionReview, in order of arrival.
+    `reviews` has the `request` of each AdmissionReview, in order of arrival.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class _Server(ThreadingHTTPServer):
         self._connections: set[socket.socket] = set()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Leave the handshake to the connection's thread: a silent client must not stop all."""
+        """Leave the handshake to the connection's thread: a silent client must block no other."""
         raw, address = super().get_request()
         connection = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
         self._connections.add(connection)
@@ -242,19 +242,19 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
-        """End the connections that the API server keeps alive, and so their threads."""
+        """Close the connections that the API server keeps alive, and so their threads."""
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
-                # Not SSLSocket's own method, which takes the session from under the reading thread.
+                # Not SSLSocket's own method, which detaches the session from the reading thread.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Keep quiet: the API server reports a call that failed, and the test sees that."""
+        """Do nothing: the API server reports a failed call, and the test sees that."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one write
+    wbufsize = -1  # header and body in one write
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -266,4 +266,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Write nothing: the reviews are recorded."""
+        """Do not log: the reviews are recorded."""

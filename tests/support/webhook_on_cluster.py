@@ -1,4 +1,4 @@
-"""Our own server under a real API server, and a team that uses both."""
+"""Our server under a real API server, and a team that uses both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 SYSTEM = "vramwarden-system"
 
-# Comes before the shipped default, and governs only namespaces of these names.
+# Before the shipped default, and only for namespaces with these names.
 SPECIAL_RULES = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -59,12 +59,12 @@ spec:
 def serving(
     folder: Path, *options: str, port: int | None = None, **env: str
 ) -> Iterator[server_process.Server]:
-    """Run the real server until the block ends, at a free port or a given one."""
+    """Run the real server until the block ends, at a free or a given port."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
     (policies / "00-special.yaml").write_text(SPECIAL_RULES)
     shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
-    # Not the ports of `running`: one of those may be another's by the time of a restart.
+    # Not the ports of `running`, which another process may use by the time of a restart.
     ports = itertools.chain([port] if port else [], iter(free_port, None))
     with (
         mock.patch.object(server_process, "free_port", ports.__next__),
@@ -77,7 +77,7 @@ def serving(
 def knowing(
     control_plane: ControlPlane, folder: Path, rules: str = "", **env: str
 ) -> Iterator[OurServer]:
-    """Run a server that knows the cluster, so it places, under `rules` before all others.
+    """Run a server with access to the cluster, so that it places pods, with `rules` first.
 
     The API server calls it until the block ends.
     """
@@ -97,7 +97,7 @@ def knowing(
 
 
 class OurServer:
-    """The server, and the configurations that make an API server call it."""
+    """The server, and the configurations by which an API server calls it."""
 
     def __init__(self, server: server_process.Server) -> None:
         self.server = server
@@ -107,7 +107,7 @@ class OurServer:
         self.mutating, self.validating = self.configurations
 
     def reviews(self, namespace: str) -> list[Json]:
-        """Return the log lines about reviews of one namespace's pods, in order."""
+        """Return the log lines of reviews of a namespace's pods, in order."""
         return [
             line
             for line in self.server.log()
@@ -117,7 +117,7 @@ class OurServer:
         ]
 
     def calls(self, namespace: str) -> list[tuple[str, str, int]]:
-        """Return webhook, decision and size of the patch of each review in a namespace."""
+        """Return webhook, decision and patch size of each review in a namespace."""
         return [
             (line["webhook"], line["decision"], line["patchOps"])
             for line in self.reviews(namespace)
@@ -125,7 +125,7 @@ class OurServer:
 
     @contextmanager
     def without(self, api: Api, configuration: Json) -> Iterator[None]:
-        """Take one of our configurations away for the length of a block."""
+        """Remove one of our configurations until the block ends."""
         remove(api, configuration)
         try:
             yield
@@ -134,7 +134,7 @@ class OurServer:
 
 
 class Team:
-    """Create pods in a namespace, as a developer does, and read what became of them."""
+    """A developer's view: creates pods in a namespace and reads them."""
 
     def __init__(self, api: Api, ours: OurServer, namespace: str) -> None:
         self.api = api
@@ -143,21 +143,21 @@ class Team:
         self._numbers = itertools.count(1)
 
     def pod(self, pod: Json) -> Json:
-        """Place a pod into the team's namespace, under a name of its own."""
+        """Return a pod in the team's namespace with a unique name."""
         pod = copy.deepcopy(pod)
         pod["metadata"] |= {"namespace": self.namespace, "name": f"train-{next(self._numbers)}"}
         return pod
 
     def accepts(self, pod: Json, *, dry_run: bool = False) -> Json:
-        """Create a pod and return it as it was stored."""
+        """Create a pod and return it as stored."""
         return self.api.create(self.pod(pod), dry_run=dry_run)
 
     def refuses(self, pod: Json) -> ApiError:
-        """Try to create a pod that somebody refuses; return the refusal."""
+        """Try to create a pod that is denied; return the error."""
         return refused(lambda: self.accepts(pod))
 
     def denies(self, pod: Json, reason: Reason, *, phase: str = "mutate") -> str:
-        """Try to create a pod that we refuse; return what follows the reason."""
+        """Try to create a pod that we deny; return the text after the reason."""
         return denied(self.refuses(pod), reason, phase=phase)
 
     def pods(self) -> list[Json]:
@@ -173,12 +173,12 @@ class Team:
         return self.api.request("PATCH", path, change, content_type=kind)
 
     def calls(self) -> list[tuple[str, str, int]]:
-        """Return webhook, decision and size of the patch of each review of the team's pods."""
+        """Return webhook, decision and patch size of each review of the team's pods."""
         return self.ours.calls(self.namespace)
 
 
 def refused(act) -> ApiError:
-    """Do what is refused; return the refusal."""
+    """Call a function that is denied; return the error."""
     try:
         done = act()
     except ApiError as error:
@@ -187,7 +187,7 @@ def refused(act) -> ApiError:
 
 
 def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
-    """Check that a refusal is ours, for this reason first; return what follows the reason."""
+    """Check that a denial is ours and has this reason first; return the text after the reason."""
     beginning = f'admission webhook "{phase}.vramwarden.io" denied the request: {reason}: '
     assert error.message.startswith(beginning), error.message
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
@@ -198,7 +198,7 @@ def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
 
 
 def container(pod: Json, name: str) -> Json:
-    """Return one container of a pod, of whichever kind."""
+    """Return a container of a pod, of any kind."""
     spec = pod["spec"]
     return next(
         found
@@ -208,5 +208,5 @@ def container(pod: Json, name: str) -> Json:
 
 
 def variables(found: Json) -> dict[str, Any]:
-    """Return the environment of a container, by name."""
+    """Return the environment of a container by name."""
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in found["env"]}

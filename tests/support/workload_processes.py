@@ -1,6 +1,6 @@
-"""Real processes to judge and stop, in PID namespaces of their own.
+"""Real processes to observe and stop, in their own PID namespaces.
 
-Scenarios are played by `scenes`, and know the names of this module.
+`isolated_interpreter` runs the scenarios, which may use the names of this module.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ if sys.platform != "linux":
 
 
 def in_namespace(scenario, *arguments, own_proc=True):
-    """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
+    """Return the result of a scenario in a new PID namespace, with its own /proc or ours."""
     if reason := isolated_interpreter.missing():
         skip(reason)
     within = isolated_interpreter.NAMESPACE[: None if own_proc else -1]
@@ -78,14 +78,14 @@ def start(code=SLEEPS, *arguments, **options):
 
 
 def end(started):
-    """Kill and reap what `start` started, and return how it ended, negative for a signal."""
+    """Kill and reap a process of `start`; return its exit code, negative for a signal."""
     started.kill()
     started.stdout.close()
     return started.wait(timeout=60)
 
 
 def reuse(old, start=start):
-    """End the process and start another that gets its number; only in a namespace of our own."""
+    """End a process and start another with the same PID; only in our own PID namespace."""
     end(old)
     tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 2 / os.sysconf("SC_CLK_TCK")
     wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > tick)  # start times are in ticks
@@ -104,12 +104,12 @@ def wait_until(condition, timeout_s=60):
 
 
 def as_user(uid, judge, *, capabilities=()):
-    """Return what the function returns for another user, or for root with these capabilities."""
+    """Return the function's result for another user, or for root with these capabilities."""
     return _in_fork(lambda: _become(uid, capabilities), judge)
 
 
 def refusing_pidfds(number, judge):
-    """Return what the function returns below a seccomp filter that answers pidfds with an errno."""
+    """Return the function's result under a seccomp filter that fails pidfd calls with an errno."""
     return _in_fork(lambda: _refuse_pidfds(number), judge)
 
 
@@ -132,7 +132,7 @@ def _in_fork(prepare, judge):
 
 def _become(uid, capabilities):
     libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(8, 1, 0, 0, 0) == 0  # PR_SET_KEEPCAPS: what follows decides what is kept
+    assert libc.prctl(8, 1, 0, 0, 0) == 0  # PR_SET_KEEPCAPS: the next calls choose the capabilities
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -143,7 +143,7 @@ def _become(uid, capabilities):
 
 
 def _refuse_pidfds(number):
-    """Load a filter as older runtimes ship it, seccomp(2); both numbers are the same everywhere."""
+    """Load a filter like that of older runtimes; both numbers are the same everywhere."""
     refuse = 0x00050000 | number
     steps = [(0x20, 0, 0, 0), (0x15, 2, 0, 434), (0x15, 1, 0, 424), (0x06, 0, 0, 0x7FFF0000)]
     packed = b"".join(
