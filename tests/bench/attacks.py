@@ -1,6 +1,6 @@
-"""What a bystander notices of attacks on one replica: latencies in ms, and the replica's memory.
+"""Effect of attacks on one replica: another client's latencies in ms, and the replica's memory.
 
-Client, attackers and replica share this machine, so the figures are worse than those of a cluster.
+Client, attackers and replica share this machine, so the figures are worse than in a cluster.
 """
 
 from __future__ import annotations

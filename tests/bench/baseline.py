@@ -16,7 +16,7 @@ CACHE = ROOT / ".bench"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A commit that can be run: its interpreter, with its own package installed, and its files."""
+    """A commit that can be run: the interpreter of its environment, and its files."""
 
     label: str
     python: Path
@@ -27,15 +27,15 @@ OURS = Side("ours", Path(sys.executable), ROOT)
 
 
 class Unusable(Exception):  # noqa: N818 - a reason to go on without
-    """The baseline cannot be had here; says why, in one line."""
+    """The baseline is not available here; has the reason in one line."""
 
 
 class Failed(Unusable):
-    """A program that was to fetch or install it failed."""
+    """A program that fetches or installs the baseline failed."""
 
 
 def sides():
-    """Return the working tree and, where it can be had, the baseline; say which that is."""
+    """Return the working tree and, if available, the baseline; print which."""
     try:
         commit = _commit(settings.BASELINE)
         found = _installed(commit)
@@ -59,7 +59,7 @@ def _commit(name):
 
 
 def _installed(commit):
-    """Check a commit out and install it with the libraries of our own environment, once."""
+    """Check a commit out and install it with our environment's libraries, once."""
     folder = CACHE / commit
     tree, environment, versions = folder / "tree", folder / "venv", folder / "versions.txt"
     side = Side("baseline", environment / "bin" / "python", tree)
@@ -76,7 +76,7 @@ def _installed(commit):
     tree.mkdir()
     _run("tar", "--extract", f"--file={folder / 'tree.tar'}", f"--directory={tree}")
     _run(uv, "venv", "--quiet", f"--python={sys.executable}", str(environment))
-    # The same version of each library on both sides, or the comparison would be of libraries.
+    # The same version of each library on both sides, or the comparison would be one of libraries.
     beside = folder / "versions.new"
     beside.write_text(wanted)
     install = [uv, "pip", "install", "--quiet", f"--python={side.python}"]

@@ -1,7 +1,7 @@
-"""What webhooks add to the creation of a pod through a real API server.
+"""Latency that webhooks add to the creation of a pod through a real API server.
 
-Each side has a namespace of its own, for which alone its configurations hold. So all of them stay
-in force, and the sides take turns without anything being installed in between.
+Each side has its own namespace, to which its configurations are limited. So all configurations stay
+in force, and the sides alternate without any change between them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ ROUNDS = settings.ROUNDS * 2  # of a fifth of a second each
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The pod that is created in one namespace, whose webhooks are those of one side."""
+    """The pod that is created in one namespace with the webhooks of one side."""
 
     label: str
     target: Target
     pid: int | None
-    """The webhook's process, if there is one."""
+    """PID of the webhook's process, if there is one."""
     stored: dict[str, Any]
-    """The pod as the API server stores it."""
+    """The pod as stored by the API server."""
 
     def dressed(self, pod):
-        """Turn a pod into this one as it is stored, so that no webhook need do so."""
+        """Return the pod as stored, so that no webhook needs to change it."""
         pod["spec"] = self.stored["spec"]
         for field in ("labels", "annotations"):
             pod["metadata"][field] = self.stored["metadata"][field]
@@ -60,7 +60,7 @@ def bench_creations():
             both = ours(server, side.root)
             scenes.append(scene(plane, side.label, *both, server=server, acted=admitted))
             if side is OURS:
-                # What of it is not the webhook's: a larger pod is decoded, checked and stored.
+                # Costs that are not the webhook's: a larger pod is decoded, validated and stored.
                 translated = scenes[-1].dressed
                 scenes.insert(1, scene(plane, "same pod, none", dress=translated, acted=admitted))
                 alone = ours(server, side.root)[:1]
@@ -88,7 +88,7 @@ def bench_creations():
 
 
 def ours(server, root):
-    """Return the mutating and the validating configuration as a commit has them."""
+    """Return a commit's mutating and validating configurations."""
     url = f"https://127.0.0.1:{server.port}"
     return webhook_configurations(url, server.ca.read_bytes(), path=root / "deploy/local.yaml")
 
@@ -102,7 +102,7 @@ def as_it_is(pod):
 
 
 def scene(plane, label, *configurations, server=None, dress=as_it_is, acted=as_it_is):
-    """Make a namespace with its configurations; create one pod, and see that they act on it."""
+    """Create a namespace with its configurations and one pod, and check that they change it."""
     namespace = "-".join(label.lower().replace(",", "").split())
     metadata = {"name": namespace}
     plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -122,7 +122,7 @@ def scene(plane, label, *configurations, server=None, dress=as_it_is, acted=as_i
 
 
 def written_pod():
-    """Return the recorded pod as its user wrote it, without what an API server adds."""
+    """Return the recorded pod as its user wrote it, without the API server's fields."""
     recorded = json.loads(RECORDED.read_bytes())["request"]["object"]
     annotations = recorded["metadata"]["annotations"]
     last_applied = "kubectl.kubernetes.io/last-applied-configuration"
@@ -145,7 +145,7 @@ def target(plane, namespace, body, path="", **more):
 
 
 def measured(scenes, plane):
-    """Return each round's latencies in ms, and ms of CPU per pod of API server and webhook."""
+    """Return each round's latencies in ms, and the CPU per pod of API server and webhook in ms."""
     figures = {}
     api_server = plane._processes["kube-apiserver"].pid
     with on_core(-1):
@@ -189,13 +189,13 @@ def show(labels, figures):
 
 
 class Summary:
-    """What the rounds of one side come to."""
+    """Results of one side over all rounds."""
 
     def __init__(self, rounds):
         latencies, cpu = zip(*rounds, strict=True)
         api_ms, *webhook_ms = (statistics.mean(column) for column in zip(*cpu, strict=True))
         together = [latency for some in latencies for latency in some]
-        # CPU comes in ticks of 10 ms, and a round has only a few.
+        # CPU is counted in ticks of 10 ms, and a round has only a few.
         self.rows = (
             [statistics.median(some) for some in latencies],
             [percentile(together, 0.99)],
@@ -204,7 +204,7 @@ class Summary:
         self._webhook_ms = webhook_ms[0] if webhook_ms else None
 
     def webhook(self, base):
-        """Write what the webhook itself takes, and how many times as much the baseline's does."""
+        """Return the CPU of the webhook, and its ratio to the baseline's."""
         if self._webhook_ms is None:
             return f"{'-':>12}{'-':>7}"
         of_base = against(base and [base._webhook_ms], [self._webhook_ms])
@@ -212,7 +212,7 @@ class Summary:
 
 
 def added(own, plain, base):
-    """Write what a side adds to no webhook, and how many times as much the baseline adds."""
+    """Return the latency that a side adds to that without webhooks, and the baseline's ratio."""
     if own == plain:
         return f"{'-':>8}{'-':>7}"
     more = more_than(plain, own)

@@ -1,4 +1,4 @@
-"""What a review costs in process: one child per commit, in turns."""
+"""CPU of a review within the process: one child process per commit, in turns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS = 200
 
 
 class Child:
-    """A commit that times itself when it is told to."""
+    """A commit that times itself on request."""
 
     def __init__(self, side, stack):
         cases = [(title, str(REVIEWS / name), *rest) for title, name, *rest in CASES]
@@ -44,7 +44,7 @@ class Child:
                     text=True,
                 )
             )
-        found = self._process.stdout.readline().strip()  # empty where it ended with a trace
+        found = self._process.stdout.readline().strip()  # empty if it ended with a trace
         if not Path(found).is_relative_to(side.root):
             raise RuntimeError(f"{side.label}: wants its package in {side.root}, found {found!r}")
 

@@ -1,4 +1,4 @@
-"""An empty handler on the webhook's own server: what gunicorn, TLS and HTTP cost without us."""
+"""An empty handler on the webhook's own server: the cost of gunicorn, TLS and HTTP."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from webhook.server.service import ServerSettings, Service
 
 
 class EmptyReviews:
-    """Allows every review as it is."""
+    """Allows every review unchanged."""
 
     def answer(self, _phase, body):
-        """Echo the uid, and nothing else."""
+        """Return a response with the request's uid."""
         uid = orjson.loads(body)["request"]["uid"]
         answer = {
             "apiVersion": "admission.k8s.io/v1",
@@ -33,10 +33,10 @@ class EmptyReviews:
 
 
 class EmptyService(Service):
-    """The webhook's service with nothing behind its port."""
+    """The webhook's service with an empty router."""
 
     def router(self):
-        """Return a router to nothing."""
+        """Return an empty router."""
         return Router(EmptyReviews(), None, self._metrics, self._log, binds_at=lambda _: False)
 
 

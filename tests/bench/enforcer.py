@@ -1,7 +1,7 @@
-"""What a running enforcer costs and how soon it acts: the real program, the stub for a driver.
+"""Cost and reaction time of a running enforcer: the real program, with the stub as driver.
 
-It runs in a bare virtual environment with compiled bytecode, as in its image, in a PID namespace of
-its own beside real processes; `enforcer_scene.py` is what happens in there.
+It runs in a bare virtual environment with compiled bytecode, as in its image, in its own PID
+namespace with real processes. `enforcer_scene.py` runs in there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from webhook.sidecar.heartbeat import Heartbeat
 
 INCIDENTS = 48
-OF_A_SCENE = 3  # the fourth stop is of all that runs in its container
+OF_A_SCENE = 3  # the fourth stop is that of all processes of the container
 AT_ONCE = 5
 POLL_INTERVAL_S = 1.0  # the default
 PROBES = 500
@@ -59,9 +59,9 @@ def bench_enforcer():
 
 
 def bench_probes(folder):
-    """Play the kubelet, without what its runtime costs for each probe."""
+    """Run the kubelet's probes, without the cost of a container runtime."""
     Heartbeat(str(folder)).beat()
-    environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # so that one beat does for all
+    environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # one heartbeat lasts for all probes
     for kind in ("startup", "liveness"):
         command = ["/bin/sh", ROOT / "webhook/sidecar/probe.sh", kind, "0", folder]
         before_s = children_s()
@@ -72,7 +72,7 @@ def bench_probes(folder):
 
 
 def bench_incidents(folder, python):
-    """Play incidents in several namespaces at once, to save time; each has its own enforcer."""
+    """Run incidents in several namespaces at once to save time, each with its own enforcer."""
     scene = folder, python, "incidents", str(OF_A_SCENE)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [pool.submit(play, *scene) for _ in range(INCIDENTS // OF_A_SCENE)]
@@ -90,7 +90,7 @@ def not_possible():
 
 
 def bare_environment(folder):
-    """Make a virtual environment with pynvml and our package alone; return its interpreter."""
+    """Create a virtual environment with pynvml and our package; return its interpreter."""
     venv.create(folder, with_pip=False, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))
     shutil.copy(pynvml.__file__, site)

@@ -1,4 +1,4 @@
-"""One PID namespace of the bench: an enforcer and real processes; prints its figures as JSON."""
+"""One PID namespace of the bench, with an enforcer and real processes; prints JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 GIB = 2**30
 CAP_BYTES = 8 * GIB
-# Most of each GPU is other pods': a total within the cap would make lists needless.
+# Other pods use most of each GPU: if the total were within the cap, no list would be read.
 GPUS = "".join(
     f"gpu GPU-{name} total={80 * GIB} reserved={GIB} used={40 * GIB} mig=0 name=bench\n"
     for name in "ab"
@@ -39,7 +39,7 @@ class Scene:
         )
 
     def holds(self, pid, gpu, amount_bytes):
-        """Make a process hold memory from this moment on."""
+        """Let a process use this much memory from now on."""
         beside = self.folder / "pids" / f"{pid}.new"
         beside.write_text(f"{gpu} {amount_bytes}\n")
         beside.replace(self.folder / "pids" / str(pid))
@@ -52,7 +52,7 @@ class Scene:
 
 
 def sleeper():
-    """Return the pid of a child that sleeps, and a pipe on which it tells when SIGTERM came."""
+    """Return the PID of a sleeping child, and a pipe on which it reports SIGTERM."""
     near, far = os.pipe()
     if pid := os.fork():
         os.close(far)
@@ -68,7 +68,7 @@ def sleeper():
 
 
 def cost(scene, seconds, restless):
-    """Guard eight processes within the cap; tell memory, CPU and how often lists were read."""
+    """Enforce a cap that is not exceeded; print memory, CPU and the number of lists read."""
     pids = [sleeper()[0] for _ in range(8)]
     for number, pid in enumerate(pids):
         scene.holds(pid, number % 2, GIB)
@@ -100,7 +100,7 @@ def end_ms(enforcer):
 
 
 def incidents(scene, count):
-    """Grow past the cap at random moments; tell how long each SIGTERM took."""
+    """Exceed the cap at random moments; print the time until each SIGTERM."""
     neighbour = sleeper()[0]
     scene.holds(neighbour, 0, GIB)
     scene.wait_until_guarding()

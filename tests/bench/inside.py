@@ -1,9 +1,9 @@
-"""Time what a review costs inside one commit. Run by that commit's interpreter.
+"""Timing of a review inside one commit, run by that commit's interpreter.
 
-It stands alone, since older commits named their modules differently. Its argument is a list of
-cases in JSON: [title, path of a recorded review, phase, whether the pod is translated first]. Each
-line of its input is a number of calls, and each line of its output how long one took in the mean:
-{title: {part: µs}}. The first line of its output is where it found the package.
+It imports nothing of the bench, since older commits have other module names. Its argument is a JSON
+list of cases: [title, path of a recorded review, phase, whether the pod is translated first]. Each
+line of its input is a number of calls, and each line of its output the mean time per call: {title:
+{part: µs}}. The first line of its output is the package's path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:
 
 try:
     from webhook.core.policy.cluster import UNKNOWN
-except ImportError:  # the policy brought what was known of the cluster
+except ImportError:  # older commits have the cluster in the policy
     KNOWN = (load_policy(shipped_policy_path(), enforcer_image="bench"),)
 else:
     KNOWN = load_policy(shipped_policy_path(), enforcer_image="bench"), UNKNOWN
@@ -64,7 +64,7 @@ def parts(path, phase, is_translated):
 
 
 def microseconds(call, number):
-    """Return the CPU that a call takes, in which others that want the core have no part."""
+    """Return the CPU time of a call, on which other processes have no effect."""
     started_ns = time.process_time_ns()
     for _ in range(number):
         call()

@@ -1,4 +1,4 @@
-"""What listing the pods of a large cluster costs: CPU, memory, and how long others stand still."""
+"""Cost of listing a large cluster's pods: CPU, memory, and pauses of other threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench_lists():
 
 
 class _Watched:
-    """Reads a thousand times a second what this process holds."""
+    """Reads this process's memory a thousand times a second."""
 
     def __enter__(self):
         self.before_mib = self.peak_mib = resident_mib()
@@ -65,7 +65,7 @@ def resident_mib():
 
 
 def _serve(pipe):
-    """Be an API server with pods, which have in common what is large of them."""
+    """Serve pods whose large fields are all the same."""
     pod = a_pod("8Gi")
     fields = {}
     pod["metadata"] |= {

@@ -1,4 +1,4 @@
-"""A client light enough to keep a server busy: raw bytes over kept-alive TLS connections."""
+"""A cheap client that keeps a server busy: raw bytes over kept-alive TLS connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding: chunked", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is sent again and again, and to whom."""
+    """A request, and the server to which it is sent repeatedly."""
 
     port: int
     ca: Path
@@ -31,7 +31,7 @@ class Target:
     client_certificate: tuple[Path, Path] | None = None
     headers: str = "User-Agent: kube-apiserver-admission\r\nAccept-Encoding: gzip\r\n"
     numbers: Iterator[int] | None = None
-    """Where there are any, each request has the next one in place of NUMBER."""
+    """If given, each request has the next number in place of NUMBER."""
     method: str = "POST"
     content_type: str = "application/json"
 
@@ -43,13 +43,13 @@ class Target:
         return context
 
     def numbered(self, data: bytes) -> bytes:
-        """Return the next request, or its body, each as long as the others."""
+        """Return the next request or body; all have the same length."""
         if self.numbers is None:
             return data
         return data.replace(NUMBER, b"%0*d" % (len(NUMBER), next(self.numbers)))
 
     def head(self) -> bytes:
-        """Return what comes before each body."""
+        """Return the head of each request."""
         return (
             f"{self.method} {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{self.headers}"
             f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n\r\n"
@@ -58,7 +58,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Latencies of one run, how long it took, and the number of all answers, warm-up included."""
+    """Latencies of a run, its duration, and the number of all responses, including the warm-up."""
 
     latencies_s: list[float]
     duration_s: float
@@ -75,7 +75,7 @@ class Figures:
 
 
 def ask(target: Target) -> tuple[int, bytes]:
-    """Post once, on a connection of its own; return status and body."""
+    """Post once on a new connection; return status and body."""
     connection = HTTPSConnection("localhost", target.port, timeout=20, context=target.context())
     try:
         connection.request(
@@ -88,7 +88,7 @@ def ask(target: Target) -> tuple[int, bytes]:
 
 
 class _Caller(asyncio.Protocol):
-    """Sends the same request again after each answer, as long as `answered` says so."""
+    """Sends the same request again after each response, while `answered` returns True."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Caller(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's own class
+        self.transport = transport  # uvloop's own class
 
     def send(self) -> None:
         request = self._request()
@@ -128,7 +128,7 @@ class _Caller(asyncio.Protocol):
         if length:
             return len(self._received) >= head + 4 + int(length[1])
         assert _CHUNKED.search(self._received, 0, head), self._received[:head]
-        return self._received.endswith(b"\r\n0\r\n\r\n")  # JSON has no such bytes
+        return self._received.endswith(b"\r\n0\r\n\r\n")  # JSON contains no such bytes
 
     def connection_lost(self, error: Exception | None) -> None:
         self._failed(f"the connection was lost: {error}")
@@ -137,9 +137,9 @@ class _Caller(asyncio.Protocol):
 def load(
     target: Target, connections: int, *, duration_s: float = 0.0, requests: int = 0
 ) -> Figures:
-    """Send without pause over some connections, for a time or a number of requests.
+    """Send continuously over some connections, for a time or a number of requests.
 
-    A tenth of either comes before as a warm-up, at least 0.2 s or one request of each connection.
+    A tenth of either is a warm-up, with at least 0.2 s or one request per connection.
     """
     return uvloop.run(_load(target, connections, duration_s, requests))
 

@@ -1,4 +1,4 @@
-"""What best fit is worth: one workload, placed by it and by other orders of a node's GPUs."""
+"""Benefit of best fit: one workload, placed by it and by other orders of a node's GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDERS = {
     "worst fit": lambda gpu, free: (-free, gpu.index),
 }
 DAY_S = 86_400
-# Values, and how often they are drawn.
+# Values, and their relative frequencies.
 GPU_GIB = {24: 4, 40: 1, 48: 2, 80: 3}
 GPU_COUNTS = {1: 2, 2: 3, 4: 3, 8: 2}
 POD_GIB = {2: 8, 4: 14, 6: 10, 8: 16, 10: 10, 12: 10, 16: 10, 20: 8, 30: 6, 40: 5, 70: 3}
@@ -25,14 +25,14 @@ POD_GPU_COUNTS = {1: 92, 2: 6, 4: 2}
 
 
 class Outcome(NamedTuple):
-    """What became of the pods; figures are the largest at one time."""
+    """Results of placing the pods; figures are maxima over time."""
 
     at_once: int
     later: int
     never: int
     gpus: int
     gpu_bytes: int
-    """Of the GPUs in use."""
+    """Total of the GPUs in use."""
 
 
 def bench_orders():
@@ -45,9 +45,9 @@ def bench_orders():
 
 
 def generate(pods, nodes, seed=0):
-    """Return the GPUs of nodes, and pods in the order of arrival, over a day: (when, need, until).
+    """Return the nodes' GPUs, and a day's pods by arrival: (when, need, until).
 
-    Ten pods a node take about three quarters of the memory; three of four run on.
+    Ten pods a node use about three quarters of the memory; three of four keep running.
     """
     drawn = random.Random(seed)
     made = [
@@ -76,11 +76,11 @@ def _draw(drawn, choices):
 
 
 def replay(nodes, pods, order):
-    """Let pods arrive, wait where nothing fits, and end; the scheduler takes the emptiest node."""
+    """Let pods arrive, wait if nothing fits, and end; the scheduler takes the emptiest node."""
     free = [{gpu.uuid: gpu.memory_bytes for gpu in gpus} for gpus in nodes]
     sizes = {gpu.uuid: gpu.memory_bytes for gpus in nodes for gpu in gpus}
     totals = [sum(pieces.values()) for pieces in free]
-    used, ends, waiting = {}, [], []  # used: how many pods a GPU has
+    used, ends, waiting = {}, [], []  # used: number of pods by GPU
     at_once = later = most = most_bytes = 0
 
     def start(now_s, need, lasts_s, among):

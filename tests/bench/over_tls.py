@@ -1,4 +1,4 @@
-"""POST /mutate over TLS, as an API server does: latency, requests per second, CPU per request."""
+"""POST /mutate over TLS, as from an API server: latency, throughput, CPU per request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How to run the webhooks of HAMi and KAI, where somebody has built them; nothing of them is here.
+"""The webhooks of HAMi and KAI, run from programs built elsewhere.
 
-Both need an API server to start with, and run with GOMAXPROCS=1 on the core that ours has. Each
-gets the recorded pod in the form that its webhook acts on, and must answer with a patch.
+Both need an API server at their start, and run with GOMAXPROCS=1 on the same core as ours. Each
+gets the recorded pod in its own form, and must answer with a patch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.support.pki import Authority
 from webhook import names
 
 Json = dict[str, Any]
-MEMORY_MIB = "8192"  # what the recorded pod asks us for
+MEMORY_MIB = "8192"  # the recorded pod's request
 
-# The NVIDIA part of its chart's configuration. It asks each vendor that is configured about each
-# container, so this is the least that it can do.
+# The NVIDIA part of its chart's configuration. It asks each configured vendor about each container,
+# so this is its least work.
 HAMI_DEVICES = {
     "nvidia": {
         "resourceCountName": "nvidia.com/gpu",
@@ -39,7 +39,7 @@ HAMI_DEVICES = {
         "defaultGPUNum": 1,
     }
 }
-# What it adds to pods (`--gpu-pod-runtime-class-name`) must exist, or the API server denies them.
+# The RuntimeClass that it adds (`--gpu-pod-runtime-class-name`) must exist, or pods are denied.
 NVIDIA_RUNTIME = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -64,7 +64,7 @@ def hami_command(folder, port, kubeconfig):
 
 
 def hami_pod(pod):
-    """Ask for memory as HAMi's users do: resources, from which it also knows its pods."""
+    """Request memory as HAMi's users do: by resources, which also mark its pods."""
     del pod["metadata"]["annotations"][names.GPU_MEMORY_ANNOTATION]
     resources = pod["spec"]["containers"][0]["resources"]
     for kind in ("limits", "requests"):
@@ -72,7 +72,7 @@ def hami_pod(pod):
 
 
 def kai_command(folder, port, kubeconfig):
-    """Return arguments and environment: cmd/admission/app; its certificates lie in TMPDIR."""
+    """Return arguments and environment: cmd/admission/app; its certificates are in TMPDIR."""
     certificates = folder / "k8s-webhook-server/serving-certs"
     certificates.mkdir(parents=True)
     for name in ("tls.crt", "tls.key"):
@@ -87,7 +87,7 @@ def kai_command(folder, port, kubeconfig):
 
 
 def kai_pod(pod):
-    """Ask for memory as KAI's users do: an annotation, and its scheduler's name."""
+    """Request memory as KAI's users do: by an annotation, and its scheduler's name."""
     annotations = pod["metadata"]["annotations"]
     del annotations[names.GPU_MEMORY_ANNOTATION]
     annotations["gpu-memory"] = MEMORY_MIB
@@ -100,16 +100,16 @@ class Peer:
 
     label: str
     variable: str
-    """The environment variable that has the path of its program."""
+    """Environment variable with the path of its program."""
     mutate_path: str
     validate_path: str
-    """Empty where its chart registers none."""
+    """Empty if its chart registers none."""
     reinvocation: str
     command: Callable[[Path, int, Path], tuple[list[str], Json]]
     dress: Callable[[Json], None]
-    """Makes a pod that asks us for memory ask this product for as much."""
+    """Turns a pod that requests memory from us into one that requests as much from this product."""
     acted: Callable[[Json], bool]
-    """Says of a stored pod whether this product has changed it."""
+    """Returns True if this product has changed a stored pod."""
     needs: tuple[Json, ...] = ()
 
 
@@ -129,7 +129,7 @@ PEERS = (
 
 
 def named():
-    """Return the peers for which a program was named; say why the others are left out."""
+    """Return the peers whose program is given; print why the others are left out."""
     found = []
     for peer in PEERS:
         path = os.environ.get(peer.variable)
@@ -145,7 +145,7 @@ def named():
 
 
 def control_plane(stack):
-    """Start an API server with what the peers need."""
+    """Start an API server with the objects that the peers need."""
     plane = stack.enter_context(ControlPlane())
     for manifest in (manifest for peer in PEERS for manifest in peer.needs):
         plane.api.create(manifest)
@@ -153,7 +153,7 @@ def control_plane(stack):
 
 
 def all_started(stack, folder, plane):
-    """Return each peer that was named, with its server; say why one cannot be started."""
+    """Return each given peer with its server; print why one cannot be started."""
     found = []
     for peer in named():
         try:
@@ -194,14 +194,14 @@ def running(peer, folder, plane):
 
 
 def review(peer):
-    """Return the recorded review with the pod in the form that this webhook acts on."""
+    """Return the recorded review with the pod in the form of this webhook."""
     content = json.loads(RECORDED.read_bytes())
     peer.dress(content["request"]["object"])
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 def configurations(peer, server):
-    """Return its configurations: pods on creation, as its chart or operator has them."""
+    """Return its configurations for the creation of pods, as in its chart or operator."""
     found = [_configuration("Mutating", peer.mutate_path, server)]
     found[0]["webhooks"][0]["reinvocationPolicy"] = peer.reinvocation
     if peer.validate_path:

@@ -1,4 +1,4 @@
-"""What a binding, a change of a node and one of a pod cost, by the number of nodes and pods."""
+"""Cost of a binding, of a change of a node and of a pod, by the number of nodes and pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CROWDED, WAITING = (10, 100, 1000), (10, 100, 1000)
 
 
 def bench_placement() -> None:
-    """Print what grows with nodes and pods; then the agent's cost, and a real replica's memory."""
+    """Print the costs by nodes and pods, the agent's cost, and a real replica's memory."""
     print(
         "one replica: MiB resident; ms for the first list; us for a stranger's binding, and for one"
     )
@@ -44,7 +44,7 @@ def bench_placement() -> None:
 
 
 def _in_a_child(function: str, *arguments: int) -> list[float]:
-    """Measure in a process of its own, whose memory nothing else has grown."""
+    """Measure in a new process, whose memory contains nothing else."""
     command = [sys.executable, "-m", "tests.bench.placement_rows", function, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The figures of one row of the tables of `placement`, each row in a process of its own."""
+"""Figures of one row of the `placement` tables, each row in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG = JsonLog(io.BytesIO())
 
 
 class Replica:
-    """What `PlacementService` assembles, with nothing on a thread of its own."""
+    """The parts of `PlacementService`, without threads."""
 
     def __init__(self, cluster: StoredCluster) -> None:
         self.api = PlacementApi(cluster.kube(), NAMESPACE)
@@ -61,12 +61,12 @@ class Replica:
             getattr(self.tracker, listed).is_listed = True
 
     def hear_pod(self, line: bytearray) -> None:
-        """Take a line of the watch of pods."""
+        """Process a line of the watch of pods."""
         kind, thing = client._read_event(line, complete=True)
         self.tracker._on_pod(kind, self.api.pods.project(thing))
 
     def hear_node(self, line: bytearray) -> None:
-        """Take a line of the watch of nodes."""
+        """Process a line of the watch of nodes."""
         kind, thing = client._read_event(line, complete=True)
         self.tracker._on_node(kind, self.api.nodes.project(thing))
 
@@ -75,12 +75,12 @@ class Replica:
         return self.binder.from_memory(binding) or self.binder.bind(binding).result()
 
     def ends(self, line: bytearray) -> None:
-        """Take a line of a pod that ended, and give to others what it had."""
+        """Process the line of a pod that ended, and give its GPU to waiting pods."""
         self.hear_pod(line)
         self.assign_late()
 
     def assign_late(self) -> None:
-        """Do what the thread of late assignments would do now."""
+        """Run the work of the thread for late assignments once."""
         self.clock_s += 1
         due = self.late._next(self.clock_s)
         self.late.attempt(self.binder, {node: self.tracker.waiting(node) for node in due})
@@ -91,7 +91,7 @@ def measured(nodes: int, pods: int) -> list[float]:
     cluster = StoredCluster(nodes, pods)
     replica = Replica(cluster)
     list_s = cluster.timed(replica.list_all)
-    for number in range(nodes):  # so that each list was read here
+    for number in range(nodes):  # so that each list has been read
         replica.hear_pod(event("ADDED", cluster.pod_text(pods + number, bound=False)))
         replica.bind(_binding(pods + number, number))
     round_s = cluster.timed(lambda: replica.tidying.round(replica.binder))
@@ -160,7 +160,7 @@ def measured(nodes: int, pods: int) -> list[float]:
 
 
 def crowded(_nodes: int, pods: int) -> list[float]:
-    """Return the figures of a node with so many pods."""
+    """Return the figures of a node with this many pods."""
     cluster = StoredCluster(1, pods)
     replica = Replica(cluster)
     replica.list_all()
@@ -182,7 +182,7 @@ def crowded(_nodes: int, pods: int) -> list[float]:
 
 
 def waiting(_nodes: int, many: int) -> list[float]:
-    """Return what it costs each time that a pod ends on a node on which so many wait."""
+    """Return the cost of the end of a pod on a node with this many waiting pods."""
     cluster = StoredCluster(1, 8 + ROUNDS + many, gpu_bytes=GIB, waiting=many)
     replica = Replica(cluster)
     replica.list_all()
@@ -204,7 +204,7 @@ def _binding(number: int, node: int) -> Binding:
 
 
 def _median_us(cluster, prepare, first: int, step: int = 200) -> float:
-    """Return the median of several rounds of what `prepare` returns, for one of its things."""
+    """Return the median time of the calls that `prepare` returns for successive objects."""
     found = []
     for number in range(ROUNDS):
         run, many = prepare(first + number * step)

@@ -1,4 +1,4 @@
-"""A replica's start and memory: from its start until /readyz says 200, idle, and after load."""
+"""A replica's time until /readyz returns 200, and its memory when idle and after load."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bench_replicas():
 
 
 def lived(side, folder):
-    """Start a replica, load it, and end it; return ms until ready, MiB idle, MiB after load."""
+    """Start a replica, load it, and stop it; return ms until ready, MiB idle, MiB after load."""
     with on_core(-1):
         started_s = time.perf_counter()
         with replica(side, folder) as (process, port, operations_port):

@@ -1,4 +1,4 @@
-"""`make bench`: the tables, or those that BENCH_ONLY names."""
+"""`make bench`: all tables, or those of BENCH_ONLY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running sentry costs its node: the real program, the stub for a driver."""
+"""Cost of a running sentry for its node: the real program, with the stub as driver."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from webhook.core.nvidia.drivers import Proof
 SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
 GIB = 2**30
 USED = {"within the caps": 4 * GIB, "fuller than a cap": 40 * GIB}
-"""Bytes of each GPU. Nobody can be over the cap of a pod while no more than that is in use, so
-lists are read each ten seconds then, and each second otherwise."""
+"""Used bytes of each GPU. If they do not exceed the smallest cap, no pod can be over its cap, so
+lists are read only every ten seconds instead of every second."""
 
 
 def limited(folder):
-    """Leave there what a limiter does that holds all pods of the scenario; return the folder."""
+    """Write the files of a limiter that limits all pods of the scenario; return the folder."""
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
     held = (PodLimitState(uid_of(n + 1), gpus[n % 8], 8 * GIB, GIB, late=False) for n in range(32))
     proof = Proof(holds=True, back_end="misc")

@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running webhook, and the recorded review in the form that it acts on."""
+    """A running webhook, and the recorded review in its form."""
 
     label: str
     pid: int
@@ -35,11 +35,11 @@ class Server:
     mutate_path: str = "/mutate"
 
     def target(self):
-        """Return what the client posts, and to whom."""
+        """Return the request for the client."""
         return Target(self.port, self.ca, self.mutate_path, self.review)
 
     def patch(self):
-        """Post the review once; return its patch, or None where it is allowed as it is."""
+        """Post the review once; return its patch, or None if there is none."""
         status, body = ask(self.target())
         if status != 200:
             raise RuntimeError(f"{self.label} answered {status}: {body[:300]!r}")
@@ -52,7 +52,7 @@ class Server:
 
 @contextmanager
 def on_core(number):
-    """Keep this thread, and what it starts meanwhile, on one of the cores, where there are two."""
+    """Bind this thread and its new children to one of two cores, if there are two."""
     before = os.sched_getaffinity(0)
     if len(settings.CORES) > 1:
         os.sched_setaffinity(0, {settings.CORES[number]})
@@ -64,7 +64,7 @@ def on_core(number):
 
 @contextmanager
 def started(log, program, *arguments, folder, **environment):
-    """Run a program on the first core, in a folder; yield its process, and kill it in the end."""
+    """Run a program on the first core, in a folder; yield its process, and kill it at the end."""
     variables = (f"{name}={value}" for name, value in environment.items())
     through = ["env", f"--chdir={folder}", *variables]
     with on_core(0):
@@ -79,7 +79,7 @@ def started(log, program, *arguments, folder, **environment):
 
 @contextmanager
 def replica(side, folder, *options, **environment):
-    """Run one replica of a commit; yield its process and its ports, at once."""
+    """Run one replica of a commit; yield its process and its ports at once."""
     port, operations_port = free_port(), free_port()
     options = [*options, f"--port={port}", f"--operations-port={operations_port}"]
     if "--api-server" in (side.root / "webhook/cli/serve.py").read_text():
@@ -95,7 +95,7 @@ def replica(side, folder, *options, **environment):
 
 @contextmanager
 def webhook(side, folder, *options):
-    """Run one replica of a commit, with options of `serve`; yield it when it is ready."""
+    """Run one replica of a commit with options of `serve`; yield it when it is ready."""
     with replica(side, folder, *options) as (process, port, operations_port):
         wait_until_ready(side.label, process, operations_port)
         yield Server(side.label, process.pid, port, folder / "certs/ca.crt", RECORDED.read_bytes())
@@ -103,7 +103,7 @@ def webhook(side, folder, *options):
 
 @contextmanager
 def empty(folder):
-    """Run an empty handler on our own server."""
+    """Run an empty handler on our server."""
     port, operations_port = free_port(), free_port()
     script = Path(__file__).with_name("empty.py")
     with started(
@@ -116,7 +116,7 @@ def empty(folder):
 
 
 def wait_until_ready(label, process, port):
-    """Poll /readyz of the plain port as often as is cheap; return when it says 200."""
+    """Poll /readyz of the plain port, not more often than is cheap, until it returns 200."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         connection = HTTPConnection("127.0.0.1", port, timeout=2)
@@ -134,6 +134,6 @@ def wait_until_ready(label, process, port):
 
 @contextmanager
 def temporary_folder():
-    """Make a folder for certificates and logs."""
+    """Create a folder for certificates and logs."""
     with tempfile.TemporaryDirectory(prefix="vramwarden-bench-") as name:
         yield Path(name)

@@ -1,7 +1,7 @@
-"""A cluster of any size in the in-memory API server: objects are made when they are asked for.
+"""A cluster of any size in the in-memory API server, whose objects are made on request.
 
-So what is measured is ours alone: reading, deciding and writing, and neither sockets nor an API
-server. It keeps nothing of its pods and nodes but their numbers.
+So only our reading, deciding and writing are measured, without sockets or an API server. Of its
+pods and nodes it stores only their numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMESPACE = "vramwarden-system"
 GIB = 2**30
 LISTS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 POD_BYTES, NODE_BYTES = 5 * 2**10, 12 * 2**10
-"""Of the JSON of an ordinary pod with a demand, and of a node with its images and conditions."""
+"""JSON size of an ordinary pod with a demand, and of a node with its images and conditions."""
 
 SINCE_S = 1_700_000_000
 
@@ -39,7 +39,7 @@ class StoredCluster(ApiServer):
     """Nodes of 8 GPUs, and pods of 1 GiB, bound to them in turn."""
 
     def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
-        """Have so many; the last ones `waiting` were bound without a GPU."""
+        """Make a cluster whose last `waiting` pods were bound without a GPU."""
         super().__init__()
         return_freed_memory()  # as `connect` does
         self.answers = [self._made]
@@ -59,14 +59,14 @@ class StoredCluster(ApiServer):
         self.version = 1000
         self.own_s = 0.0
         self.counted: Counter[str] = Counter()
-        """What was asked, by method and kind: to keep the requests would be memory."""
+        """Number of requests by method and kind; the requests themselves would take memory."""
         self._pod = json.dumps(_pod())
         self._node = json.dumps(_node(self.gpus))
         for node in range(min(nodes, pods)):
             self._put_list(node, range(node, pods - waiting, nodes))
 
     def timed(self, work) -> float:
-        """Return the seconds of CPU that some work takes us."""
+        """Return the CPU seconds of our process for some work."""
         started_s, before_s = time.thread_time(), self.own_s
         work()
         return time.thread_time() - started_s - (self.own_s - before_s)
@@ -85,7 +85,7 @@ class StoredCluster(ApiServer):
         return text.replace("@gpu", _uuid(number // self.nodes % 8))
 
     def node_text(self, number: int) -> str:
-        """Return a node as JSON, with one label that is another one each time."""
+        """Return a node as JSON; one label differs each time."""
         self.version += 1
         text = self._node.replace("@number", str(number))
         return text.replace("@version", str(self.version))
@@ -111,7 +111,7 @@ class StoredCluster(ApiServer):
         return config_map
 
     def kube(self, **more):
-        """Return the client; what an answer takes is none of its work."""
+        """Return the client; the time for its responses is not counted as ours."""
         found = super().kube(**more)
         request = found._pool.request
 
@@ -212,7 +212,7 @@ def _node(gpus):
 
 
 def _padded(thing, size):
-    """Let a thing be as large as stored ones are, by the fields that say who wrote what."""
+    """Give an object the size of a stored one, in the fields on who changed what."""
     fields: dict = {}
     thing["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": fields}}]
     while len(json.dumps(thing)) < size:

@@ -1,7 +1,7 @@
-"""What a release costs pods that ask nothing of it: their requests, with a release and without.
+"""Cost of a release for pods that request nothing from it, compared with no release.
 
-Each side is an API server with an etcd of its own. They take turns within a round, and a figure is
-compared with that of no release in the same round alone.
+Each side is an API server with its own etcd. They alternate within a round, and a figure is
+compared only with that of no release in the same round.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.support.webhook_configurations import apply
 NAMESPACE, NODE = "team-a", "n1"
 NAME = f"web-{NUMBER.decode()}"
 ROUNDS, PODS = settings.ROUNDS * 8, settings.PODS // 4
-"""Short turns, so that a busy machine is as busy for each side."""
+"""Short turns, so that a busy machine affects each side equally."""
 WEBHOOKS = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 HALVES = {"ours, webhooks": PLURALS.keys(), "ours, policies": WEBHOOKS,
           "ours, neither": {*PLURALS, *WEBHOOKS}}  # fmt: skip
-"""What is taken away of a release, with BENCH_ATTRIBUTE."""
+"""Parts of a release that are removed, with BENCH_ATTRIBUTE."""
 REVIEWS = re.compile(r"^vramwarden_admission_duration_seconds_count\S* (\S+)", re.MULTILINE)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True,
          "uid": "00000000-0000-4000-8000-000000000000", "blockOwnerDeletion": True}  # fmt: skip
@@ -72,7 +72,7 @@ REQUESTS = {
     "status": ("PATCH", f"/{NAME}/status", {"status": STATUS}, STRATEGIC),
     "delete": ("DELETE", f"/{NAME}", {"gracePeriodSeconds": 0}, "application/json"),
 }
-"""What happens to each pod, in this order; a kubelet sends its status."""
+"""Requests about each pod, in this order; a kubelet sends its status."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Scene:
     targets: dict[str, Target]
 
     def reviews(self) -> float:
-        """Return how many reviews our server has answered."""
+        """Return the number of reviews that our server has answered."""
         text = self.server.get("/metrics")[1] if self.server else ""
         return sum(map(float, REVIEWS.findall(text)))
 
@@ -111,7 +111,7 @@ def bench_strangers():
 
 
 def releases():
-    """Return what is measured: a label, whose chart and server, and the kinds that are removed."""
+    """Return the sides: a label, the checkout of chart and server, and the removed kinds."""
     found = [(side.label, side, set()) for side in sides()]
     if settings.CHART:
         root = Path(settings.CHART).resolve().parents[2]
@@ -122,7 +122,7 @@ def releases():
 
 
 def release(stack, plane: ControlPlane, folder, side, removed) -> Server:
-    """Install a side's release with the chart's defaults, its webhooks called on loopback."""
+    """Install a side's release with the chart's defaults, with its webhooks on loopback."""
     helm = charts.Helm(folder, plane.kubeconfig)
     with mock.patch.object(charts, "CHART", side.root / "deploy/chart/vramwarden"):
         objects = helm.render()
@@ -157,7 +157,7 @@ def prepared(stack) -> ControlPlane:
 
 
 def wait_for_policies(api) -> None:
-    """Wait until a policy is in force that was made after all others, and gone again."""
+    """Wait until a policy created after all others has come into force and is deleted."""
 
     def create(mark):
         metadata = {"name": "probe", "namespace": NAMESPACE, "labels": {"probe": mark}}
@@ -179,7 +179,7 @@ def wait_for_policies(api) -> None:
 
 
 def scene(label, plane, server=None) -> Scene:
-    """Make the requests of which each has the next pod's name."""
+    """Send the requests, each with the next pod's name."""
     kubelet = plane._authority.issue_client(plane.state, f"system:node:{NODE}", "system:nodes")
     targets = {
         name: target(
@@ -192,7 +192,7 @@ def scene(label, plane, server=None) -> Scene:
 
 
 def measured(scenes):
-    """Return each round's p50, mean and CPU of the API server per request in ms, and reviews."""
+    """Return p50, mean and CPU of the API server per request in ms, and reviews, by round."""
     figures = {}
     with on_core(-1):
         for number in range(ROUNDS):

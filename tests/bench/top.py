@@ -1,4 +1,4 @@
-"""What `vramwarden top` costs at 1000 nodes with 8 GPUs each, on a real API server."""
+"""Cost of `vramwarden top` with 1000 nodes of 8 GPUs each, on a real API server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The costliest reviews of each operation and phase, found by search: up to 64 KiB, and 3 MiB.
+"""The most expensive reviews of each operation and phase, found by search: up to 64 KiB, and 3 MiB.
 
-The search climbs by calls of functions, which are the same on each machine; what it found is then
-timed. Each review meets a server that just took its policy, so its patch is proven as well.
+The search climbs by numbers of calls, which do not depend on the machine, and then times the
+result. Each review meets a server with a new policy, so its patch is proven too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.support.random_reviews import OPERATIONS, answer, drawn, fitting
 from webhook.core.admission.decision import Phase
 
 TRIES = int(os.environ.get("BENCH_TRIES", "300"))
-"""Reviews of each operation and phase; a quarter of it of large ones."""
+"""Tries for each operation and phase; large reviews get a quarter."""
 SIZES = {"64 KiB": (64 * 2**10, 1), "3 MiB": (3 * 2**20, 4)}
 
 
 def climbed(random, operation, phase, most_bytes, tries):
-    """Return calls, parts and body of the costliest review that was found."""
+    """Return calls, parts and body of the most expensive review that was found."""
     best = (0, {}, b"")
 
     def tried(parts):
@@ -29,13 +29,14 @@ def climbed(random, operation, phase, most_bytes, tries):
         return calls(answer(operation, phase, parts, body)), parts, body
 
     for number in range(tries):
-        # A tenth begins anew, so that it does not end on the first hill.
+        # A tenth of the tries start from scratch, so that the search does not end at a local
+        # maximum.
         before, most = ({}, 12) if number < tries // 10 else (best[1], 4)
         best = max(best, tried(drawn(random, before, most)), key=itemgetter(0))
     least = best[0] * 0.98
     for name in [*best[1]]:
         fewer = tried({one: value for one, value in best[1].items() if one != name})
-        if fewer[0] >= least:  # what it costs is not because of this part
+        if fewer[0] >= least:  # this part does not add to the cost
             best = fewer
     return best
 

@@ -1,4 +1,4 @@
-"""`deploy/coming-over.md` is true: its example, its commands, and the names that it has."""
+"""`deploy/coming-over.md`: its example, its commands, and the names in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def admit(folder, monkeypatch, capsys):
-    """Run `vramwarden admit` in the folder; return exit code, standard output and error."""
+    """Return a function that runs `vramwarden admit` in the folder: exit code, output, errors."""
 
     def run(*arguments, stdin=""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))

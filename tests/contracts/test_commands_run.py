@@ -1,4 +1,4 @@
-"""Every command of every page is run by a test, as it stands there, or is listed as not run."""
+"""Every command of every page is run literally by a test, or listed as not run."""
 
 from __future__ import annotations
 

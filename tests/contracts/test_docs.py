@@ -1,4 +1,4 @@
-"""The documentation is tested: what it names exists, and what exists is named."""
+"""The pages: everything they name exists, and everything that exists is documented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VLLM = (ROOT / "policies" / "recipes" / "vllm.yaml").read_text()
 
 
 def subcommands(command):
-    """Return each by its name; none for what is no group."""
+    """Return the subcommands by name; none for a command that is no group."""
     names = command.list_commands(None) if isinstance(command, click.Group) else ()
     return [(name, command.get_command(None, name)) for name in names]
 
@@ -55,14 +55,14 @@ IN_CHECKOUT = re.compile(
     r"(?<![\w/-])((?:deploy|policies|certs|webhook)/[\w-]+|SECURITY|README)\.md"
     r"(#[\w-]+)?( in the documentation)?"
 )
-"""Names of pages: page, anchor, and what makes clear that it is no file at hand."""
+"""Names of pages in messages: page, anchor, and words that show that it is no local file."""
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_says_what_users_read_and_what_to_do(reason):
     assert reason.example
     assert reason.cure
-    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # they stand in a table
+    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # they are in a table
 
 
 @pytest.mark.parametrize("reason", EventReason)
@@ -193,14 +193,14 @@ def test_commands_in_documents_exist(document):
 
 @pytest.mark.parametrize("line", in_sentences("vramwarden"))
 def test_commands_in_sentences_are_known_with_their_options(line):
-    if line != "vramwarden failed on this review":  # which is what a denial says
+    if line != "vramwarden failed on this review":  # which is the text of a denial
         words = shlex.split(re.split("[>|]", line)[0])[1:]
         done = runner().invoke(main, [*words, "--help"])
         assert done.exit_code == 0, done.stderr
 
 
 def anchors(text):
-    """Return what GitHub lets one link to: each heading, without punctuation, and each `id`."""
+    """Return the anchors of a page on GitHub: one for each heading, and each `id`."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     of_headings = (re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings)
     return {*of_headings, *re.findall(r'<a id="([^"]+)"', text)}
@@ -238,7 +238,7 @@ def test_every_field_of_a_policy_has_one_row_and_an_anchor():
 
 
 def shown_texts():
-    """Yield what the package and the chart's notes may show to a person."""
+    """Yield the texts that the package and the chart's notes show to a person."""
     for path in (ROOT / "webhook").rglob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         described = [node.value for node in nodes if isinstance(node, ast.Expr)]
@@ -251,7 +251,7 @@ def shown_texts():
 
 
 def commented_texts():
-    """Yield what people read in the chart's values and in the shipped policy, in lines."""
+    """Yield the comments of the chart's values and of the shipped policy, by line."""
     for path in (
         CHART / "values.yaml",
         CHART / "values.schema.json",
@@ -261,7 +261,7 @@ def commented_texts():
 
 
 def test_messages_name_pages_only_by_the_address_of_the_documentation():
-    """A wheel and a chart come without a checkout."""
+    """A wheel and a chart have no checkout beside them."""
     for text in shown_texts():
         assert not IN_CHECKOUT.search(text), text
         assert "deploy/chart" not in text
@@ -296,7 +296,7 @@ def test_every_page_and_section_that_a_message_names_exists():
 
 
 def test_the_chart_names_pages_by_that_function_alone():
-    """Except for alerts and links of panels, whose sections the tests of the chart check."""
+    """Except for alerts and links of panels, which the tests of the chart check."""
     calls = [
         line
         for path in (CHART / "templates").iterdir()
@@ -318,7 +318,7 @@ def test_the_readme_says_what_it_cannot_do_on_the_first_screen():
 
 
 def admit(manifest):
-    """Return what `vramwarden admit` makes of a manifest under the shipped policy."""
+    """Return the output of `vramwarden admit` for a manifest under the shipped policy."""
     return subprocess.run(
         [sys.executable, "-m", "webhook.cli", "admit", "-f", "-"],
         input=manifest,
@@ -396,7 +396,7 @@ def test_every_alert_is_documented_and_no_other():
 
 @pytest.mark.parametrize("names_of_gpus", DeviceNames)
 def test_every_way_to_name_gpus_is_documented(names_of_gpus):
-    """With the label by which a node says it."""
+    """Each with the label that selects it."""
     text = (ROOT / "deploy" / "nodes.md").read_text()
     rows = text[text.index(f"| `{names.NODE_DEVICE_NAMES_LABEL}` |") :].partition("\n\n")[0]
     assert f"`{names_of_gpus}`" in rows
@@ -404,7 +404,7 @@ def test_every_way_to_name_gpus_is_documented(names_of_gpus):
 
 WIDTH = 110
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-# Kubernetes' word, and the dialect that it replaces.
+# Kubernetes' term, and the words that it replaces.
 WORDS = {
     "reconciles, restores": r"puts? (it |them |this )?(right|back)\b|put(ting)? right",
     "observed state, desired state": r"what there is, what there should be",

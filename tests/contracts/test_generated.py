@@ -1,4 +1,4 @@
-"""What is derived from elsewhere is up to date; `make generate` writes it."""
+"""Generated files and blocks are up to date; `make generate` writes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_block_stands_in_one_file(name):
 
 @pytest.fixture
 def copy(tmp_path):
-    """Return a copy of what is derived, and of the files that it is derived from."""
+    """Return a copy of the generated files and their sources."""
     for name in {path.relative_to(ROOT).parts[0] for path in TARGETS} | {"deploy", "policies"}:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tmp_path / name)
@@ -52,7 +52,7 @@ def generated(copy):
 
 
 def emptied(text: str) -> str:
-    """Return a text with nothing in its blocks, and with images of another release."""
+    """Return a text with empty blocks, and with images of another release."""
     text = re.sub(
         r"( generated: .*?\n).*?^(<!--|#) end", r"\1\2 end", text, flags=re.MULTILINE | re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""Lanes run what they promise: what a dependency can break, and the rooms of what changed."""
+"""`make test-min` and `make test-changed` run the tests that they promise."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ def imported(path):
 
 
 def folder(path):
-    """Return where the tests of a module lie, in a folder or a file of its name."""
+    """Return the path of a module's tests: a folder, or a file of its name."""
     within = path.relative_to(ROOT).with_suffix("")
     return TESTS / (within.relative_to("webhook") if within.parts[0] == "webhook" else within)
 

@@ -61,7 +61,7 @@ def test_names_that_say_nothing_only_become_fewer():
 
 
 def test_no_two_classes_have_one_name():
-    """Whoever searches for a name finds one thing."""
+    """A search for a name finds one thing."""
     classes = Counter(
         node.name
         for path in PRODUCT.values()
@@ -72,7 +72,7 @@ def test_no_two_classes_have_one_name():
 
 
 def test_values_of_more_than_five_fields_are_made_by_keyword():
-    """Of ten fields by position two can be swapped, and no type checker notices."""
+    """With ten positional fields two can be swapped, and no type checker notices."""
     found = []
     for name, path in PRODUCT.items():
         for node in ast.walk(parse(path)):
@@ -91,7 +91,7 @@ SERVES = {
 
 
 def test_tests_have_one_api_server_in_memory():
-    """A second one would be wrong in its own ways, which nobody compares with a real one."""
+    """A second one would differ from a real API server in its own ways, without a test."""
     found = [
         f"{name}.{node.name}"
         for name, path in MODULES.items()

@@ -1,4 +1,4 @@
-"""Run the commands of tests/e2e/README.md that build other people's programs, in fake clones."""
+"""Commands of tests/e2e/README.md that build other projects' programs, in fake clones."""
 
 from __future__ import annotations
 

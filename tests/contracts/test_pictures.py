@@ -1,4 +1,4 @@
-"""The pictures of the README: complete in themselves, and nothing of a page cut off."""
+"""The pictures of the README: no external resources, and no page cut off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = ROOT / "deploy" / "pictures"
 
 
 def test_the_picture_of_top_is_as_high_as_its_page():
-    """Measure the page again when it has other lines: HEIGHT in deploy/picture.py says how."""
+    """Measure the page again when its lines change: HEIGHT in deploy/picture.py says how."""
     root = read_page(top_page())
     for folded in root.findall(".//details"):
         folded[1:] = []

@@ -1,4 +1,4 @@
-"""The project's own promises: reasons beside dependencies, what is installed, what is imported."""
+"""Reasons of dependencies, contents of the package, and its imports."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory):
-    """Install the wheel as the page says, where its dependencies are found, and no checkout."""
+    """Install the wheel as the page says, with its dependencies, and without a checkout."""
     pytest.importorskip("pip", reason="`make test-min` has not what installs a wheel")
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)

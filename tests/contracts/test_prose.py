@@ -1,4 +1,4 @@
-"""Docstrings in plain English: the share with a marker of the old dialect only falls."""
+"""Docstrings in plain English: the share with a marker of dialect only falls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes: each is in the table of its page, and becomes what the page says."""
+"""The recipes: each is in the table of its page, and is translated as the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_PODS = ["kueue-queue", "quota"]
 
 
 def admit(name: str, manifest: str | None = None) -> list[str]:
-    """Return what `vramwarden admit` reports of a recipe, line by line, without the places."""
+    """Return the lines of `vramwarden admit` for a recipe, without file and line."""
     text = (FOLDER / f"{name}.yaml").read_text() if manifest is None else manifest
     done = subprocess.run(
         [sys.executable, "-m", "webhook.cli", "admit", "-f", "-"],

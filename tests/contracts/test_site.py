@@ -1,4 +1,4 @@
-"""The site of `make docs`: every page is in it, every link leads somewhere, nothing is loaded."""
+"""The site of `make docs`: it has every page, no dead link, and no external resource."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGES = {
 
 
 def build(config, folder, **environment):
-    """Return what the build says; it says nothing when all is well."""
+    """Return the output of the build, which is empty on success."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "-f", config, "-d", folder],
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"} | environment,
@@ -35,7 +35,7 @@ def build(config, folder, **environment):
 
 
 class Page(HTMLParser):
-    """What a page links to, loads and can be linked at."""
+    """The links, resources and anchors of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the site, and its pages by their paths in it."""
+    """Return the folder of the site, and its pages by relative path."""
     folder = tmp_path_factory.mktemp("site")
     assert build(DEPLOY / "mkdocs.yml", folder, REPOSITORY="") == []
     return folder, {
@@ -83,7 +83,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_every_link_of_every_page_leads_somewhere(site):
-    """Those to source as well, and those that the theme adds."""
+    """Including links to source, and those that the theme adds."""
     folder, pages = site
     assert "../source/policies/default.yaml.html" in pages["policies/README.html"].links
     dead = []
@@ -170,7 +170,7 @@ contain an anchor '#none'.
 
 
 def test_a_page_with_dead_links_or_outside_of_the_navigation_fails_by_name(tmp_path):
-    """And lists and tables mean what they mean on GitHub, to which pages link."""
+    """Lists and tables mean the same as on GitHub, to which pages link."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "deploy" / "site").mkdir(parents=True)
     (tmp_path / "README.md").write_text(HOME)

@@ -1,4 +1,4 @@
-"""The page of what works where agrees with the code, and says of each row how sure that is."""
+"""The page of supported versions agrees with the code, and names the source of each row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_each_row_has_its_states_and_a_source(head, row):
 
 
 def spans():
-    """Yield for each row of drivers its first and last branch, and its cells."""
+    """Yield the first and last branch of each row of drivers, and its cells."""
     for name, cells in DRIVERS.items():
         first, *rest = map(int, re.findall(r"\d+", name))
         if name.startswith("before "):

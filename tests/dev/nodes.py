@@ -1,4 +1,4 @@
-"""Nodes without a kubelet: their GPUs are the stub's, and pods run by word alone."""
+"""Nodes without a kubelet: the stub has their GPUs, and pods only have a running status."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MERGE = "application/merge-patch+json"
 
 @contextlib.contextmanager
 def gpu_nodes(control_plane, folder):
-    """Have nodes whose agent and sentry are processes here; return when their GPUs are known.
+    """Run agents and sentries of nodes as processes; return when their GPUs are known.
 
-    What a node's driver says is the file `NAME.txt`, as the head of nvml_stub.c describes it.
+    The file `NAME.txt` is the script of a node's driver, as described at the head of nvml_stub.c.
     """
     api, library = control_plane.api, nvml_stub.build(folder / "driver")
     (folder / "loaded").touch()
@@ -62,12 +62,12 @@ def gpu_nodes(control_plane, folder):
 
 
 def wait_for_vram(api, count):
-    """Wait until the agents of so many nodes have shown their GPUs."""
+    """Wait until the agents of this many nodes have advertised their GPUs."""
     wait_until("VRAM on all nodes", lambda: len(_advertising(api)) == count, timeout=120)
 
 
 def wait_for_figures(api, count):
-    """Wait until the sentries of so many nodes have said what is used of GPUs that are shared."""
+    """Wait until the sentries of this many nodes have reported the memory in use."""
 
     def shared():
         return [node for node in api.list(GPU_NODES) if "notShared" not in node["status"]]
@@ -85,13 +85,13 @@ def _advertising(api):
 
 @contextlib.contextmanager
 def _kubelets(api):
-    """Say of bound pods that they run, and let deleted ones go, until the block ends."""
+    """Set bound pods to running, and remove deleted ones, until the block ends."""
     done = threading.Event()
 
     def play():
         while not done.wait(PAUSE_S):
             for pod in api.list("/api/v1/pods", fieldSelector="spec.nodeName!="):
-                with contextlib.suppress(ApiError):  # somebody else was faster
+                with contextlib.suppress(ApiError):  # another writer was faster
                     if "deletionTimestamp" in pod["metadata"]:
                         remove_pod(api, pod)
                     elif pod["status"]["phase"] == "Pending":

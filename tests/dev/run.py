@@ -1,4 +1,4 @@
-"""`make dev`: a cluster with vramwarden to try things on, and a shell; at its end all is gone."""
+"""`make dev`: a temporary cluster with vramwarden, and a shell."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RUNS = {"image": images.BUSYBOX, "command": " -- sleep 3600", "more": HOLD}
 
 
 def main() -> int:
-    """Start what can be started here; return the exit code of COMMAND, or of the shell."""
+    """Start a cluster that can run here; return the exit code of COMMAND, or of the shell."""
     _on_ends(_leave)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vramwarden-dev-"))
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def choose(folder: Path, wanted: str):
-    """Return the first cluster that can be had, or the one that is wanted; say which and why."""
+    """Return the chosen cluster, or the first one that can run here; print which and why."""
     clusters = {
         "node": (no_node, on_a_node, "a node, whose kubelet runs pods"),
         "parts": (no_parts, from_parts, "a control plane; nodes are played, and no pod runs"),
@@ -87,12 +87,12 @@ def _on_ends(handler) -> None:
 
 
 def _leave(number: int, _: object) -> None:
-    _on_ends(signal.SIG_IGN)  # what was started is taken down, however often one presses Ctrl-C
+    _on_ends(signal.SIG_IGN)  # the cluster is removed, however often one presses Ctrl-C
     sys.exit(128 + number)
 
 
 def no_node(folder: Path) -> str:
-    """Return what is missing for a node with a kubelet; build its images where nothing is."""
+    """Return what is missing for a node with a kubelet; build its images if nothing is."""
     missing = [name for name in ("helm", "kubectl") if not find_binary(name)]
     if reason := "; ".join(filter(None, (*missing, e2e_node.why_not()))):
         return reason
@@ -105,7 +105,7 @@ def no_node(folder: Path) -> str:
 
 
 def no_parts(_: Path) -> str:
-    """Return what is missing for a cluster from the parts at hand; an empty text where nothing."""
+    """Return what is missing for a cluster of processes; empty if nothing is."""
     missing = [f"{name} ({source})" for name, source in PROGRAMS.items() if not find_binary(name)]
     if nvml_stub.compiler() is None:
         missing.append("a C compiler")
@@ -115,13 +115,13 @@ def no_parts(_: Path) -> str:
 
 
 def no_kind(_: Path) -> str:
-    """Return what is missing for a cluster of kind; an empty text where nothing."""
+    """Return what is missing for a cluster of kind; empty if nothing is."""
     return "" if shutil.which("kind") else "kind"
 
 
 @contextlib.contextmanager
 def on_a_node(folder):
-    """Run the node of `make e2e`: pods run for real, and hold VRAM by saying so."""
+    """Run the node of `make e2e`: real pods, which use VRAM by writing a file."""
     built = Path(os.environ.get("E2E_IMAGES") or folder)
     with e2e_node.NodeCluster() as node:
         node.start_node()
@@ -143,11 +143,11 @@ def on_a_node(folder):
 
 @contextlib.contextmanager
 def from_parts(folder):
-    """Run the control plane, and the product's programs as processes; nodes have no kubelet."""
+    """Run the control plane, and our programs as processes; nodes have no kubelet."""
     webhook = {"replicas": 1, "port": free_port(), "operationsPort": free_port()}
     values = {"rollout": "Enforce", "webhook": webhook}
     with contextlib.ExitStack() as stack:
-        arguments = ("--enable-aggregator-routing=true",)  # dials a Service's pods itself
+        arguments = ("--enable-aggregator-routing=true",)  # connects to pods behind a Service
         control_plane = stack.enter_context(ControlPlane(apiserver_args=arguments))
         if find_binary("kube-controller-manager"):
             control_plane.start_controllers()
@@ -179,7 +179,7 @@ def from_parts(folder):
 
 @contextlib.contextmanager
 def in_kind(folder):
-    """Run the commands of deploy/laptop.md, in a cluster of kind that is ours alone."""
+    """Run the commands of deploy/laptop.md in a kind cluster of our own."""
     kubeconfig = folder / "kubeconfig"
     variables = {"KUBECONFIG": str(kubeconfig), "KIND_CLUSTER_NAME": "vramwarden-dev"}
 
@@ -201,18 +201,18 @@ def in_kind(folder):
 
 
 def work(kubeconfig, hello):
-    """Run COMMAND, or a shell, with kubectl and our command on PATH; return its exit code."""
+    """Run COMMAND or a shell, with kubectl and our command on PATH; return its exit code."""
     ours, kubectl = Path(sys.executable).parent, Path(str(find_binary("kubectl"))).parent
     path = f"{ours}:{kubectl}:{os.environ['PATH']}"
     shell, command = os.environ.get("SHELL", "/bin/sh"), os.environ.get("COMMAND")
     if not command:
         print(hello, flush=True)
-    early = []  # a signal between the start of the shell and the knowledge of it would leave it
+    early = []  # signals between the start of the shell and the assignment of its process
     _on_ends(lambda number, _: early.append(number))
     with subprocess.Popen(
         [shell, *(("-c", command) if command else ())],
         env=os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": path},
-        start_new_session=bool(command),  # a shell for people keeps the terminal
+        start_new_session=bool(command),  # an interactive shell keeps the terminal
     ) as process:
         try:
             _on_ends(_leave)
@@ -220,7 +220,7 @@ def work(kubeconfig, hello):
                 _leave(early[0], None)
             return process.wait()
         finally:
-            # Such a shell hands a hang-up to its jobs.
+            # An interactive shell sends SIGHUP to its jobs.
             stop(process) if command else process.send_signal(signal.SIGHUP)
 
 

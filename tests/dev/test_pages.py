@@ -1,4 +1,4 @@
-"""What pages ask their readers to run, in the cluster of `make dev` in which no pod runs."""
+"""Commands of the pages, in the cluster of `make dev` in which no pod runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.support.paths import ROOT
 
 COMMANDS = commands_of(__file__)
 FINDS = re.compile(r"(\S+/)?vramwarden (advise|check|report|explain)\b")
-"""Commands that end with 1 where something is wrong, and with 3 where too little was seen."""
+"""Commands that return 1 if something is wrong, and 3 if they could not read enough."""
 CHANGES = re.compile(r"helm (upgrade|rollback) ")
-"""Commands with hooks; no kubelet is here to end their Jobs."""
+"""Commands with hooks, whose Jobs no kubelet completes."""
 BEFORE = {
     "certs/README.md": ["kubectl -n vramwarden-system delete secret vramwarden-key"],
     "deploy/take-the-plugin-off.md": [
         "kubectl delete pod train --ignore-not-found",
-        # No controller is here that would count the pods that may be evicted.
+        # No controller computes how many pods a PodDisruptionBudget allows to evict.
         "kubectl -n vramwarden-system delete poddisruptionbudgets --all",
     ],
 }
-"""What is so for whom a page asks it."""
+"""State of the cluster that a page presumes."""
 SCENE = """\
 apiVersion: v1
 kind: Namespace
@@ -51,11 +51,11 @@ spec:
       nodeSelector: {kubernetes.io/hostname: n2}
       containers: [{name: main, image: example}]
 """
-"""A pod on one node, and a Deployment on the other, which a page empties."""
+"""A pod on one node, and a Deployment on the other, which a page drains."""
 FRAGMENT = re.compile(
     r"kubectl (apply|debug|describe( pod)?|drain|exec|get -o yaml|logs|run|vram.*)$|.*\.\.\."
 )
-"""What a sentence says of a command without all of its words."""
+"""Fragments of commands in sentences."""
 ELSEWHERE = {
     r"kubectl .*\b(logs|exec)\b": "needs a kubelet: tests/e2e/test_03d_pages.py has their like",
     "kubectl .* describe certificate": "cert-manager's kind",
@@ -72,7 +72,7 @@ AGENT = (
 
 @pytest.fixture(scope="module")
 def reader(can_start_control_planes, tmp_path_factory):
-    """Be who reads the pages, with the files that they ask to write."""
+    """Return a reader of the pages, with the files that they ask to write."""
     missing = [run.no_parts(tmp_path_factory.getbasetemp()), *filterfalse(find_binary, run.LACKS)]
     if any(missing):
         pytest.skip(f"needs {'; '.join(filter(None, missing))}")

@@ -1,4 +1,4 @@
-"""`make dev`: what one finds there, and that nothing of it is left."""
+"""`make dev`: what it shows, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Pod default/train runs on n[12] since \d+s: GPU [01] \(NVIDIA A10, GPU-[abc]\), 
 Error from server \(Forbidden\): admission webhook "mutate.vramwarden.io" denied the request: \
 InvalidQuantity: .*: 8GB is not a Kubernetes quantity; use 8G or 8Gi
 """.replace("\\\n", "")
-# In place of the parts: a cluster that leaves a mark when it ends.
+# Instead of the cluster of processes: one that writes a file when it ends.
 MARKED = """\
 import contextlib, pathlib, sys
 from tests.dev import run
@@ -51,7 +51,7 @@ ROOT_ALONE = "make dev: a control plane; nodes are played, and no pod runs; node
 
 
 def run_dev(arguments, tmp_path, **environment):
-    """Run it in a folder for all that it writes; return the process."""
+    """Run it in a folder for all its files; return the process."""
     (tmp_path / "temporary").mkdir()
     env = {**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(tmp_path / "temporary"), **environment}
     pipe = subprocess.PIPE
@@ -62,10 +62,10 @@ def run_dev(arguments, tmp_path, **environment):
 
 
 def left(tmp_path):
-    """Return the processes that have that folder in their environment, and what lies there."""
+    """Return the processes with that folder in their environment, and the folder's files."""
     folder, found = tmp_path / "temporary", []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it ended, or belongs to another user
             if os.fsencode(folder) in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_bytes())
     return found, list(folder.iterdir())
@@ -152,7 +152,10 @@ def test_kind_is_set_up_by_the_readmes_commands_and_deleted(tmp_path):
         (fakes / name).write_text(f'#!/bin/sh\necho {name} "$1" "$2" $KIND_CLUSTER_NAME\n')
         (fakes / name).chmod(0o755)
     code = MARKED.replace('lambda _: ""', 'lambda _: "etcd"')
-    only = {"PATH": str(fakes), "KUBEBUILDER_ASSETS": str(fakes)}  # this machine may have others
+    only = {
+        "PATH": str(fakes),
+        "KUBEBUILDER_ASSETS": str(fakes),
+    }  # this machine may have other programs
     process = run_dev(["-c", code], tmp_path, **only, COMMAND="kubectl get pods; exit 3")
     output, _ = process.communicate(timeout=60)
     assert output.splitlines() == [

@@ -1,4 +1,4 @@
-"""A real GPU, or one line that says why these tests are skipped."""
+"""Fixtures: a real GPU, or one line with the reason for the skip."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def gpu(nvml):
 
 @pytest.fixture(scope="session")
 def limits(nvml, gpu):
-    """Skip where this driver holds no cgroup to an amount; return a function that sets a limit."""
+    """Return a function that sets a limit; skip if this driver cannot limit cgroups."""
     if not machine.cgroup_root():
         pytest.skip("no cgroup of version 2 can be made here")
     with machine.cgroups("proof") as (proof,):

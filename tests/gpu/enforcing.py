@@ -1,4 +1,4 @@
-"""An enforcer with a cap of 1Gi, and two programs of which one grows over it; prints what was seen.
+"""An enforcer with a cap of 1Gi, and two programs, one of which exceeds it; prints observations.
 
 Arguments: the GPU's UUID, and a cgroup for the enforcer alone, if any. It runs in a PID namespace.
 """
@@ -19,13 +19,13 @@ QUIET_S = 10.0
 
 
 def cpu_s(pid):
-    """Return what a process has used of a core."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid):
-    """Return its anonymous and its files' KiB."""
+    """Return the anonymous and the file-backed memory of a process in KiB."""
     lines = dict(
         line.split(":")
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""Says as JSON what NVML lists in the PID namespace that it runs in.
+"""Prints as JSON what NVML lists in the PID namespace in which it runs.
 
-With `start` it first starts two processes, says their numbers, and waits for a line.
+With `start` it first starts two processes, prints their PIDs, and waits for a line.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The machine's GPU, programs on it, and cgroups of ours."""
+"""The machine's GPU, programs on it, and our cgroups."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 CONTEXT_BYTES = 800 * MIB
-"""What CUDA itself may take per process, beside what a program allocates."""
+"""Memory of CUDA itself per process, in addition to allocations."""
 
 ROUNDS = 50
 
 
 def missing():
-    """Say why there is no GPU to test with; empty where there is one."""
+    """Return the reason why there is no GPU to test with; empty if there is one."""
     try:
         with Nvml() as nvml:
             if not nvml.devices():
@@ -36,7 +36,7 @@ def missing():
 
 
 def median_us(call):
-    """Return the median of some calls."""
+    """Return the median time of some calls."""
     times = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -46,17 +46,17 @@ def median_us(call):
 
 
 def mib(amount_bytes):
-    """Write an amount for the table."""
+    """Return an amount as a table's cell."""
     return "-" if amount_bytes is None else f"{amount_bytes / MIB:.0f}Mi"
 
 
 def within(cgroup):
-    """Return how a command begins that runs in a cgroup, or anywhere where that is none."""
+    """Return the beginning of a command that runs in a cgroup, or anywhere for None."""
     return ["sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"', str(cgroup)] if cgroup else []
 
 
 class Program:
-    """A process on the first GPU; see program.py for what it can be told."""
+    """A process on the first GPU; program.py describes its commands."""
 
     def __init__(self, *before, cgroup=None):
         command = [*within(cgroup), *before, sys.executable, str(HERE / "program.py")]
@@ -68,7 +68,7 @@ class Program:
             raise AssertionError("the program ended at its start; its error stands above")
 
     def does(self, line):
-        """Tell it a line, and return its answer."""
+        """Send a line, and return the response."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
@@ -83,7 +83,7 @@ class Program:
 
 @contextlib.contextmanager
 def programs(count=1, *before, **where):
-    """Have so many programs for the length of a block."""
+    """Run this many programs until the block ends."""
     with contextlib.ExitStack() as ending:
         ending.callback(time.sleep, 0.3)  # until the driver has forgotten them
         made = [Program(*before, **where) for _ in range(count)]
@@ -93,7 +93,7 @@ def programs(count=1, *before, **where):
 
 
 def cgroup_root():
-    """Return where cgroups of version 2 can be made, None where they cannot."""
+    """Return the folder in which cgroups of version 2 can be made, or None."""
     for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")):
         if (root / "cgroup.controllers").exists() and os.access(root, os.W_OK):
             return root
@@ -102,7 +102,7 @@ def cgroup_root():
 
 @contextlib.contextmanager
 def cgroups(*paths):
-    """Make cgroups below one of our own; remove them with all that runs there."""
+    """Make cgroups below one of ours; remove them with all their processes."""
     own = cgroup_root() / f"vramwarden-gpu-{os.getpid()}-{time.monotonic_ns()}"
     try:
         for path in paths:

@@ -1,22 +1,22 @@
-"""A program that uses the first GPU step by step, as its standard input says; needs no toolkit.
+"""A program that uses the first GPU as its standard input says; needs no CUDA toolkit.
 
-The first argument names a file; the others run first, then each line appended to the file.
+The first argument names a file; the others are executed first, then each line appended to the file.
 
-| a line | does | is answered with |
+| line | action | response |
 | --- | --- | --- |
-| `alloc BYTES`, `pool BYTES`, `managed BYTES`, `pinned BYTES` | allocates and writes it | `ok` |
-| `free` | frees what was allocated last | `ok` |
-| `write BYTES` | writes so much of what was allocated last | `ok` |
-| `write SECONDS s` | goes on writing it for so long | `ok` |
+| `alloc BYTES`, `pool BYTES`, `managed BYTES`, `pinned BYTES` | allocate and write | `ok` |
+| `free` | free the last allocation | `ok` |
+| `write BYTES` | write this much of the last allocation | `ok` |
+| `write SECONDS s` | write the last allocation repeatedly for this time | `ok` |
 | `export` | | a handle for `import HANDLE` of another process |
-| `handle` | handles SIGTERM from now on, and goes on | `ok` |
-| `exit CODE` | ends | |
-| `leave` | ends, once a child has all that it opened; the child sleeps for a minute | `ok` |
+| `handle` | handle SIGTERM from now on, and go on | `ok` |
+| `exit CODE` | end | |
+| `leave` | end, once a child has inherited all open files; the child sleeps for a minute | `ok` |
 | `info` | | free and total bytes, as the program sees the GPU |
-| `fill` | allocates the fraction in our variable of the memory that it sees | `ok` |
+| `fill` | allocate the fraction of the visible memory that our variable has | `ok` |
 
-What fails is answered with `<function> <code>`, and the program goes on.
-Source: the CUDA driver API, cuda.h.
+A failure has the response `<function> <code>`, and the program goes on. Source: the CUDA driver
+API, cuda.h.
 """
 
 import ctypes

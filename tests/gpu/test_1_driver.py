@@ -1,4 +1,4 @@
-"""What the driver says of processes and their memory: what all of vramwarden rests on."""
+"""The driver's reports on processes and their memory, on which all of vramwarden depends."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_inside_a_namespace_its_numbers_and_figures_are_those_of_outside(nvml, g
 
 
 def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
-    """The driver's client belongs to who opened it; a child has it open still."""
+    """The driver's client belongs to the process that opened it; a child still has it open."""
     with programs(1, *NAMESPACE, "sh", "-c", '"$0" "$@"; sleep 60') as (one,):
         one.does(f"alloc {512 * MIB}")
         first = Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().strip()
@@ -93,7 +93,7 @@ def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
         for before in (enter, NAMESPACE):
             said = subprocess.run(
                 [*before, *INSIDE], capture_output=True, text=True, cwd=ROOT, check=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},  # nsenter goes to another directory
+                env={**os.environ, "PYTHONPATH": str(ROOT)},  # nsenter changes the directory
             )  # fmt: skip
             lists.append(json.loads(said.stdout)["listed"])
     seen = [{pid: mib(held) for pid, held in one.items()} for one in lists]
@@ -136,7 +136,7 @@ def test_who_ran_is_sampled_and_who_only_holds_memory_is_not(nvml, gpu):
 
 @pytest.mark.parametrize("size", [4096, MIB, 64 * MIB])
 def test_which_short_kernels_leave_a_trace(size, nvml, gpu):
-    """A short kernel may leave no percentage, but who ran last is sampled on, and that changes."""
+    """A short kernel may leave no percentage, but the process that ran last is sampled further."""
     with programs(2) as (first, second):
         for one in (first, second):
             one.does(f"alloc {300 * MIB}")

@@ -1,4 +1,4 @@
-"""The enforcer on a real GPU, in a PID namespace of its own, and what it takes."""
+"""The enforcer on a real GPU, in its own PID namespace, and its cost."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from tests.support.measurement_table import answer
 
 @pytest.fixture(scope="module")
 def seen(gpu):
-    """Play the scene once; return what was seen."""
+    """Run the scenario once; return its observations."""
     command = [*NAMESPACE, sys.executable, "-m", "tests.gpu.enforcing", gpu]
     ended = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
@@ -42,7 +42,7 @@ def test_the_self_test_passes(seen):
 
 
 def test_it_fits_into_its_memory_limit(gpu):
-    """The kernel ends what does not fit into the 64Mi that the sidecar has."""
+    """The kernel ends a sidecar that needs more than its 64Mi."""
     root = cgroup_root()
     if not root or "memory" not in (root / "cgroup.controllers").read_text():
         pytest.skip("no cgroup with a memory limit can be made here")

@@ -1,4 +1,4 @@
-"""The sentry on a real GPU: which processes it stops, how fast, and which of them ran."""
+"""The sentry on a real GPU: which processes it stops, how fast, and which ones ran."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ POD = (*NAMESPACE, "sh", "-c", '"$0" "$@"; exit $?')
 
 
 def lines(gpu):
-    """Return the node's list of pods with a cap."""
+    """Return the node's assignments of pods with a cap."""
     return "\n".join(
         json.dumps({
             "uid": uid, "pod": f"team/{uid[:8]}", "gpus": [gpu], "memory": CAP_BYTES, "since": 1,
@@ -66,7 +66,7 @@ def node(gpu, tmp_path):
 
 
 def seen_of(api, uid):
-    """Return what the newest GPUNode says of a pod."""
+    """Return a pod's figures in the newest GPUNode."""
     nodes = [body for _, path, body in api.sent("POST", "PATCH") if "/gpunodes" in path]
     pods = [pod for gpu in nodes[-1]["status"]["gpus"] for pod in gpu["pods"]] if nodes else []
     return next((pod for pod in pods if pod["uid"] == uid), {})
@@ -82,7 +82,7 @@ def container(made, number, *, sandbox=False):
 def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
     handles, shares, node, nvml, gpu
 ):
-    """It is number 1 of its process namespace, or in that of its sandbox."""
+    """The program is PID 1 of its own PID namespace, or in that of its sandbox."""
     _, made, log = node
     with contextlib.ExitStack() as ending:
         sandboxes = [sandbox(container(made, number, sandbox=True)) for number in (3, 4)]
@@ -127,12 +127,12 @@ def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
 
 
 def sandbox(cgroup):
-    """Start the first process of a process namespace in a cgroup of its own."""
+    """Start the first process of a PID namespace in its own cgroup."""
     return subprocess.Popen([*within(cgroup), *NAMESPACE, "sleep", "600"])
 
 
 def children(pid):
-    """Return the numbers of a process's children."""
+    """Return the PIDs of a process's children."""
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
@@ -167,7 +167,7 @@ def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
 
 
 def wait_for(check, every_s=0.2):
-    """Return what a check returns once it is true, or at last."""
+    """Return the result of a check once it is true, or the last one."""
     deadline_s = time.monotonic() + WAIT_S
     while not (found := check()) and time.monotonic() < deadline_s:
         time.sleep(every_s)
@@ -175,17 +175,17 @@ def wait_for(check, every_s=0.2):
 
 
 def asked(log, path):
-    """Return what the sentry answers on its port, "" if it does not."""
+    """Return the response of the sentry's port, "" if there is none."""
     try:
         port = json.loads(log.read_text().splitlines()[0])["port"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answered:
             return answered.read().decode()
-    except (IndexError, OSError, ValueError):  # it has only begun
+    except (IndexError, OSError, ValueError):  # it is still starting
         return ""
 
 
 def idle_s(log):
-    """Return how long pods have been idle, by the sentry's metrics."""
+    """Return the idle times of pods, from the sentry's metrics."""
     families = text_string_to_metric_families(asked(log, "metrics"))
     return {
         one.labels["pod"]: one.value

@@ -1,4 +1,4 @@
-"""What programs take that are told their cap by our variables, until they say that it is enough."""
+"""Memory of programs that get their cap through our variables, until they allocate no more."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
 from webhook.core.placement.gpu_annotations import memory_fraction
 
 CAP_BYTES = 8192 * MIB
-# Each works, so that it loads what it has of kernels and libraries, allocates until it gets no
-# more, says `full`, and waits.
+# Each program computes, so that it loads its kernels and libraries, allocates until that fails,
+# prints `full`, and waits.
 PYTORCH = """
 import torch
 x = torch.randn(2048, 2048, device="cuda")

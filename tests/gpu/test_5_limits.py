@@ -1,4 +1,4 @@
-"""What a driver does that holds cgroups to amounts, from r615 on: all that was only read."""
+"""A driver that limits cgroups, from r615 on: facts that so far were only read in its source."""
 
 import contextlib
 import subprocess
@@ -17,7 +17,7 @@ POD = ("kubepods/podx", "kubepods/podx/leaf")
 
 @pytest.fixture
 def pod(limits):
-    """Make a pod's cgroup and its container's; with dmem both have their files."""
+    """Create the cgroups of a pod and its container; with dmem both have their files."""
     with cgroups(*POD) as made:
         if limits == "dmem":
             for folder in (made[0].parents[2], made[0].parents[1], made[0].parent, made[0]):

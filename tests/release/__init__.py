@@ -1,1 +1,1 @@
-"""How a release is built."""
+"""Tests of the build of a release."""

@@ -1,4 +1,4 @@
-"""A checkout that can be released, and a builder that needs no base image."""
+"""Fixtures: a checkout that can be released, and a builder that needs no base image."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ esac
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git as somebody, at a fixed time."""
+    """Run git with a fixed name and time."""
     env = {
         "PATH": str(shutil.which("git")).removesuffix("/git"),
         "HOME": str(folder),
@@ -68,7 +68,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def set_version(checkout: Path, version: str, *places: str) -> None:
-    """Write a version where the checkout has its own."""
+    """Write a version into the files of the checkout that contain it."""
     chart = checkout / "deploy/chart/vramwarden/Chart.yaml"
     for name, path, begin, end in (
         ("package", checkout / "webhook/__init__.py", '__version__ = "', '"'),
@@ -86,7 +86,7 @@ def set_version(checkout: Path, version: str, *places: str) -> None:
 
 @pytest.fixture(scope="package")
 def original(tmp_path_factory):
-    """Return a checkout of which everything is of one version and committed."""
+    """Return a committed checkout in which all versions agree."""
     folder = tmp_path_factory.mktemp("original")
     ignored = shutil.ignore_patterns("__pycache__", "*.key")
     for name in PARTS:
@@ -127,7 +127,7 @@ def layouts(tmp_path_factory):
 
 @pytest.fixture
 def builder(layouts, tmp_path, monkeypatch):
-    """Put the builder on PATH, and return the file that says what it was asked for."""
+    """Put the builder on PATH, and return the file with its arguments."""
     program = tmp_path / "bin" / "buildah"
     program.parent.mkdir()
     program.write_text(BUILDER)

@@ -1,4 +1,4 @@
-"""What deploy/offline.md asks to do with a release, on a machine that reaches nothing."""
+"""Commands of deploy/offline.md with a release, on a machine without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 def asked(program):
-    """Return the commands of the page that run a program, for this release."""
+    """Return the page's commands that run a program, for this release."""
     lines = [one for _, one in commands_of(__file__) if one.startswith(f"{program} ")]
     assert lines
     return [shlex.split(one.replace("VERSION", VERSION)) for one in lines]
@@ -66,7 +66,7 @@ def test_images_and_chart_keep_their_digests_in_a_registry(made, layouts):
 def test_the_chart_is_installed_from_its_file(control_plane, made, layouts, tmp_path):
     helm = charts.Helm(tmp_path, control_plane.kubeconfig, control_plane.api.version)
     ((_, *command),) = asked("helm")
-    command.remove("--wait")  # no kubelet is here
+    command.remove("--wait")  # no kubelet runs here
     names = [f"--set={image}.repository=registry.example/{image}" for image in charts.NAMES]
     chart = command.index(f"vramwarden-{VERSION}.tgz")
     command[chart] = str(made / command[chart])
@@ -108,7 +108,7 @@ def test_what_commands_say_of_the_sidecars_image_is_quoted():
 
 
 def test_nothing_but_the_adapter_of_the_api_server_connects():
-    """As the page says; `vramwarden demo` asks the server that it started."""
+    """As the page says; `vramwarden demo` connects to the server that it started."""
     clients = {"aiohttp", "http.client", "kubernetes", "requests", "urllib.request", "urllib3"}
     connecting = set()
     for path in (ROOT / "webhook").rglob("*.py"):

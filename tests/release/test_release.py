@@ -31,7 +31,7 @@ needs_helm = pytest.mark.skipif(not charts.available(), reason=charts.MISSING)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return each file's digest, by its path."""
+    """Return the digest of each file by path."""
     return {path: hashlib.sha256(one).hexdigest() for path, one in oci.contents(folder).items()}
 
 
@@ -156,7 +156,7 @@ def test_chart_and_install_file_name_the_images_by_digest(
     names = repositories if prefix else list(release.STAND_INS.values())
     assert set(re.findall(r'image: "(.*)"', text)) == {f"{names[0]}@{webhook}"}
     assert re.findall(r"--enforcer-image=(.*)", text) == [f"{names[1]}@{enforcer}"]
-    # What has no names yet cannot be applied as it is.
+    # A file with placeholders for names cannot be applied unedited.
     assert text.startswith("---") == bool(prefix)
     assert ("\n*name-both-images-first" in text) == (not prefix)
 
