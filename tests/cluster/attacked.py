@@ -1,7 +1,7 @@
-"""A cluster with all that the chart installs for admission, our server, and a tenant who tries it.
+"""A cluster with all admission objects of the chart, our server, and a hostile tenant.
 
-Kubelets and controllers are not there. The tenant may do everything with pods in her namespaces,
-also exec, attach, resize and debug, as the stock role `edit` lets her, and nothing else.
+It has no kubelets and no controllers. The tenant may do everything with pods in her namespaces,
+including exec, attach, resize and debug, as with the stock role `edit`, and nothing else.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ GATE = {
     "subPathExpr": "$(VRAMWARDEN_GPU_ASSIGNMENT)",
 }
 WHOLE_GATE = {"name": "vram-gate", "mountPath": "/x"}
-"""The mount of all that is in the volume; debugging containers have no `subPathExpr`."""
+"""A mount of the whole volume; debugging containers have no `subPathExpr`."""
 GATE_VOLUME = {"name": "vram-gate", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
 """The gate as the API server stores it."""
 
 
 class Tenant:
-    """Tries things in namespaces of her own."""
+    """A tenant who tries attacks in her own namespaces."""
 
     def __init__(self, control_plane: ControlPlane, server: Server) -> None:
         self.control_plane = control_plane
@@ -81,12 +81,12 @@ class Tenant:
         self.api = self.admin.acting_as(MALLORY, "system:authenticated")
         self.server = server
         self.made: dict[tuple[str | None, str], Json] = {}
-        """Pods that are tried again and again, by amount and namespace."""
+        """Pods that are used repeatedly, by amount and namespace."""
         self._namespaces: set[str] = set()
         self._numbers = itertools.count(1)
 
     def namespace(self, name: str, labels: Json | None = None) -> str:
-        """Have a namespace, made when it is first named."""
+        """Return a namespace, created when it is first used."""
         if name not in self._namespaces:
             metadata = {"name": name, "labels": labels or {}}
             self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -105,7 +105,7 @@ class Tenant:
         dry_run: bool = True,
         generate_name: str = "",
     ) -> Json:
-        """Create a pod; return it as it is stored."""
+        """Create a pod; return it as stored."""
         pod = copy.deepcopy(pod)
         pod["metadata"] |= {"name": f"p{next(self._numbers)}"}
         if generate_name:
@@ -114,11 +114,11 @@ class Tenant:
         return (api or self.api).create(pod, dry_run=dry_run)
 
     def has(self, *arguments: Any, namespace: str = "team-a", **more: Any) -> Json:
-        """Have a pod that is really there."""
+        """Create a pod that really exists."""
         return self.create(a_pod(*arguments, **more), namespace, dry_run=False)
 
     def path(self, pod: Json, part: str = "") -> str:
-        """Return the path of a pod, or of a part of it."""
+        """Return the path of a pod or of its subresource."""
         metadata = pod["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
 
@@ -131,7 +131,7 @@ class Tenant:
         )
 
     def annotate(self, pod: Json, part: str = "", api: Api | None = None, **notes: str) -> Json:
-        """Set annotations of ours; `_` stands for `-`."""
+        """Set annotations of ours; `_` in a keyword is `-` in the key."""
         keys = {f"vramwarden.io/{key.replace('_', '-')}": value for key, value in notes.items()}
         return self.patch(pod, {"metadata": {"annotations": keys}}, part, api)
 
@@ -142,7 +142,7 @@ class Tenant:
         return self.patch(pod, change, "/ephemeralcontainers")
 
     def enter(self, pod: Json, how: str, container: str) -> Json:
-        """Run a program in a container, or attach to it; there is no kubelet, so it never works."""
+        """Start a program in a container, or attach to it; without a kubelet it never succeeds."""
         command = {"command": "id"} if how == "exec" else {}
         query = {"container": container, "stdout": "true", **command}
         return self.api.request("POST", self.path(pod, f"/{how}"), **query)
@@ -150,7 +150,7 @@ class Tenant:
     def bind(
         self, pod: Json, node: str, api: Api | None = None, *, dry_run: bool = False, **marks: Json
     ) -> None:
-        """Bind a pod, as a scheduler does unless another is named."""
+        """Bind a pod, as the scheduler by default."""
         metadata = {**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")}, **marks}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -163,7 +163,7 @@ class Tenant:
         return self.admin.request("GET", self.path(pod))
 
     def leave(self) -> None:
-        """Leave no pods. Without controllers a deleted namespace would never be gone."""
+        """Delete all pods: without controllers a deleted namespace would never be gone."""
         for namespace in self._namespaces:
             self.delete(*self.admin.list(f"/api/v1/namespaces/{namespace}/pods"))
 
@@ -184,8 +184,8 @@ def attacked(
 ) -> Iterator[Tenant]:
     """Put all of the chart's admission into force until the block ends.
 
-    `void` once for each control plane: after it is taken away, API servers up to 1.36 go on with
-    the parameter that they have (kubernetes/kubernetes issue 130887).
+    Use `void` once per control plane: after it is removed, API servers up to 1.36 keep using the
+    parameter they have (kubernetes/kubernetes issue 130887).
     """
     api = control_plane.api
     objects = helm.render({"rollout": rollout.value, "fence": {"void": void}})
@@ -229,7 +229,7 @@ def called_here(objects: list[Json], server: Server) -> list[Json]:
 
 
 def _wait_for_fences(tenant: Tenant, names: set[str]) -> None:
-    """Wait until the API server has heard of the fences: of each, whether it denies something."""
+    """Wait until each fence denies something, so the API server knows it."""
     plain, named = tenant.has(), tenant.has("1Gi")
     namespace = tenant.namespace("team-a")
     label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}

@@ -1,4 +1,4 @@
-"""Fixtures for tests against a real API server; one worker runs them all, so one is started."""
+"""Fixtures for tests against a real API server; one worker runs them all, so one server starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.webhook_on_cluster import OurServer, Team, serving
 
 @pytest.fixture(scope="package")
 def control_plane(can_start_control_planes):
-    """Run one of our own, whose controllers go on once a test has started them."""
+    """Return our own control plane, whose controllers keep running once a test has started them."""
     with ControlPlane() as started:
         yield started
 
@@ -47,26 +47,26 @@ def make_namespace(control_plane):
         return metadata["name"]
 
     yield make
-    for manifest in made:  # without controllers it stays Terminating, which disturbs nobody
+    for manifest in made:  # without controllers it stays Terminating, which affects no other test
         control_plane.api.delete(manifest)
 
 
 @pytest.fixture
 def namespace(make_namespace, request):
-    """Name a fresh namespace; its labels may come by an indirect parameter."""
+    """Return a new namespace; an indirect parameter can give its labels."""
     return make_namespace(getattr(request, "param", None))
 
 
 @pytest.fixture
 def viewer(control_plane, namespace, tmp_path):
-    """Return the kubeconfig of a user who has only the built-in `view`, in a namespace."""
+    """Return the kubeconfig of a user who only has the built-in role `view` in a namespace."""
     control_plane.api.apply(may_view("ann", namespace))
     return control_plane.kubeconfig_of(tmp_path, "ann", "people", namespace=namespace)
 
 
 @pytest.fixture
 def readable(control_plane):
-    """Let everybody read figures of nodes."""
+    """Let all users read the figures of nodes."""
     for one in READABLE_BY_ALL:
         control_plane.api.apply(one)
     yield
@@ -75,10 +75,10 @@ def readable(control_plane):
 
 @pytest.fixture(scope="package")
 def server(control_plane, tmp_path_factory):
-    """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names.
+    """Run `vramwarden serve` with the shipped policy, and rules for namespaces with certain names.
 
-    The API server binds no pods here, so its address is configured. An untrusted address may be
-    refused on a busy machine.
+    The API server binds no pods here, so its address is configured. A busy server may reject
+    addresses that it does not trust.
     """
     folder = tmp_path_factory.mktemp("our-server")
     with serving(folder, "--api-server=127.0.0.1/32") as running_server:
@@ -87,7 +87,7 @@ def server(control_plane, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ours(control_plane, server):
-    """Put our webhooks into force for one module, as deploy/local.yaml has them."""
+    """Put our webhooks into force for a module, as in deploy/local.yaml."""
     our_server = OurServer(server)
     with installed(control_plane.api, *our_server.configurations):
         yield our_server
@@ -95,13 +95,13 @@ def ours(control_plane, server):
 
 @pytest.fixture
 def team(control_plane, ours, make_namespace):
-    """Be a team with a namespace that the shipped policy's default rule governs."""
+    """Return a team whose namespace is governed by the shipped policy's default rule."""
     return Team(control_plane.api, ours, make_namespace())
 
 
 @pytest.fixture
 def make_team(control_plane, ours, make_namespace):
-    """Return a function that makes a team with a namespace of another name, or with labels."""
+    """Return a function that creates a team in a namespace with another name or with labels."""
 
     def make(prefix="team", labels=None):
         return Team(control_plane.api, ours, make_namespace(labels, prefix))

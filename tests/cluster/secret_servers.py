@@ -1,4 +1,4 @@
-"""Servers that share a Secret under a real API server, with no rights but the documented ones."""
+"""Servers that share a Secret on a real API server, with exactly the documented rights."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def documented_rights() -> list[Json]:
 
 @dataclass
 class Release:
-    """What replicas share, and the way in which they are let in."""
+    """State that replicas share, and their credentials."""
 
     api: Api
     kubeconfig: Path
     admin: Path
 
     def secret(self) -> Bundle:
-        """Return what the Secret holds."""
+        """The content of the Secret."""
         data = self.api.get(self.secret_object()).get("data", {})
         return Bundle.from_files({name: base64.b64decode(text) for name, text in data.items()})
 
@@ -66,7 +66,7 @@ class Release:
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
 
     def put_secret(self, bundle: Bundle) -> None:
-        """Write a set, as somebody with more rights than replicas does."""
+        """Write a set of certificates, as a user with more rights than replicas."""
         data = {name: base64.b64encode(text).decode() for name, text in bundle.files().items()}
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}"
         kind = "application/merge-patch+json"
@@ -95,7 +95,7 @@ class Release:
 
 
 def configuration(kind: str) -> Json:
-    """Name one of our webhook configurations."""
+    """Return kind and name of one of our webhook configurations."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",
@@ -105,7 +105,7 @@ def configuration(kind: str) -> Json:
 
 @contextlib.contextmanager
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
-    """Make namespace, service account and rights until the block ends."""
+    """Create namespace, service account and rights until the block ends."""
     api = control_plane.api
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.apply(namespace)
@@ -127,7 +127,7 @@ def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
 def replica(
     release: Release, folder: Path, *options: str, kubeconfig: Path | None = None
 ) -> Iterator[Server]:
-    """Run a server that shares the Secret until the block ends; ready or not."""
+    """Run a server that shares the Secret until the block ends; it may be unready."""
     folder.mkdir(exist_ok=True)
     port, operations_port = free_port(), free_port()
     command = [
@@ -163,7 +163,7 @@ def point_at(api: Api, mutating: Server, validating: Server, bundle: bytes = b""
 
 
 def shown(server: Server, trusted: bytes) -> str:
-    """Return the serial number that a new client with this caBundle accepts."""
+    """Return the serial number of the certificate that a new client with this caBundle accepts."""
     context = ssl.create_default_context(cadata=trusted.decode())
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     with (
@@ -175,7 +175,7 @@ def shown(server: Server, trusted: bytes) -> str:
 
 @dataclass
 class Load:
-    """What clients asked for, and what became of it."""
+    """Requests of clients, and their results."""
 
     created: set[str]
     lost: list[str]
@@ -183,7 +183,7 @@ class Load:
 
 @contextlib.contextmanager
 def creating(api: Api, namespace: str, clients: int) -> Iterator[Load]:
-    """Let clients create annotated pods without pause until the block ends."""
+    """Let clients create annotated pods continuously until the block ends."""
     stop, load = threading.Event(), Load(set(), [])
 
     def create(client: int) -> None:

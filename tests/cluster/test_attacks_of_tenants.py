@@ -1,8 +1,8 @@
-"""Every way that a tenant was seen to take: closed, or a limit that the documents name.
+"""Every known attack of a tenant: prevented, or a limit that the documents name.
 
-A row of `TABLE` is one attempt against a real API server with all that the chart installs. Rows
-that need real processes name the tests that show them. `VECTORS` are the ways by their kind; each
-has a row at least.
+A row of `TABLE` is one attempt against a real API server with everything the chart installs. Rows
+that need real processes name the tests that run them. `VECTORS` are the kinds of attack; each has
+at least one row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIDECAR = "vram-enforcer"
 
 @pytest.fixture(scope="module")
 def mallory(control_plane, tmp_path_factory):
-    """Be the tenant, in one cluster for all of the table."""
+    """Return the tenant, in one cluster for the whole table."""
     if not charts.available():
         pytest.skip(charts.MISSING)
     helm = charts.Helm(tmp_path_factory.mktemp("helm"))
@@ -55,7 +55,7 @@ def mallory(control_plane, tmp_path_factory):
         yield tenant
 
 
-# What she tries: functions that return when the API server let her, and raise its denial.
+# Attempts: functions that return if the API server accepts, and raise its denial.
 
 
 def creating(*arguments: Any, namespace: str = "team-a", **more: Any) -> Callable[[Tenant], Json]:
@@ -106,7 +106,7 @@ def with_resource(memory: str | None, name: str, amount: str = "1") -> Callable[
 
 
 def on_node(name: str, amount: str = "1", *annotation: str) -> Callable[[Tenant], Json]:
-    """Create a pod past the scheduler, with a resource that its node may not have."""
+    """Create a pod that bypasses the scheduler, with a resource that its node may not have."""
     amounts = {"limits": {name: amount}}
     notes = {"annotations": dict([annotation])} if annotation else {}
     return with_container(resources=amounts, spec={"nodeName": NODE, **notes})
@@ -119,7 +119,7 @@ def claiming(memory: str | None) -> Callable[[Tenant], Json]:
 
 
 def debugging(memory: str | None, namespace: str = "team-a", **container: Any):
-    """Add a debugging container to a pod that is there."""
+    """Add a debugging container to an existing pod."""
 
     def tries(tenant: Tenant) -> Json:
         pod = the_pod(tenant, memory, namespace)
@@ -129,7 +129,7 @@ def debugging(memory: str | None, namespace: str = "team-a", **container: Any):
 
 
 def the_pod(tenant: Tenant, memory: str | None, namespace: str = "team-a") -> Json:
-    """Return a pod of hers that is there, made once."""
+    """Return an existing pod of hers, created once."""
     if (memory, namespace) not in tenant.made:
         meets = namespace.startswith("strict-")
         spec = {"securityContext": {"runAsUser": 1000, "runAsNonRoot": True}} if meets else {}
@@ -143,7 +143,7 @@ def the_pod(tenant: Tenant, memory: str | None, namespace: str = "team-a") -> Js
 
 
 def changing(memory: str | None, change: Json, part: str = "") -> Callable[[Tenant], Json]:
-    """Change a pod that is there."""
+    """Change an existing pod."""
     return lambda tenant: tenant.patch(the_pod(tenant, memory), change, part)
 
 
@@ -156,14 +156,14 @@ def entering(how: str) -> Callable[[Tenant], Json]:
 
 
 def with_pod_level(tenant: Tenant) -> Json:
-    """Limit the pod to what the sidecar alone has."""
+    """Limit the pod to the resources of the sidecar alone."""
     limits = {"cpu": "10m", "memory": "64Mi"}
     needs_pod_level_resources(tenant.admin)
     return tenant.create(a_pod("8Gi", resources={"requests": limits, "limits": limits}))
 
 
 def resizing_the_pod(tenant: Tenant) -> Json:
-    """Take the memory from a pod that had enough, on a node that can change it while it runs."""
+    """Reduce the memory of a running pod that had enough, on a node that supports resizing."""
     features = {"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}}
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}/status", features, content_type=STRATEGIC)
     limits = {"cpu": "2", "memory": "1Gi"}
@@ -187,7 +187,7 @@ def changing_the_sidecar(part: str, **fields: Any) -> Callable[[Tenant], Json]:
 
 
 def writing_status(rights: str, **notes: str) -> Callable[[Tenant], Json]:
-    """Write which GPU a pod has by its status, with a right that tenants seldom have."""
+    """Write a pod's GPU into its status, with a right that tenants seldom have."""
     notes = notes or {"gpu": "GPU-stolen"}
 
     def tries(tenant: Tenant) -> Json:
@@ -203,7 +203,7 @@ def writing_status(rights: str, **notes: str) -> Callable[[Tenant], Json]:
 
 
 def exempting(part: str) -> Callable[[Tenant], Json]:
-    """Label a namespace, with rights on namespaces (`_wait_for_fences` gave them)."""
+    """Label a namespace, with the rights on namespaces that `_wait_for_fences` granted."""
 
     def tries(tenant: Tenant) -> Json:
         label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
@@ -221,7 +221,7 @@ def binding_herself(tenant: Tenant) -> None:
 
 
 def posting_a_binding(tenant: Tenant) -> None:
-    """Reserve GPUs without the API server: who reaches the port needs a path nobody can guess."""
+    """Reserve GPUs without the API server: the path for bindings cannot be guessed."""
     client = tenant.server.client()
     client.request("POST", "/bind", b"{}", {"Content-Type": "application/json"})
     answer = client.getresponse()
@@ -230,11 +230,11 @@ def posting_a_binding(tenant: Tenant) -> None:
     raise ApiError({"code": answer.status, "message": f"{answer.status}"})
 
 
-# What she gains nothing by: functions that check what became of it.
+# Attempts that are accepted without effect: functions that check the result.
 
 
 def brings_a_sidecar_along(tenant: Tenant) -> None:
-    """Ours comes out, whatever of it she wrote."""
+    """Our sidecar is written, whatever she wrote in its place."""
     (ours,) = tenant.create(a_pod("8Gi"))["spec"]["initContainers"]
     hers = copy.deepcopy(ours)
     hers |= {"terminationMessagePath": "/run/x", "image": "evil.example/enforcer:1"}
@@ -259,7 +259,7 @@ def is_voided(*arguments: Any, **more: Any) -> Callable[[Tenant], None]:
 
 
 def takes_nothing_from_a_map(tenant: Tenant) -> None:
-    """Bring variables of NVIDIA's runtime by a ConfigMap; the pod's own override them."""
+    """Set variables of NVIDIA's runtime by a ConfigMap; the pod's own variables override them."""
     source = [{"prefix": "NVIDIA_", "configMapRef": {"name": "c"}}]
     pod = tenant.create(a_pod("1Gi", containers=[a_container(envFrom=source)]))
     (container,) = pod["spec"]["containers"]
@@ -268,14 +268,14 @@ def takes_nothing_from_a_map(tenant: Tenant) -> None:
 
 
 def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
-    """Ask as the node's agent does which pods have whole GPUs there; a replica answers."""
+    """Return the pods with whole GPUs, as a replica reports them to the node's agent."""
     label = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": asked}}}
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=STRATEGIC)
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map_name(NODE)}"
 
     def answer() -> Whole | None:
         if denial(lambda: tenant.admin.request("GET", path)):
-            return None  # nobody has made the list yet
+            return None  # the node has no assignments yet
         found = read_whole(tenant.admin.request("GET", path)["data"])
         return found if found and found.asked == asked else None
 
@@ -283,7 +283,7 @@ def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
 
 
 def keeps_no_node(tenant: Tenant) -> None:
-    """Name a node in pods that no kubelet ever admits; one that a scheduler bound counts."""
+    """Name a node in pods that no kubelet ever admits; pods that a scheduler bound count."""
     tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
     whole = [a_container(resources={"limits": {GPU: "1"}})]
     claims = [{"name": f"a{n}", "resourceClaimName": f"b{n}"} for n in range(17)]
@@ -299,7 +299,7 @@ def keeps_no_node(tenant: Tenant) -> None:
 
 
 def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], None]:  # noqa: N803 - as in a pod
-    """Create a pod with a demand by another door; it is translated as by any."""
+    """Create a pod with a demand in an unusual way; it is translated as usual."""
 
     def check(tenant: Tenant) -> None:
         pod = tenant.create(a_pod("8Gi", **spec), generate_name=generateName)
@@ -310,7 +310,7 @@ def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], Non
 
 
 def has_a_runtime_class(tenant: Tenant) -> None:
-    """Name NVIDIA's runtime, and nothing else: containers see no GPU by it."""
+    """Name NVIDIA's runtime class, and nothing else: containers see no GPU by it."""
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
     named = {**kind, "metadata": {"name": "shows-gpus"}}
     tenant.admin.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", named)
@@ -322,7 +322,7 @@ def has_a_runtime_class(tenant: Tenant) -> None:
 
 
 def stores_nothing(part: str) -> Callable[[Tenant], None]:
-    """Write which GPU a pod has by a part of it that keeps no annotations."""
+    """Write a pod's GPU by a subresource that stores no annotations."""
 
     def check(tenant: Tenant) -> None:
         pod = the_pod(tenant, "8Gi")
@@ -336,7 +336,7 @@ def stores_nothing(part: str) -> Callable[[Tenant], None]:
 
 
 def binding_brings_marks(tenant: Tenant) -> None:
-    """Forge marks in a Binding: with the right to create one, ours win and hers are taken off."""
+    """Forge marks in a Binding: with the right to create one, ours win and hers are removed."""
     pod = tenant.has("1Gi")
     notes = {"gpu": "GPU-stolen", "gpu-memory": "1Mi", "admitted": "x", "gpu-memory-fraction": "9"}
     marks = {
@@ -355,7 +355,7 @@ def binding_brings_marks(tenant: Tenant) -> None:
 
 
 def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
-    """Create a pod; each container that waits for its GPU then waits, by one variable and mount."""
+    """Create a pod; each container that waits for its GPU has one variable and one mount for it."""
     waiting = {"vram-enforcer"} if namespace.startswith("team-") else {"main"}
 
     def check(tenant: Tenant) -> None:
@@ -375,7 +375,7 @@ def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
 
 
 def mounting_the_gate(namespace: str, field: str, **mount: Any) -> Callable[[Tenant], Json]:
-    """Create a pod of which a container mounts the gate's volume otherwise than vramwarden does."""
+    """Create a pod in which a container mounts the gate's volume differently from vramwarden."""
     mounting = a_container("mounting", volumeMounts=[{**GATE, **mount}])
     more = {"initContainers": [mounting]} if field == "initContainers" else {}
     containers = [a_container(), *([] if more else [mounting])]
@@ -385,7 +385,7 @@ def mounting_the_gate(namespace: str, field: str, **mount: Any) -> Callable[[Ten
 
 
 def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
-    """Bind a pod to our node once its replica has room for it, as the scheduler retries."""
+    """Bind a pod to our node once its replica knows free memory there, as the scheduler retries."""
 
     def bound() -> bool:
         try:
@@ -401,9 +401,9 @@ def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
 
 
 def poison_takes_nothing(tenant: Tenant) -> None:
-    """In a namespace that nobody judges, forge a demand on our node; others still fit there.
+    """Forge a demand on our node in an exempt namespace; other pods still fit there.
 
-    What a kubelet admits, and names both of its GPUs, counts once in all.
+    A pod that the kubelet admits counts only once, even if it names both GPUs.
     """
     tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
     shown = {"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": CHOSEN}}}
@@ -423,7 +423,7 @@ def poison_takes_nothing(tenant: Tenant) -> None:
 
 
 def a_dry_run_reserves_nothing(tenant: Tenant) -> None:
-    """Ask for both GPUs again and again, as dry runs; others still fit."""
+    """Request both GPUs repeatedly in dry runs; other pods still fit."""
     pods = [tenant.has("78Gi") for _ in range(2)]
     for pod in (*pods, *pods):
         tenant.bind(pod, NODE, dry_run=True)
@@ -434,18 +434,18 @@ def a_dry_run_reserves_nothing(tenant: Tenant) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """One way, and what holds it."""
+    """An attempt, and its expected result."""
 
     vector: str
-    """Of `VECTORS`, and what of it is tried."""
+    """One of `VECTORS`, and the variant."""
     tries: Callable[[Tenant], Any] | None = None
-    """What is tried, for real or as a dry run."""
+    """The attempt, as a real request or a dry run."""
     why: str = ""
-    """What the denial says, as a pattern, where it is denied."""
+    """Pattern for the message of the denial, if it is denied."""
     path: str = ""
-    """The document that names the limit, or the tests that show it with real processes."""
+    """The document that names the limit, or the tests with real processes."""
     says: str = ""
-    """What stands there."""
+    """Text in that document or test."""
 
 
 def closed(vector: str, tries: Callable[[Tenant], Any], why: str) -> Row:
@@ -454,22 +454,22 @@ def closed(vector: str, tries: Callable[[Tenant], Any], why: str) -> Row:
 
 
 def harmless(vector: str, tries: Callable[[Tenant], None]) -> Row:
-    """Return a row that is allowed and gains nothing, which `tries` checks."""
+    """Return a row that is accepted without effect, which `tries` checks."""
     return Row(vector, tries)
 
 
 def limit(vector: str, path: str, says: str, tries: Callable[[Tenant], Any] | None = None) -> Row:
-    """Return a row that is open, by a sentence in a document; `tries` shows that it is."""
+    """Return a row that succeeds, as a sentence of a document says; `tries` shows that it does."""
     return Row(vector, tries, "", path, says)
 
 
 def shown(vector: str, path: str, says: str) -> Row:
-    """Return a row that takes real processes, which other tests have."""
+    """Return a row that needs real processes, and so has its own tests."""
     return Row(vector, None, "", path, says)
 
 
 def by(names: str, says: str) -> str:
-    """Return what a denial of the fence says; of several policies any may be first to answer."""
+    """Return the pattern of a denial by the fence; any of several policies may answer first."""
     return f"{POLICY} 'vramwarden-({names})' with binding .* denied request: vramwarden: {says}"
 
 
@@ -569,7 +569,7 @@ FORGED = {
     "annotations": {"vramwarden.io/admitted": "v1 a 0123456789ab", "vramwarden.io/gpu": "GPU-x"},
 }
 TABLE = [
-    # B: the sidecar. Who runs as its user may signal it; under NonRoot nobody in the pod does.
+    # B: the sidecar. A process with its user ID may signal it; under NonRoot the pod has none.
     closed("B1 root under NonRoot", with_security("8Gi", "strict-a", runAsUser=0), PRIVILEGED),
     closed("B1 no user named under NonRoot", with_security("8Gi", "strict-a"), PRIVILEGED),
     limit(
@@ -857,7 +857,7 @@ TABLE = [
         "policies/README.md",
         "`podLabels` are written by the author of the pod",
     ),
-    # D and E: marks, bindings, GPUs of others.
+    # D and E: marks, bindings, GPUs of other pods.
     *(closed(f"D0 {what}", changing("8Gi", change), why) for what, change, why in CHANGES),
     *(
         harmless(f"D0 its GPU by {part}", stores_nothing(part))
@@ -932,7 +932,7 @@ VECTORS = {
 
 
 def among(chosen: list[Row]) -> Any:
-    """Give a test its rows."""
+    """Parametrize a test with rows."""
     return pytest.mark.parametrize("row", chosen, ids=[row.vector for row in chosen])
 
 

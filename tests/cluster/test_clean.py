@@ -1,4 +1,4 @@
-"""`vramwarden clean` under a real API server: what an uninstalled release leaves is gone."""
+"""`vramwarden clean` with a real API server: it removes the leftovers of a release."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def put_node(api, name):
 
 @pytest.fixture
 def left(api):
-    """Leave what is outside of the namespaces of a release, and nodes as its agents had them."""
+    """Create the objects outside a release's namespaces, and nodes as their agents left them."""
     objects = [
         found
         for found in rendered()
         if found["apiVersion"].partition("/")[0] in OUTSIDE
         and found["metadata"].get("namespace") in {None, "default"}
     ]
-    # Of a webhook that nobody runs, as it would deny or delay pods of other tests.
+    # Of a webhook that is not running, since it would deny or delay pods of other tests.
     objects = [{**found, "webhooks": []} if "webhooks" in found else found for found in objects]
     for name in NODES:
         put_node(api, name)
@@ -98,7 +98,7 @@ def is_left(api, thing):
 
 
 def ours_on(api, name):
-    """Return what of a node has our prefix."""
+    """Return the labels, annotations and resources of a node with our prefix."""
     node = api.request("GET", path(name))
     metadata, status = node["metadata"], node["status"]
     assert metadata["labels"]["a"] == metadata["annotations"]["a"] == "b"
@@ -127,7 +127,7 @@ def test_what_a_release_left_is_gone_and_a_second_time_there_is_nothing(api, cle
     assert kept == {"gpunodes.vramwarden.io", "vramhistories.vramwarden.io"}
     done = clean("--all")
     assert (done.returncode, done.stderr) == (0, "")
-    # An API server removes the objects of a kind before the kind.
+    # An API server deletes the objects of a kind before the kind.
     wait_until("no kind is left", lambda: not any(is_left(api, found) for found in left))
     assert [ours_on(api, name) for name in NODES] == [set()] * len(NODES)
     assert clean("--all").stdout == "nothing of vramwarden is left\n"
@@ -135,7 +135,7 @@ def test_what_a_release_left_is_gone_and_a_second_time_there_is_nothing(api, cle
 
 @pytest.fixture
 def denied(api, left):
-    """Have a policy that denies updates of a node."""
+    """Create a policy that denies updates of a node."""
 
     def is_denied():
         change = {"metadata": {"labels": {"b": None}}}

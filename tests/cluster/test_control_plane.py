@@ -1,4 +1,4 @@
-"""The harness itself: what the other tests of this folder rest on."""
+"""The control plane of the other tests in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profiles of `kubectl debug` that policies/debug.md promises, and those that it warns of."""
+"""The profiles of `kubectl debug` that policies/debug.md recommends, and those it warns of."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PAGE = (ROOT / "policies" / "debug.md").read_text()
 
 
 def profiles(answer: str) -> list[str]:
-    """Return the profiles of the row that ends so."""
+    """Return the profiles in the row with this ending."""
     row = re.search(rf"^\| (.+) \| {answer}", PAGE, re.MULTILINE)
     return re.findall(r"`(\w+)`", row[1])
 
 
 @pytest.fixture
 def debug_in(control_plane):
-    """Return a function that creates a pod, and returns one that debugs it: what kubectl says."""
+    """Return a function that creates a pod and returns a function that debugs it."""
     if not find_binary("kubectl"):
         pytest.skip("needs kubectl")
 

@@ -1,6 +1,6 @@
-"""One table: what each command ends with, by who asks which cluster.
+"""The exit code of each command, by user and cluster.
 
-0 done, 1 found what is wrong, 2 wrong usage or unreadable input, 3 no answer or too few rights.
+0 success, 1 problems found, 2 wrong usage or unreadable input, 3 no answer or missing rights.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ALONE = {
     "--help": 0,
     "nothing": 2,
 }
-"""What asks no cluster."""
+"""Commands that contact no cluster."""
 ASKING = {
     "top": (0, 0, 3),
     "top -A": (0, 0, 3),
@@ -74,14 +74,14 @@ ASKING = {
     "certs install --secret b": (3, 0, 3),
     "certs rotate --secret c": (3, 1, 3),
 }
-"""What asks one in which vramwarden is not installed: as who may `view` the namespace `ours`, as
-administrator, and where nobody answers, or it may not be asked."""
+"""Commands for a cluster without vramwarden: exit codes with the role `view` in the namespace
+`ours`, as administrator, and if the cluster does not answer or denies everything."""
 VIEWER, ADMIN, UNANSWERED = range(3)
 
 
 @pytest.fixture(scope="module")
 def plane(can_start_control_planes):
-    """Start one of its own, since all pods of a cluster count for `report`."""
+    """Start a separate control plane, since all pods of a cluster count for `report`."""
     with ControlPlane() as started:
         for name in ("ours", "theirs"):
             metadata = {"name": name}
@@ -120,7 +120,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def codes(commands, *options, why=""):
-    """Return what each command ends with; one that asks in vain says one line, with why."""
+    """Return the exit code of each command; a failure to read is one line with `why`."""
     found = {}
     for command in commands:
         done = runner().invoke(main, [*command.split(), *options])

@@ -1,4 +1,4 @@
-"""`vramwarden explain` as a user who has the role `view` in one namespace, and nothing else."""
+"""`vramwarden explain` by a user who only has the role `view` in one namespace."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ WRONG = (
 
 
 def figures(*pods):
-    """Return a node, just seen, whose GPUs have 23Gi and 19Gi free."""
+    """Return the recent figures of a node whose GPUs have 23Gi and 19Gi free."""
     gpus = (a_gpu(79, *pods, free_bytes=23 * GIB), a_gpu(79, free_bytes=19 * GIB))
     return replace(a_node("n1", *gpus).figures, observed_s=time.time() - 10)
 
 
 @pytest.fixture
 def gpu_node(control_plane, readable):
-    """Return a function that shows the figures of a node, which every user may read."""
+    """Return a function that stores the figures of a node, which every user may read."""
     define(control_plane.api)
     yield lambda node: control_plane.api.apply(write_gpu_node(node))
     control_plane.api.delete(CRD)
@@ -51,13 +51,13 @@ def run(team, kubeconfig, *arguments):
 
 @pytest.fixture
 def as_viewer(control_plane, team, tmp_path):
-    """Return a function that explains as a user who has only `view` in the team's namespace."""
+    """Return a function that runs `explain` with only the role `view` in the team's namespace."""
     team.api.apply(may_view("ann", team.namespace))
     return partial(run, team, control_plane.kubeconfig_of(tmp_path, "ann", "people"))
 
 
 def waiting(team, memory="30Gi"):
-    """Create a pod, and let it wait as the scheduler does."""
+    """Create a pod, and mark it pending as the scheduler does."""
     pod = team.accepts(a_pod(memory))
     condition = {
         "type": "PodScheduled",
@@ -129,7 +129,7 @@ def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer
 
 
 def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, control_plane):
-    # Another's to run, so no controller here makes pods of it, or an Event.
+    # Managed by another controller, so no controller here creates pods or Events for it.
     manifest = a_workload("Job", team.namespace, a_pod("8GB"), managedBy="tests.invalid/nobody")
     if "managedBy" not in team.api.create(manifest)["spec"]:
         pytest.skip("needs a Job that another controller may manage: Kubernetes 1.32")
@@ -154,7 +154,7 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
 def test_while_a_policy_only_looks_nobody_is_told_to_create_a_pod_again(
     make_team, control_plane, rule, memory, said
 ):
-    """Who asks may create pods, and may not read the policy: there is none to read here."""
+    """The user may create pods but not read the policy; there is none here."""
     team = make_team(rule)
     name = team.accepts(a_pod(memory))["metadata"]["name"]
     done = run(team, control_plane.kubeconfig, name)

@@ -1,4 +1,4 @@
-"""What webhook/first-change.md asks for: the server of a clone, called by a real API server."""
+"""Steps of webhook/first-change.md: the server of a clone, called by a real API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server in memory answers as a real one does: the same requests, by the same client."""
+"""The API server in memory answers like a real one: the same requests by the same client."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 GONE = "/api/v1/namespaces/scripted/nothings"
 SHOWN = ("data", "labels", "annotations", "phase", "capacity", "spec", "note", "series")
-"""What is compared of an object: no defaults, since the one in memory has none."""
+"""Fields that are compared; no defaults, since the in-memory server sets none."""
 
 
 class Script:
-    """Requests in turn, and what came of each: the same on any API server."""
+    """Requests in order, and their results: the same on any API server."""
 
     def __init__(self, kube) -> None:
         self.kube = kube
@@ -35,7 +35,7 @@ class Script:
         self.versions: dict[str, str] = {}
 
     def does(self, what: str, ask) -> object:
-        """Ask; note what came of it, and whether the object's version is another one."""
+        """Send a request; record its result, and whether the object's version changed."""
         try:
             found = ask()
         except KubeError as error:
@@ -49,7 +49,7 @@ class Script:
             return [self._shown(one) for one in found]
         if not isinstance(found, dict):
             return found
-        if "type" in found and "object" in found:  # of a watch
+        if "type" in found and "object" in found:  # an event of a watch
             return found["type"], self._shown(found["object"])
         metadata = found.get("metadata") or {}
         version, key = metadata.get("resourceVersion"), metadata.get("uid")
@@ -62,7 +62,7 @@ class Script:
 
 
 def play(kube) -> list[tuple]:
-    """Send every request of the script; return what came of each."""
+    """Send every request of the script; return the results."""
     script = Script(kube)
     _config_maps(script, kube)
     _nodes_and_pods(script, kube)
@@ -127,9 +127,9 @@ def _config_maps(script, kube):
 
 
 def watched(kube, path, most, **query):
-    """Return the first events of a watch, in the order of names where versions are no order.
+    """Return the first events of a watch, sorted by name if versions are unordered.
 
-    Where a real one's cache is not as new as etcd within three seconds, it answers 504: ask again.
+    A real API server whose cache is older than etcd for three seconds answers 504; retry then.
     """
     for left in reversed(range(20)):
         found = kube.watch(path, lasting_s=60, **query)
@@ -185,7 +185,7 @@ def _nodes_and_pods(script, kube):
 
 
 def _current(kube, path):
-    """Return what the API server's cache holds; None while that is older than the last write."""
+    """Return the content of the API server's cache; None while it is older than the last write."""
     cached = kube.list_cached(path, dict)
     return cached if cached == kube.list_all(path, dict) else None
 

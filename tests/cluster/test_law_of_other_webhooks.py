@@ -1,6 +1,6 @@
-"""Another webhook before or after ours moves no VRAM, or the denial names another webhook.
+"""Another webhook, before or after ours, moves no VRAM; otherwise the denial names another webhook.
 
-With all that the chart installs, conditions and fence, on a real API server.
+This is tested with everything the chart installs on a real API server.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
 from webhook.tools.problems.creation import find_denial
 
 CHOICE = "change"
-"""Label of a pod that says what the other webhook does to it."""
+"""Label that selects the other webhook's change of a pod."""
 SIDECAR, SENTRY = "team-a", "sentry-a"
-"""Namespaces, by what holds the caps of their pods."""
+"""Namespaces, by the enforcement mode of their pods."""
 PODS = golden_pods()
 
 
@@ -49,7 +49,7 @@ def tenant(control_plane, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tenant):
-    """Return each pod as it is created if there is no other webhook."""
+    """Return each pod as created without another webhook."""
     return {
         (case, namespace): tenant.create(pod, namespace)
         for case, pod in PODS.items()
@@ -58,7 +58,7 @@ def plain(tenant):
 
 
 def shown(pod):
-    """Return the amount of each container of the user's, and what it sees of GPUs."""
+    """Return each user container's amount and visible GPUs."""
     names = ("NVIDIA_VISIBLE_DEVICES", "VRAMWARDEN_GPU_MEMORY_MIB")
     return {
         found["name"]: (holders(pod).get(found["name"]), *map(variables(found).get, names))
@@ -68,7 +68,7 @@ def shown(pod):
 
 
 def problem(pod, usual, name):
-    """Return what is wrong with a pod that was created in spite of a change; empty for nothing."""
+    """Return what is wrong with a pod that was created despite a change; empty if nothing is."""
     if shown(pod) != shown(usual):
         return f"{shown(pod)} in place of {shown(usual)}"
     added = [found for found in every_container(pod) if found["name"] == ADDED]
@@ -89,7 +89,7 @@ def guarded(pod):
 
 
 def tried(tenant, case, namespace, name, usual, *, is_right):
-    """Create a pod that another webhook changes; return what is wrong, or nothing."""
+    """Create a pod that another webhook changes; return what is wrong, or an empty text."""
     pod = PODS[case]
     labels = {**pod["metadata"].get("labels", {}), CHOICE: name}
     marked = {**pod, "metadata": {**pod["metadata"], "labels": labels}}

@@ -1,4 +1,4 @@
-"""Many pods at once, a server that goes away, and certificates that change meanwhile."""
+"""Many pods at once, while the server restarts and certificates change."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
 
 
 def test_the_server_refused_no_request_and_failed_on_none(ours):
-    """All that was asked of it so far, by whatever tests ran before."""
+    """All requests by the tests that ran before."""
     assert [line for line in ours.server.log() if line["level"] != "info"] == []
     assert "vramwarden_http_rejected_total{" not in ours.server.get("/metrics")[1]
 
 
 @pytest.fixture
 def brought(tmp_path):
-    """Mount certificates for a server, as of cert-manager."""
+    """Mount certificates for a server, like those of cert-manager."""
     names = ["localhost", "127.0.0.1", "::1"]
     found = advance(Bundle(), names, datetime.now(UTC)).bundle
     mount(tmp_path / "certs", found, "0")
@@ -59,14 +59,14 @@ def own_server(tmp_path, brought):
 
 @pytest.fixture
 def own_team(control_plane, own_server, make_namespace):
-    """Be a team under the server that may be stopped."""
+    """Return a team under the server that may be stopped."""
     our_server = OurServer(own_server)
     with installed(control_plane.api, *our_server.configurations):
         yield Team(control_plane.api, our_server, make_namespace())
 
 
 def served_serial(server):
-    """Return the serial number of the certificate that a new connection is shown."""
+    """Return the serial number of the certificate in a new connection."""
     with server.raw() as connection:
         return connection.getpeercert()["serialNumber"]
 
@@ -80,7 +80,7 @@ def test_a_renewed_certificate_loses_no_creation(own_team, brought):
             again = renewed(brought, ["localhost", "127.0.0.1", "::1"])
             mount(server.certificates, again, str(number))
             assert served_serial(server) != before
-            # Another bundle makes the API server connect anew, and meet the new certificate.
+            # Another bundle makes the API server open a connection, with the new certificate.
             bundle = brought.ca_pem * (number + 1)
             encoded = base64.b64encode(bundle).decode()
             mutating["webhooks"][0]["clientConfig"]["caBundle"] = encoded
@@ -113,7 +113,7 @@ def test_while_we_are_away_only_creations_fail_and_not_those_of_who_opted_out(
     control_plane, own_team, make_namespace
 ):
     gone, ended, bound = (own_team.accepts(a_pod("8Gi")) for _ in range(3))
-    own_team.ours.server.quit()  # without a drain
+    own_team.ours.server.quit()  # without draining
     assert 'failed calling webhook "mutate.vramwarden.io"' in own_team.refuses(a_pod()).message
     opted_out = make_namespace({"vramwarden.io/webhook": "disabled"})
     Team(control_plane.api, own_team.ours, opted_out).accepts(a_pod())

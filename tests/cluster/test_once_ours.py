@@ -1,7 +1,7 @@
-"""What was admitted as ours is judged at every later change, at any size and in every rollout.
+"""An admitted pod is checked at every later change, at any size and in every rollout.
 
-With all that the chart installs, on a real API server: the webhook's judgement of what it is sent,
-and what the API server holds by itself, also of what it does not send.
+This is tested with everything the chart installs on a real API server: the webhook's decisions, and
+those of the API server alone, also for requests that it does not send to the webhook.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def notes(count):
 
 @pytest.fixture(scope="module")
 def giant(mallory):
-    """Have a pod of ours with as many volumes as there may be: ours and a token's come to them."""
+    """Return a pod of ours with the maximum number of volumes; ours and a token's are added."""
     pod = mallory.has("8Gi", **volumes(1021))
     assert len(pod["spec"]["volumes"]) > 1024
     assert pod["spec"]["initContainers"][0]["name"] == SIDECAR
@@ -182,12 +182,12 @@ def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, alwa
     mallory.debug(pod)
 
 
-# --- without a webhook: none answers where none is registered
+# --- without a webhook: none is registered, so none answers
 
 
 @pytest.fixture
 def unseen(mallory):
-    """Take our webhooks away from her pods, and leave what the API server holds by itself."""
+    """Remove our webhooks for her pods, so that only the API server's policies remain."""
     path = "/apis/admissionregistration.k8s.io/v1"
     kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     paths = {kind: f"{path}/{kind}/{WEBHOOK_CONFIGURATION}" for kind in kinds}
@@ -225,7 +225,7 @@ def test_the_sidecar_and_our_marks_stay_without_any_webhook(mallory, giant, smal
     mallory.debug(plain)
 
 
-# --- whatever is stored, whatever changes
+# --- every stored pod and every change
 
 TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 BOUNDS = {
@@ -277,7 +277,7 @@ BOUNDS = {
 
 @st.composite
 def pods(draw):
-    """Draw a pod at the edge of a bound: of ours, or one that bears our marks, or none."""
+    """Draw a pod near a limit: one of ours, one that bears our marks, or neither."""
     bound, make = BOUNDS[draw(st.sampled_from(sorted(BOUNDS)))]
     near = st.sampled_from(
         [bound.most + bound.ours + off for off in (-5, -3, -1, 0, 1)]
@@ -291,7 +291,7 @@ def pods(draw):
 
 
 def grown(kind, count):
-    """Return a change by which a pod has more of something."""
+    """Return a change that adds a number of items of a kind to a pod."""
 
     def change(pod):
         if kind == "tolerations":
@@ -357,7 +357,7 @@ CHANGES = st.one_of(
 
 
 def judged(tenant, old, new, subresource):
-    """Return what the webhook would say of an update."""
+    """Return the webhook's decision on an update."""
     request = {
         "uid": "1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

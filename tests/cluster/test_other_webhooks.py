@@ -1,4 +1,4 @@
-"""Beside other products' mutating webhooks, which change pods after us."""
+"""Other products' mutating webhooks that change pods after us."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOUNT = {"name": "cloud", "mountPath": "/var/run/secrets/cloud", "readOnly": Tru
 
 @pytest.fixture
 def changed_by(team):
-    """Return a function that puts another webhook into force, after ours, for the team's pods."""
+    """Return a function that installs another webhook after ours, for the team's pods."""
 
     def make(change, *, stubborn=False):
         policy = "IfNeeded" if stubborn else "Never"

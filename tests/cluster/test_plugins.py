@@ -1,4 +1,4 @@
-"""Beside the API server's own plugins: limit ranges, quotas, pod-level resources."""
+"""The API server's own admission plugins: limit ranges, quotas, pod-level resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VRAM = "vramwarden.io/vram"
 
 
 def both(cpu, memory):
-    """Return requests and limits that are equal."""
+    """Return equal requests and limits."""
     amounts = {"cpu": cpu, "memory": memory}
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
@@ -40,7 +40,7 @@ def limit_range(team, **item):
 
 
 def quota(control_plane, team, **hard):
-    """Create a ResourceQuota; return when it counts."""
+    """Create a ResourceQuota; return when it is in effect."""
     if not find_binary("kube-controller-manager"):
         pytest.skip("needs kube-controller-manager")
     control_plane.start_controllers()
@@ -101,7 +101,7 @@ def test_a_limit_range_of_an_extended_resource_gives_the_sidecar_none_of_it(team
 
 
 def test_a_limit_ranges_minimum_above_the_sidecar_refuses_in_its_own_words(team):
-    """Known: the sidecar's amounts are fixed, and in such a namespace its pods cannot be."""
+    """A known limit: the sidecar's amounts are fixed, so its pods cannot run there."""
     limit_range(team, min={"cpu": "100m"})
     assert team.refuses(a_pod("8Gi")).message == (
         'pods "train-1" is forbidden: minimum cpu usage per Container is 100m, but request is 10m'
@@ -204,7 +204,7 @@ def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, 
 
 
 def test_pod_level_resources_without_room_for_the_sidecar_are_refused_in_our_words(team):
-    """The API server alone would say: must be greater than or equal to aggregate requests."""
+    """The API server's own text would be: must be greater than or equal to aggregate requests."""
     needs_pod_level_resources(team.api)
     filled = [a_container(resources=GUARANTEED)]
     team.accepts(a_pod(resources=GUARANTEED, containers=filled))
@@ -224,14 +224,14 @@ PLUGINS = "AlwaysPullImages,ExtendedResourceToleration,PodNodeSelector,PodTolera
 
 @pytest.fixture(scope="module")
 def strict_control_plane(control_plane):  # for the skip where there is none
-    """Start an API server with the plugins on that are off by default."""
+    """Start an API server with plugins that are off by default."""
     with ControlPlane(apiserver_args=[f"--enable-admission-plugins={PLUGINS}"]) as started:
         yield started
 
 
 @pytest.fixture
 def strict_team(strict_control_plane, server):
-    """Be a team on that API server, in a namespace with a node selector of its own."""
+    """Return a team on that API server, in a namespace with a node selector."""
     name = f"team-{uuid.uuid4().hex[:8]}"
     selector = {"scheduler.alpha.kubernetes.io/node-selector": "zone=a"}
     metadata = {"name": name, "annotations": selector}

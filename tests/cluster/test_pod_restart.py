@@ -1,4 +1,4 @@
-"""The sidecar's rule that starts all containers anew, on API servers that know it and others."""
+"""The sidecar's rule that restarts all containers, on old and new API servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under Pod Security: what the sidecar needs is within the level of the namespace."""
+"""Pod Security: the sidecar stays within the level of its namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.names import APP_ARMOR_ANNOTATION_PREFIX as NOTE
 
 @pytest.fixture
 def team_at(make_team):
-    """Return a function that makes a team whose namespace enforces a level."""
+    """Return a function that creates a team whose namespace enforces a level."""
 
     def make(level, rule="team"):
         key = "pod-security.kubernetes.io/enforce"
@@ -108,7 +108,7 @@ def test_by_sentry_a_pod_keeps_its_own_process_namespace_and_never_the_nodes(mak
 
 
 def test_in_restricted_a_pod_that_is_not_written_for_it_is_refused_by_pod_security(team_at):
-    """Its words name our sidecar, too: what the namespace demands cannot be seen in a review."""
+    """The message names our sidecar too, since a review does not show the namespace's level."""
     error = team_at("restricted").refuses(a_pod("8Gi"))
     assert error.message.startswith(
         'pods "train-1" is forbidden: violates PodSecurity "restricted:latest": '

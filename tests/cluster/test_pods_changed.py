@@ -1,7 +1,7 @@
-"""A pod that exists, on a real API server: who may change what of it by which part, and its end.
+"""Changes of existing pods on a real API server, by user, field and subresource.
 
-Which change is denied is proved in tests/core/admission/test_update_*.py; a row here proves that
-we are asked, and how the answer arrives.
+Denied changes are tested in tests/core/admission/test_update_*.py. A row here tests that we are
+called, and how the response arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CPU = {kind: {"cpu": "2"} for kind in ("requests", "limits")}
 
 @pytest.fixture
 def trainer(team):
-    """Create a pod with a demand, whose container may be resized."""
+    """Return a pod with a demand, whose container may be resized."""
     app = a_container(resources={kind: {"cpu": "1"} for kind in ("requests", "limits")})
     return team.accepts(a_pod("8Gi", containers=[app]))
 
@@ -34,7 +34,7 @@ def changing(field, name, **to):
 
 
 def debugging(**fields):
-    """Return what `kubectl debug` sends."""
+    """Return the request of `kubectl debug`."""
     debugger = a_container("debugger", stdin=True, tty=True, **fields)
     return {"spec": {"ephemeralContainers": [debugger]}}
 

@@ -1,7 +1,7 @@
-"""The creation of a pod: what a real API server stores, and what it says where we deny it.
+"""Creation of pods: what a real API server stores, and its message if we deny it.
 
-What a pod must meet and what it becomes is proved in tests/core/admission; a row here proves what
-only an API server does: its defaults and plugins, the patch applied, selectors, words.
+Rules and translation are tested in tests/core/admission. A row here tests what only an API server
+does: defaults, plugins, application of the patch, selectors, messages.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ STORED_SIDECAR = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
-SHOWN = [  # our cap first of all, so that other variables may refer to it
+SHOWN = [  # our cap is the first one, so that other variables may refer to it
     {"name": "VRAMWARDEN_GPU_MEMORY_MIB", "value": "8192"},
     {
         "name": "VRAMWARDEN_GPU_MEMORY_FRACTION",
@@ -124,7 +124,7 @@ def a_trainer():
 
 
 def spec_of(pod):
-    """Return a spec, in which the volume with the token has no name of its own."""
+    """Return a spec without the generated name of the token's volume."""
     return json.loads(re.sub(r"kube-api-access-\w+", "token", json.dumps(pod["spec"])))
 
 
@@ -171,7 +171,7 @@ def test_a_pod_that_wants_no_token_gets_none(team):
     assert pod["spec"]["volumes"] == VOLUMES
 
 
-# Two are no pods to an API server, one asks for VRAM by itself, one takes the sidecar's name.
+# Two are rejected by the API server, one requests VRAM itself, one uses the sidecar's name.
 LEFT_OUT = {
     *("a malformed limit", "equal in sum only", "another resource"),
     "our own container, which does not count",
@@ -184,7 +184,7 @@ def test_the_sidecar_leaves_the_quality_of_service_of_a_pod_as_it_is(team, pod):
     plain = team.accepts(pod)
     before = plain["status"]["qosClass"]
     stored = team.accepts(pod | {"metadata": {"annotations": {MEMORY_KEY: "c0=1Gi"}}})
-    # Any amount makes a pod without one Burstable, except where pod-level resources decide.
+    # Any amount makes a pod without one Burstable, unless pod-level resources decide.
     raised = before == "BestEffort" and "resources" not in plain["spec"]
     assert stored["status"]["qosClass"] == ("Burstable" if raised else before)
     requests = container(stored, "vram-enforcer")["resources"]["requests"]
@@ -245,7 +245,7 @@ def test_a_whole_gpu_is_stored_as_a_share_and_who_creates_it_reads_so(make_team,
     assert [call[:2] for call in team.calls()] == [("mutate", "mutated"), ("validate", "allowed")]
 
 
-# --- who is left alone, or only warned
+# --- pods that are left alone or only warned about
 
 ALL_GPUS = a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
 OPTED_OUT = {"vramwarden.io/webhook": "disabled"}

@@ -1,4 +1,4 @@
-"""What a replica writes into our webhook configurations: the path of bind, and whose they are."""
+"""Writes of a replica to our webhook configurations: the path of `bind`, and the owner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ours(control_plane, tmp_path):
 
 
 def register(api, namespace=NAMESPACE):
-    """Create both configurations as the chart does: by Service, bind without a path."""
+    """Create both configurations as the chart does: with a Service, and `bind` without a path."""
 
     def webhook(name, **path):
         return {
@@ -44,7 +44,7 @@ def register(api, namespace=NAMESPACE):
 
 
 def clients(api):
-    """Return where each mutating webhook is called."""
+    """Return the client configuration of each mutating webhook."""
     found = api.get(configuration("Mutating"))["webhooks"]
     return {one["name"].partition(".")[0]: one["clientConfig"] for one in found}
 
@@ -71,7 +71,7 @@ def namespace_uid(api, name=NAMESPACE):
 
 @contextlib.contextmanager
 def mounted(ours, folder, *names):
-    """Run replicas whose certificate is brought: a folder of each, with the same set."""
+    """Run replicas with mounted certificates: each has a folder with the same set."""
     create(folder / "brought", NAMES, datetime.now(UTC))
     with contextlib.ExitStack() as stack:
         servers = []

@@ -1,4 +1,4 @@
-"""Pods under rules that heed what a cluster has: a RuntimeClass, nodes with the driver's limit."""
+"""Rules that depend on the cluster: a RuntimeClass, nodes whose driver enforces limits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server that knows the cluster: it places."""
+    """Run a server with access to the cluster, so that it places pods."""
     with knowing(control_plane, tmp_path_factory.mktemp("knowing")) as found:
         yield found
 
 
 @contextmanager
 def runtime_class(team, name="nvidia", **fields):
-    """Have a RuntimeClass until the block ends; the API server's plugin and we know it by then."""
+    """Create a RuntimeClass, known to the API server and ours, until the block ends."""
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
     manifest = {**kind, "metadata": {"name": name}, **fields}
     before = heard(team)
@@ -42,7 +42,7 @@ def runtime_class(team, name="nvidia", **fields):
 
 
 def heard(team):
-    """Return what the server heard of the class, in order."""
+    """Return the server's log events about the class, in order."""
     return [line["exists"] for line in team.ours.server.log() if line["msg"] == "RuntimeClass"]
 
 
@@ -70,7 +70,7 @@ def test_a_class_of_the_users_own_stays(team):
 
 
 def test_overhead_of_the_class_is_added_by_the_api_server(team):
-    """Its plugin runs before us, and once more since we changed the pod."""
+    """The API server's plugin runs before us, and again after our change."""
     with runtime_class(team, overhead={"podFixed": OVERHEAD}):
         for pod in (a_pod("8Gi"), a_pod("8Gi", runtimeClassName="nvidia")):
             stored = team.accepts(pod)
@@ -81,7 +81,7 @@ def test_overhead_of_the_class_is_added_by_the_api_server(team):
 
 
 def test_scheduling_of_the_class_is_added_by_the_api_server(team):
-    everything = {"operator": "Exists"}  # our toleration is then one too many for its plugin
+    everything = {"operator": "Exists"}  # our toleration is then redundant for its plugin
     for toleration in (everything, {"key": "pool", "operator": "Exists"}, OURS):
         scheduling = {"nodeSelector": {"pool": "gpu"}, "tolerations": [toleration]}
         with runtime_class(team, scheduling=scheduling):

@@ -1,4 +1,4 @@
-"""`vramwarden simulate` before a real API server that has never seen vramwarden."""
+"""`vramwarden simulate` with a real API server that has never seen vramwarden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MORE_THAN_A_PAGE = 60
 
 @pytest.fixture(scope="module")
 def foreign(can_start_control_planes):
-    """Start one of its own, since all pods of a cluster count, and store the scene."""
+    """Start a separate control plane with the scene, since all pods of a cluster count."""
     with ControlPlane() as started:
         api = started.api
         for namespace in ("team", "kai-resource-reservation"):
@@ -44,7 +44,7 @@ def simulate(kubeconfig, *arguments):
 
 
 def test_a_cluster_without_vramwarden_is_compared(foreign):
-    """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_command.py."""
+    """Computed by hand: see `mixed_cluster`; tests/tools/simulate/test_command.py has the same."""
     done = simulate(foreign.kubeconfig, "--size", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 17, as shares 6\n")

@@ -1,4 +1,4 @@
-"""Pods as large as an API server stores: a replica with the chart's memory limit survives them."""
+"""The largest pods that an API server stores: a replica survives them within its memory limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.server_process import running
 
 LIMIT_BYTES = 256 * 2**20  # webhook.resources in the chart's values
 GIANTS = int(os.environ.get("VRAMWARDEN_GIANTS", "24"))
-"""Pods with the label, and as many without; 300 of each take minutes to store."""
+"""Number of pods with the label, and of those without; 300 of each take minutes to store."""
 
 STORED_BYTES = 1_400_000
 SYSTEM = "vramwarden-system"
@@ -31,13 +31,13 @@ AGAIN = "placement watches again"
 
 @pytest.fixture(scope="module")
 def control_plane(can_start_control_planes):
-    """Run one of our own: others need not carry what is stored here."""
+    """Return a separate control plane, whose pods other tests do not have to read."""
     with ControlPlane() as started:
         yield started
 
 
 class Wire:
-    """Passes connections on to the API server; `cut` ends them, and so all watches."""
+    """Forwards connections to the API server; `cut` closes them, and so ends all watches."""
 
     def __init__(self, control_plane, folder):
         self._far = urlsplit(control_plane.url)
@@ -83,12 +83,12 @@ def letters():
 
 
 def escaped():
-    """Each of these letters is six in the API server's JSON."""
+    """Each of these characters takes six in the API server's JSON."""
     return {"args": ["<" * 100_000] * (STORED_BYTES // 100_000)}
 
 
 def variables():
-    """Each of these variables is a dict of Python's; the API server takes seconds for each pod."""
+    """Each of these variables is a dict in Python; the API server needs seconds for each pod."""
     return {"env": [{"name": "a"}] * 200_000}
 
 
@@ -108,7 +108,7 @@ def store(api, number, labels):
 
 @pytest.fixture(scope="module")
 def giants(control_plane):
-    """Store them as before the webhooks were registered."""
+    """Store them as if before the webhooks were registered."""
     api = control_plane.api
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     add_node(api, "gpu-1", [80 * GIB])
@@ -119,7 +119,7 @@ def giants(control_plane):
 
 
 class Peak:
-    """The most that the processes of a cgroup held, as seen twenty times a second."""
+    """Peak memory of a cgroup's processes, sampled twenty times a second."""
 
     def __init__(self, limit):
         self.resident_bytes = 0
@@ -153,7 +153,7 @@ def limited_replica(kubeconfig, folder):
 
 
 def bind_at_once(server):
-    """Let the scheduler bind pods of whose demand nothing is known: each is read."""
+    """Let the scheduler bind pods whose demand is unknown, so that each is read."""
     node = {"kind": "Node", "name": "gpu-1"}
 
     def bind(number):

@@ -1,6 +1,7 @@
-"""What users read whose pod makes a review that is too large; the API server sends it all the same.
+"""Message for a pod whose review is too large, which the API server sends nevertheless.
 
-Its request may have 3 MiB; what the API server adds to each container makes the review larger.
+Its own limit for a request is 3 MiB; the fields that it adds to each container make a review
+larger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`vramwarden top` before a real API server: as a user who may only `view` one namespace."""
+"""`vramwarden top` with a real API server, by a user who may only `view` one namespace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def top(kubeconfig, *arguments):
 
 
 def renamed(node, uids):
-    """Return a node's figures, in which pods have the UIDs of real ones."""
+    """Return a node's figures with the UIDs of real pods."""
 
     def of(gpu):
         pods = tuple(replace(one, uid=uids.get(one.uid, one.uid)) for one in gpu.pods)

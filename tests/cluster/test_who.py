@@ -1,4 +1,4 @@
-"""Rules that say who, under a real API server: ServiceAccounts, labels of namespaces."""
+"""Rules for ServiceAccounts and labels of namespaces, with a real API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERYBODY = "default"
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server that knows the cluster, under rules of ours before the shipped ones."""
+    """Run a server with access to the cluster, with our rules before the shipped ones."""
     with knowing(control_plane, tmp_path_factory.mktemp("who"), RULES) as found:
         yield found
 
@@ -40,7 +40,7 @@ def test_a_pod_is_governed_by_its_service_account(team):
 
 def test_a_namespaces_labels_count_as_soon_as_it_is_there(team, make_namespace):
     for labels, rule in (({"tier": "intern"}, "labelled"), ({"tier": "staff"}, EVERYBODY)):
-        for _ in range(3):  # known or not yet: the API server asks again
+        for _ in range(3):  # known or not yet: the API server retries
             team.namespace = make_namespace(labels)
             assert rule_of(team.accepts(a_pod("8Gi"))) == rule
 
@@ -53,7 +53,7 @@ def test_a_change_of_a_namespaces_labels_counts(team):
 
 
 def is_governed(team, rule):
-    """Say whether a new pod is; one whose labels become known between both webhooks is denied."""
+    """Return True if a new pod is governed; it is denied if labels appear between both webhooks."""
     try:
         return rule_of(team.accepts(a_pod("8Gi"))) == rule
     except ApiError as error:

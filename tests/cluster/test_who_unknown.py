@@ -1,4 +1,4 @@
-"""Rules that ask for labels of namespaces, on a server that never learns them."""
+"""Rules for labels of namespaces, on a server that cannot read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server that knows no cluster."""
+    """Run a server without access to the cluster."""
     folder = tmp_path_factory.mktemp("who")
     (folder / "policies").mkdir()
     (folder / "policies" / "05-who.yaml").write_text(RULES)

@@ -1,4 +1,4 @@
-"""Workloads: what their authors read of pods that would be denied, and what their pods become.
+"""Workloads: warnings for their authors about pods that would be denied, and their pods.
 
 Warnings about templates are tested in tests/core/admission/test_workload_review.py.
 """
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def denied(place: str = TEMPLATE) -> str:
-    """Return the warning of a template that asks for 8GB."""
+    """Return the warning for a template that requests 8GB."""
     return (
         f"Warning: its pods would be denied: InvalidQuantity: {place}.metadata.annotations"
         f"[{MEMORY}]: 8GB is not a Kubernetes quantity; use 8G or 8Gi\n"
@@ -39,7 +39,7 @@ def denied(place: str = TEMPLATE) -> str:
 def a_workload(
     kind: str, namespace: str, pod: dict[str, Any], *, of_itself: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a workload whose pods are such; fields of its spec may be added."""
+    """Return a workload with these pods; keywords are fields of its spec."""
     labels = {"app": "train"}
     template = {"metadata": {**pod["metadata"], "labels": labels}, "spec": pod["spec"]}
     del template["metadata"]["name"], template["metadata"]["namespace"]
@@ -59,7 +59,7 @@ def a_workload(
 
 
 def replace(kubectl: Any, manifest: dict[str, Any]) -> Any:
-    """Replace an object, and once more whenever its controller wrote to it in between."""
+    """Replace an object; retry if its controller wrote to it in between."""
 
     def replaced() -> Any:
         done = kubectl("replace", manifest)
@@ -92,7 +92,7 @@ OTHERS = {
 def test_the_line_that_kubectl_shows_for_another_product_is_admitted(
     team, kubectl, kind, limits, memory
 ):
-    """Before the amount comes here, the API server spells 3000 as 3k."""
+    """The API server changes the amount 3000 to 3k before the review."""
     whole = a_pod(containers=[a_container(resources={"limits": limits})])
     make = {"Pod": team.pod}.get(kind, lambda pod: a_workload(kind, team.namespace, pod))
     done = kubectl("create", make(whole))
