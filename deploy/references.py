@@ -26,7 +26,7 @@ from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.values import EnforceBy, Policy
 from webhook.options import OF_KUBECTL, ExitCode
-from webhook.sentry.metrics import SentryMetrics
+from webhook.sentry.endpoints import SentryMetrics
 from webhook.server.metrics import (
     HistoryMetrics,
     Metrics,

@@ -16,7 +16,7 @@ from tests.support.fake_proc import put, stat_line, status_lines
 from webhook.adapters import processes
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 from webhook.core.node.cgroups import NO_POD, ProcessOwner
 
 OUR_CGROUP = f"0::/kubepods/besteffort/pod{OURS}/{'1' * 64}\n"

@@ -8,7 +8,7 @@ from tests.agent.stepped import DOWN, FINE, GONE, GPU, UNSURE, ZEROED, Bench
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
-from webhook.nodekit.program import NewContainerNeededError
+from webhook.node_programs.program import NewContainerNeededError
 
 MIG = Scan(
     gpus=(

@@ -18,7 +18,7 @@ from webhook.agent.proofs import LIMIT_FRESH_S
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, Proof
-from webhook.nodekit.program import NewContainerNeededError
+from webhook.node_programs.program import NewContainerNeededError
 
 PROVEN = Proof(holds=True, back_end="misc")
 

@@ -39,7 +39,7 @@ from webhook.core.node.other_allocators import SETTLE_S, SLICE_GRACE_S, YOUNG_S
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.pod.whole import Slice
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
-from webhook.nodekit.program import NewContainerNeededError
+from webhook.node_programs.program import NewContainerNeededError
 
 # What is heard: a patch is somebody else's change of the node.
 NODE = {}

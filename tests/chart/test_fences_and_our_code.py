@@ -35,7 +35,7 @@ from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import DriverLimit, VisibleDevices
 from webhook.names import WEBHOOK_CONFIGURATION
-from webhook.nodekit.events import EventWriter
+from webhook.node_programs.events import EventWriter
 from webhook.sentry.actions import cap_report, limit_report
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments

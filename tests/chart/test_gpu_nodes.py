@@ -33,7 +33,7 @@ from webhook.core.kinds.nodes import (
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.names import GPU_NODES_PATH as GPU_NODES
-from webhook.sentry.writer import GpuNodeWriter
+from webhook.sentry.gpu_node_writer import GpuNodeWriter
 
 
 def figures(node=OWN, **gpu):

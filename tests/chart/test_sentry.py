@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chart.test_rendering import options
-from tests.sentry.test_probes import SAMPLE_LIMIT
+from tests.sentry.test_endpoints import SAMPLE_LIMIT
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
 from tests.support.paths import ROOT
 from webhook import names

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpu.machine import MIB, mib
 from tests.support.measurement_table import answer
-from webhook.core.enforcement.bounds import parse_tolerance
+from webhook.core.enforcement.parameters import parse_tolerance
 from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
 from webhook.core.placement.gpu_annotations import memory_fraction
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.limiter.scene import CAP, GPU, GPUS, MIB, NONE, OTHER, OWN, id_of, uid_of
 from webhook.limiter.cgroups import NodeCgroups
-from webhook.limiter.proof import PROOF_BYTES
+from webhook.limiter.driver_limits import PROOF_BYTES
 
 MIG = GPUS.replace("mig=0", "mig=1")
 NOT_TRIED = {
@@ -276,7 +276,7 @@ def test_a_driver_that_is_away_keeps_its_proof_for_a_minute_and_gets_it_back(pla
 
 def test_a_new_container_is_needed_where_the_library_is_anothers(play):
     def scenario(node):
-        from webhook.nodekit.program import NewContainerNeededError  # noqa: PLC0415
+        from webhook.node_programs.program import NewContainerNeededError  # noqa: PLC0415
 
         node.limiter.step(0.0)
         node.play(more="fail * 18\n")

@@ -316,7 +316,7 @@ class Node:
 
     def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"
-        modules = "intervals, judge"
+        modules = "scanner, judge"
         imports = (
             f"from webhook.adapters import host_environment; from webhook.sentry import {modules}"
         )

@@ -60,7 +60,7 @@ ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 """Who starts again what is stopped, or holds what nobody owns, ends with all of its pod."""
 
 PYTHON = (sys.executable, "-I", "-S")
-SOON = "intervals.LISTED_S = 0.5; judge.LATER_S = 0.5"
+SOON = "scanner.LISTED_S = 0.5; judge.LATER_S = 0.5"
 NODES = "import os; host_environment._NODE_PID_NAMESPACE = os.readlink('/proc/self/ns/pid')"
 """Takes the scene's PID namespace for the node's: lists of older drivers count only there."""
 

@@ -64,7 +64,7 @@ def of(events, uid):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_excess_ends(played, attack):
-    """By when, is said where time is an argument: `test_judge` and `test_intervals`."""
+    """By when, is said where time is an argument: `test_judge` and `test_pause`."""
     pod = played["pods"][attack]
     assert pod["excess"]
     assert pod["lasted_s"] is not None

@@ -7,7 +7,7 @@ import pytest
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.connection import connect
 from webhook.core.node.events import EventReason
-from webhook.nodekit.events import EventWriter
+from webhook.node_programs.events import EventWriter
 from webhook.sentry.actions import cap_report
 
 SENTENCE = "over the VRAM cap on GPU GPU-a: " + "x" * 2000

@@ -21,7 +21,7 @@ from tests.sentry.worlds import (
 )
 from tests.support.paths import TESTS
 from webhook.adapters.kube.node_objects import AssignmentsSeen
-from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
+from webhook.core.enforcement.model import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.assignments import MOST_KEPT, NodeAssignments, keep_last_entries
 from webhook.sentry.judge import LATER_S, Judge, Judgement, list_thresholds
@@ -34,8 +34,8 @@ SECURITY = " ".join((TESTS.parent / "SECURITY.md").read_text(encoding="utf-8").s
 class ListedJudge:
     """A judge with the node's assignments, which lists and scans change."""
 
-    def __init__(self, counted=lambda *_: None):
-        self._judge = Judge(counted)
+    def __init__(self, counted_bytes=lambda *_: None):
+        self._judge = Judge(counted_bytes)
         self._judgement = Judgement()
         self._assignments = NodeAssignments()
 
@@ -64,9 +64,9 @@ class ListedJudge:
         return list_thresholds(self._assignments, self.active)
 
 
-def played(scans, lines=None, *, every_s=0.5, counted=lambda *_: None):
+def played(scans, lines=None, *, every_s=0.5, counted_bytes=lambda *_: None):
     """Yield each time with its actions; scans are `every_s` apart."""
-    judge = ListedJudge(counted)
+    judge = ListedJudge(counted_bytes)
     judge.on_list(lines if lines is not None else {TRAINER: a_line()})
     for number, scan in enumerate(scans):
         yield number * every_s, judge.judge(scan, number * every_s)
@@ -192,12 +192,12 @@ def test_two_contexts_that_the_driver_does_not_count_are_not_judged_up_to_the_ca
 ):
     asked = []
 
-    def counted(*of):
+    def counted_bytes(*of):
         asked.append(of)
         return counted_mib and counted_mib * 2**20
 
     scan = a_scan(*(held(50 + number, mib) for number, mib in enumerate(listed)))
-    found = stops([scan] * 24, {TRAINER: a_line("*")}, counted=counted)
+    found = stops([scan] * 24, {TRAINER: a_line("*")}, counted_bytes=counted_bytes)
     assert [who for _, _, who in found] == [50] * stopped
     assert set(asked) == {(TRAINER, "GPU-a", CAP_MIB * 2**20)}
 

@@ -36,15 +36,14 @@ from webhook.core.node.limiter_state import (
 )
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.nodekit.program import NewContainerNeededError
+from webhook.node_programs.program import NewContainerNeededError
 from webhook.sentry import actions, loop
 from webhook.sentry.assignments import MALFORMED, UNREAD
-from webhook.sentry.intervals import DUTY
+from webhook.sentry.endpoints import Liveness, SentryMetrics
 from webhook.sentry.killer import PodEnd
-from webhook.sentry.limits import Limits
 from webhook.sentry.loop import Sentry
-from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.probes import Liveness
+from webhook.sentry.program_reports import LimiterReport
+from webhook.sentry.scanner import DUTY
 from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
@@ -272,7 +271,7 @@ def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, b
         limited=(PodLimitState(TRAINER, "GPU-a", 1, 0, late=True),),
     )  # fmt: skip
     (tmp_path / STATE_FILE).write_text(write_limiter_state(state))
-    bench.sentry._limits = bench.sentry._status._limits = Limits(str(tmp_path))
+    bench.sentry._limits = bench.sentry._status._limits = LimiterReport(str(tmp_path))
     bench.sentry.step(0.0)
     assert bench.reported() == []
     bench.sentry.on_report(SEEN)

@@ -8,7 +8,7 @@ from signal import SIGKILL
 from webhook.adapters.node_processes import Owner
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 from webhook.core.node.cgroups import ProcessOwner
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment

@@ -44,7 +44,7 @@ NOT_PROBED = "program._PROBED_WITHIN_S = 0"
 """Where no startup probe is to find a failed self-test, it need not wait for one."""
 
 SOON = f"""{NOT_PROBED}; pacing.LIST_FLOOR_S = 0.0
-settings.POLL_INTERVAL = settings.BLIND_AFTER = bounds.Span('1s', '1ms', '24h')
+settings.POLL_INTERVAL = settings.BLIND_AFTER = parameters.Span('1s', '1ms', '24h')
 real = time.monotonic
 limit.own_cgroup = lambda proc: os.environ["LEAF"]
 time.monotonic = lambda: real() + os.path.getsize(os.environ['LATER'])
@@ -57,7 +57,7 @@ WITHIN_BOUNDS = {"VRAM_POLL_INTERVAL": "100ms", "VRAM_BLIND_AFTER": "1s"}
 def with_constants(text):
     """Return the program's arguments with other constants, for which no test has to wait."""
     imports = (
-        "import os, sys, time; from webhook.core.enforcement import bounds, pacing; "
+        "import os, sys, time; from webhook.core.enforcement import pacing, parameters; "
         "from webhook.sidecar import __main__, guard, limit, program, settings"
     )
     return "-c", f"{imports}\n{text}\nos._exit(__main__.main(sys.argv[1:]))"

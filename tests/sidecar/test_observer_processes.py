@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.sidecar.parts import ID, OTHER_ID, ScriptedNvml, put, stat_line
+from webhook.core.enforcement.model import UNIDENTIFIED, Process, Usage
 from webhook.core.enforcement.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES
-from webhook.core.enforcement.step import UNIDENTIFIED, Process, Usage
 from webhook.sidecar import observer as under_test
 from webhook.sidecar.observer import FEW, STRANGER_AFTER_S, STRANGER_COUNTS_S, Observer
 

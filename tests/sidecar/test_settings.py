@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
-from webhook.core.enforcement.bounds import BLIND_AFTER, GRACE, ON_EXCESS, POLL_INTERVAL, TOLERANCE
+from webhook.core.enforcement.parameters import (
+    BLIND_AFTER,
+    GRACE,
+    ON_EXCESS,
+    POLL_INTERVAL,
+    TOLERANCE,
+)
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import OnExcess
 from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings

@@ -22,7 +22,7 @@ from webhook.adapters.processes import (
 from webhook.core.frozen import dataclass
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement.step import Process
+    from webhook.core.enforcement.model import Process
 
 _CAP_KILL: Final = 5
 _NODE_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's proc_ns.h

@@ -18,7 +18,7 @@ from typing import Final
 from webhook.adapters import processes
 from webhook.adapters.bounds import LONGEST_MOUNT_BYTES, MOST_MOUNTS_BYTES, MOST_OF_NODE_BYTES
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 from webhook.core.node.cgroups import NO_POD, ProcessOwner, find_owner
 from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 

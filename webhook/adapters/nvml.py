@@ -12,7 +12,7 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from webhook.core.enforcement.limits import Limit
+from webhook.core.enforcement.driver_limit import Limit
 from webhook.core.nvidia.drivers import (
     Fault,
     ScannedGpu,

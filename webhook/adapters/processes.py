@@ -14,7 +14,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 from webhook.core.formatting import replace_unprintable
 
 if TYPE_CHECKING:

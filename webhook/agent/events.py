@@ -15,7 +15,7 @@ from webhook.core.node.inventory import AVAILABILITY_FAULTS, Inventory, Scan, fi
 from webhook.core.pod.gpus import LOST, SILENT, Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NOT_ENFORCED
-from webhook.nodekit.events import EventWriter
+from webhook.node_programs.events import EventWriter
 
 _CURE: Final = "It is taken back by itself once the driver no longer says so"
 

@@ -54,8 +54,8 @@ from webhook.core.node.sharing import Shared, SharingDecision, apply_sharing
 from webhook.core.node.state import Conditions, build_desired_state
 from webhook.core.placement.assignments import promised_bytes
 from webhook.names import AGENT_REPORTER, SENTRY_ACTING_CONDITION
-from webhook.nodekit.events import EventWriter
-from webhook.nodekit.program import Inbox, NewContainerNeededError
+from webhook.node_programs.events import EventWriter
+from webhook.node_programs.program import Inbox, NewContainerNeededError
 
 Message = (
     Scan | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread

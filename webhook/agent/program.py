@@ -30,7 +30,7 @@ from webhook.core.node.sharing import Shared, SharingInputs, apply_sharing, find
 from webhook.core.node.state import NodeState, build_desired_state
 from webhook.core.placement.assignments import Assignments, promised_bytes
 from webhook.core.pod.whole import claimants
-from webhook.nodekit.program import run_program
+from webhook.node_programs.program import run_program
 
 
 def agent(settings: AgentSettings) -> int:

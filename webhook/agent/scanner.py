@@ -18,7 +18,7 @@ from webhook.core.nvidia.drivers import (
     explain_support,
     supports_sidecar,
 )
-from webhook.nodekit.program import answering, scan_with
+from webhook.node_programs.program import answering, scan_with
 
 
 def watch_gpus(

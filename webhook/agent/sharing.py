@@ -29,7 +29,7 @@ from webhook.core.node.sharing import (
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole import Slice, claimants
-from webhook.nodekit.events import EventWriter
+from webhook.node_programs.events import EventWriter
 
 _MESSAGES: Final = {
     EventReason.NOT_SHARED: "the GPUs are not shared",

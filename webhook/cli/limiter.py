@@ -44,6 +44,6 @@ def limiter_command(*, node: str, namespace: str, **settings: Any) -> None:
     """
     require_place(node, namespace)
     # Imported here: pynvml and kubernetes would slow down every other command.
-    from webhook.limiter.program import limiter  # noqa: PLC0415
+    from webhook.limiter.loop import limiter  # noqa: PLC0415
 
     sys.exit(limiter(LimiterSettings(node=node, namespace=namespace, **settings)))

@@ -57,6 +57,6 @@ def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     """
     require_place(node, namespace)
     # Imported here: pynvml and kubernetes would slow down every other command.
-    from webhook.sentry.program import sentry  # noqa: PLC0415
+    from webhook.sentry.loop import sentry  # noqa: PLC0415
 
     sys.exit(sentry(SentrySettings(node=node, namespace=namespace, **settings)))

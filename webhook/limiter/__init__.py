@@ -26,5 +26,5 @@ its back end, which is found by what a set on our own pod does to our container 
 On misc the nearest cgroup with a limit counts, so a container's own replaces its pod's.
 A limit is never made less and never taken away while its pod lives.
 
-May import: `webhook.nodekit`, `webhook.adapters`, `webhook.core` and `webhook.names`.
+May import: `webhook.node_programs`, `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

@@ -6,6 +6,7 @@ import os
 import time
 from typing import Final, NoReturn
 
+from webhook import __version__
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.node_objects import (
@@ -14,7 +15,7 @@ from webhook.adapters.kube.node_objects import (
     watch_assignments,
 )
 from webhook.adapters.node_nvml import NodeNvml
-from webhook.core.enforcement.limits import NO_LIMIT
+from webhook.core.enforcement.driver_limit import NO_LIMIT
 from webhook.core.node.access import STUCK_AFTER_S, DriverStatus, needs_new_container, record_scan
 from webhook.core.node.cgroups import list_pod_directories
 from webhook.core.node.inventory import Scan
@@ -31,10 +32,15 @@ from webhook.core.node.limiter_state import (
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.policy.values import DriverLimit
 from webhook.limiter.cgroups import NodeCgroups
-from webhook.limiter.pods import Late, LimitedPod, PodLimiter
-from webhook.limiter.proof import MISC, prove
+from webhook.limiter.driver_limits import MISC, Late, LimitedPod, PodLimiter, prove
 from webhook.limiter.settings import LimiterSettings
-from webhook.nodekit.program import Inbox, NewContainerNeededError, answering, scan_with
+from webhook.node_programs.program import (
+    Inbox,
+    NewContainerNeededError,
+    answering,
+    run_program,
+    scan_with,
+)
 
 Message = AssignmentsSeen | AssignmentsUnread
 
@@ -263,3 +269,18 @@ class Limiter:
             time.sleep(WRITE_INTERVAL_S)
         self._journal.event("error", "the driver does not return")
         os._exit(_STUCK)
+
+
+def limiter(settings: LimiterSettings) -> int:
+    """Have the driver hold a node's pods until SIGTERM; returns the exit code.
+
+    That of `run_program`; 142 (128 and SIGALRM, as the sentry's) where the driver did not answer
+    for a minute.
+    """
+
+    def work(kube: Kube, journal: Journal) -> NoReturn:
+        started = {"node": settings.node, "version": __version__, "dmem": settings.dmem}
+        journal.event("info", "started", api=kube.url, **started)
+        Limiter(settings, kube, NodeNvml(), journal).run()
+
+    return run_program(settings.kubeconfig, work)

@@ -33,5 +33,5 @@ What the list has to say before anything follows from it:
 Who left the list and holds memory still, as after a deletion by force, may be stopped by its last
 assignment until it holds none.
 
-May import: `webhook.nodekit`, `webhook.adapters`, `webhook.core` and `webhook.names`.
+May import: `webhook.node_programs`, `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

@@ -11,14 +11,14 @@ from typing import Any, Final
 from webhook.adapters.journal import Journal
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.explanation import (
+from webhook.core.enforcement.messages import (
+    LogMessage,
     describe,
     explain_end,
     explain_report,
     explain_stop,
 )
-from webhook.core.enforcement.log_messages import LogMessage
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.model import (
     Action,
     EndPod,
     Freed,
@@ -32,14 +32,13 @@ from webhook.core.node.events import EventReason
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EnforceBy
 from webhook.names import CAP_HELD_CONDITION
-from webhook.nodekit.events import EventReport, EventWriter
+from webhook.node_programs.events import EventReport, EventWriter
 from webhook.sentry.assignments import NodeAssignments
-from webhook.sentry.figures import NodeStatus
-from webhook.sentry.intervals import DUTY
+from webhook.sentry.endpoints import SentryMetrics
 from webhook.sentry.judge import LATER_S, Judge, Judgement
 from webhook.sentry.killer import Killer
-from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.scanner import ProcessScan
+from webhook.sentry.node_status import NodeStatus
+from webhook.sentry.scanner import DUTY, ProcessScan
 
 STUCK_S: Final = 5.0
 """Grace period before reporting that no process of a pod could be stopped, in seconds."""

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.core.enforcement.limits import judged_bytes
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.driver_limit import judged_bytes
+from webhook.core.enforcement.model import (
     Action,
     Cap,
-    First,
     Observation,
     Process,
     StepState,
     Usage,
-    step,
+    VictimOrder,
 )
+from webhook.core.enforcement.step import step
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
-Counted = Callable[[str, str, int], int | None]
+CountBytes = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
 """Time in addition to that of a healthy sidecar, so that the sentry acts only if that does not."""
@@ -50,13 +50,13 @@ class Judgement:
 class Judge:
     """Remembers the state of `step` of each pod whose cap is judged."""
 
-    def __init__(self, counted: Counted = lambda *_: None, *, acts: bool = True) -> None:
+    def __init__(self, counted_bytes: CountBytes = lambda *_: None, *, acts: bool = True) -> None:
         """Prepare; `acts` is whether anything may be stopped at all.
 
         `counted` returns what the driver counts of a pod on a GPU on which it holds the pod to this
         cap; None where it does not.
         """
-        self._counted = counted
+        self._counted = counted_bytes
         self._acts = acts
         self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
@@ -105,8 +105,8 @@ class Judge:
             figures.setdefault(gpu, []).append(one.used_bytes or 0)
         for gpu, listed in figures.items():
             if sum(listed) > ceiling_bytes:
-                counted = self._counted(uid, gpu, terms.cap_bytes)
-                if judged_bytes(listed, counted, terms.cap_bytes) > ceiling_bytes:
+                counted_bytes = self._counted(uid, gpu, terms.cap_bytes)
+                if judged_bytes(listed, counted_bytes, terms.cap_bytes) > ceiling_bytes:
                     return True
         return False
 
@@ -129,13 +129,13 @@ class Judge:
             if now_s - since_s >= HELD_ON_S
         }
         rejected = long_dead | self._rejected.pop(uid, set())
-        counted = {gpu: self._counted(uid, gpu, terms.cap_bytes) for gpu, _ in held}
+        counted_bytes = {gpu: self._counted(uid, gpu, terms.cap_bytes) for gpu, _ in held}
         return Observation(
             tuple(usages),
             scan.failed,
             frozenset(rejected),
             dict.fromkeys(scan.lists, now_s),
-            {gpu: one for gpu, one in counted.items() if one is not None},
+            {gpu: one for gpu, one in counted_bytes.items() if one is not None},
         )
 
     def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
@@ -193,7 +193,7 @@ def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> 
         terminate_when_blind=False,
         protected=protected,
         delay_s=terms.delay_s if by_sentry else terms.delay_s + LATER_S,
-        first=First.LARGEST,
+        order=VictimOrder.LARGEST,
         container_after=None,
         pod_after=1,
         reports_only=not (acts and terms.enforce),
@@ -207,6 +207,6 @@ def is_idle(state: StepState) -> bool:
     """
     waiting = any(
         (late.over_s > 0 or late.over) and not (late.over and gpu in state.reported)
-        for gpu, late in state.lateness.items()
+        for gpu, late in state.timers.items()
     )
     return not (waiting or state.victims or any(state.over.values()))

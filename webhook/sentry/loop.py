@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from dataclasses import replace
 from typing import NoReturn
 
+from webhook import __version__
 from webhook.adapters import host_environment
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
@@ -29,21 +31,23 @@ from webhook.core.node.access import (
 )
 from webhook.core.node.events import EventReason
 from webhook.names import SENTRY_REPORTER
-from webhook.nodekit.events import EventWriter
-from webhook.nodekit.program import Inbox, NewContainerNeededError
+from webhook.node_programs.events import EventWriter
+from webhook.node_programs.program import (
+    Inbox,
+    NewContainerNeededError,
+    NotStartedError,
+    run_program,
+)
 from webhook.sentry.actions import ActionRunner, limit_report
 from webhook.sentry.assignments import MALFORMED, NodeAssignments
-from webhook.sentry.figures import NodeStatus
-from webhook.sentry.holdings import REPORTED_BYTES, Unmanaged, UsageTracker, describe_unmanaged
-from webhook.sentry.intervals import DUTY, HOLDING_S, pause_s
+from webhook.sentry.endpoints import Liveness, SentryMetrics, serve
+from webhook.sentry.gpu_node_writer import GpuNodeWriter
 from webhook.sentry.judge import Judge, Judgement, list_thresholds
-from webhook.sentry.limits import Limits
-from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.probes import Liveness
-from webhook.sentry.scanner import ProcessScan, ProcessScanner
+from webhook.sentry.node_status import NodeStatus
+from webhook.sentry.program_reports import LimiterReport, SidecarReports
+from webhook.sentry.scanner import DUTY, HOLDING_S, ProcessScan, ProcessScanner, pause_s
 from webhook.sentry.settings import SentrySettings
-from webhook.sentry.sidecar_stats import SidecarStats
-from webhook.sentry.writer import GpuNodeWriter
+from webhook.sentry.usage import REPORTED_BYTES, Unmanaged, UsageTracker, describe_unmanaged
 
 Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
@@ -73,8 +77,8 @@ class Sentry:
             kernel_driver=settings.kernel_driver,
             outermost=host_environment.own_pid_namespace(proc=settings.proc).holds is False,
         )
-        self._limits = Limits(settings.limiter_folder)
-        self._judge = Judge(self._limits.counted, acts=settings.act)
+        self._limits = LimiterReport(settings.limiter_folder)
+        self._judge = Judge(self._limits.counted_bytes, acts=settings.act)
         self._events = EventWriter(
             kube,
             journal,
@@ -91,7 +95,7 @@ class Sentry:
             node, self._judge, self._status, metrics, self._events, journal
         )
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
-        self._stats = SidecarStats(
+        self._stats = SidecarReports(
             NodeProcesses(settings.pod_uid, proc=settings.proc), lambda: self._assignments.listed
         )
         self._is_seeded = False
@@ -192,7 +196,7 @@ class Sentry:
 
     def _report_limits(self, assignments: NodeAssignments) -> None:
         """Report what the limiter says of limits of pods."""
-        for uid, told in self._limits.news(assignments.listed):
+        for uid, told in self._limits.new_events(assignments.listed):
             pod, why = assignments.names[uid], told.why
             self._journal.event(
                 "warning", "what became of a pod's limit", why=why, pod=pod, uid=uid
@@ -236,3 +240,28 @@ def _obstacle(node: NodeProcesses) -> str:
             "our own cgroup names no pod, so no other's can be read; set POD_UID to our pod's UID"
         )
     return ""
+
+
+def sentry(settings: SentrySettings) -> int:
+    """Hold the caps of a node's pods until SIGTERM; returns the exit code.
+
+    That of `run_program`; 1 also where the port is taken, and 142 (128 and SIGALRM) where nothing
+    was seen for a minute longer than intended.
+    """
+    liveness = Liveness(alarm=signal.alarm)
+    metrics = SentryMetrics(settings.node, of_pods=settings.pod_metrics)
+
+    def work(kube: Kube, journal: Journal) -> NoReturn:
+        try:
+            port = serve(settings.host, settings.metrics_port, liveness, metrics)
+        except OSError as error:
+            where = f"{settings.host}:{settings.metrics_port} cannot be served: {error}"
+            raise NotStartedError("no port", f"{where}; use --host and --metrics-port") from error
+        started = {"node": settings.node, "version": __version__, "act": settings.act, "port": port}
+        journal.event("info", "started", api=kube.url, **started)
+        rights = host_environment.own_rights(proc=settings.proc)
+        if settings.act and not rights.holds:
+            journal.event("warning", "others' processes are out of reach", why=rights.reason)
+        Sentry(settings, kube, NodeNvml(), journal, metrics, liveness).run()
+
+    return run_program(settings.kubeconfig, work)

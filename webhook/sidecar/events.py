@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.enforcement.explanation import (
+from webhook.core.enforcement.messages import (
+    LogMessage,
     describe,
     explain_container_stop,
     explain_end,
     explain_report,
     explain_stop,
 )
-from webhook.core.enforcement.log_messages import LogMessage
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.model import (
     EndPod,
     Freed,
     Kill,
-    Powerless,
+    NothingToStop,
     ReportBlind,
     ReportExcess,
     StopContainer,
@@ -25,7 +25,7 @@ from webhook.core.enforcement.step import (
 from webhook.core.formatting import format_amount
 
 if TYPE_CHECKING:
-    from webhook.core.enforcement.step import Action, Excess, Process
+    from webhook.core.enforcement.model import Action, Excess, Process
     from webhook.sidecar.journal import EnforcerJournal
 
 
@@ -69,14 +69,14 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
         case ReportBlind():
             why = "the driver reports every process's memory"
             journal.verdict("info", LogMessage.MEASURING, why)
-        case EndPod(powerless=powerless, excess=excess):
-            over = excess or powerless
+        case EndPod(nothing_to_stop=nothing_to_stop, excess=excess):
+            over = excess or nothing_to_stop
             values = _figures(over) if over else {}
             journal.verdict("error", LogMessage.ENDING_POD, explain_end(action), **values)
 
 
-def _figures(excess: Excess | Powerless) -> dict[str, Any]:
-    used = {} if isinstance(excess, Powerless) else {"used_bytes": excess.used_bytes}
+def _figures(excess: Excess | NothingToStop) -> dict[str, Any]:
+    used = {} if isinstance(excess, NothingToStop) else {"used_bytes": excess.used_bytes}
     return {
         "gpu": excess.gpu,
         **used,

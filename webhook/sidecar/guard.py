@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import host_environment, processes
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.model import (
     Cap,
     EndPod,
     Kill,
     StepState,
     StopContainer,
     Terminate,
-    name_victim,
-    step,
 )
+from webhook.core.enforcement.step import name_victim, step
 from webhook.core.enforcement.termination_message import (
     TerminationMessage,
     in_words,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.adapters.nvml import Nvml
-    from webhook.core.enforcement.step import Action, Process
+    from webhook.core.enforcement.model import Action, Process
     from webhook.sidecar.journal import EnforcerJournal
     from webhook.sidecar.settings import EnforcerSettings
 

@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.journal import Journal
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.core.enforcement.parameters import LONGEST_MESSAGE
 from webhook.sidecar.heartbeat import leave_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from webhook.core.enforcement.log_messages import LogMessage
+    from webhook.core.enforcement.messages import LogMessage
 
     FinalFigures = tuple[str, Mapping[str, Any]]
 

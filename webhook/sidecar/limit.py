@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import own_cgroup
-from webhook.core.enforcement.limits import NO_LIMIT
-from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.driver_limit import NO_LIMIT
+from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.pacing import LIST_EVERY_S
 from webhook.core.formatting import format_exact
 from webhook.sidecar.heartbeat import leave_waiting

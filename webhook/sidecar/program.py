@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
-from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.messages import LogMessage
 from webhook.core.nvidia.drivers import counts_unidentified
 from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard

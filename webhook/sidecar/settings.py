@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.enforcement.bounds import (
+from webhook.core.enforcement.driver_limit import DRIVER_LIMITS
+from webhook.core.enforcement.parameters import (
     BLIND_AFTER,
     GRACE,
     POLL_INTERVAL,
@@ -15,7 +16,6 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
-from webhook.core.enforcement.limits import DRIVER_LIMITS
 from webhook.core.frozen import dataclass
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (

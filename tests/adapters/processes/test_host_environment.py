@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line
 from tests.support.workload_processes import host_environment, in_namespace, processes
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 
 POD = "pod6f3a5a8e-0c8d-4a2e-9a53-2f6d0c6f1b11"
 SLICE = f"kubepods-burstable-{POD.replace('-', '_')}.slice"

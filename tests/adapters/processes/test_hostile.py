@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_proc import ID, put, put_self, stat_line, status_lines
 from tests.support.workload_processes import host_environment, processes
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 
 PID = 2**22 + 7  # beyond the largest number that Linux gives, so nobody real is meant
 KNOWN = Process(PID, 4711)

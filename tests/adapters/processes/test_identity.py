@@ -20,7 +20,7 @@ from tests.support.workload_processes import (
     start,
     wait_until,
 )
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 
 NAMES_ITSELF = "import sys; open('/proc/self/comm', 'w').write(sys.argv[1]); " + SLEEPS
 ENDS_ITS_MAIN_THREAD = """

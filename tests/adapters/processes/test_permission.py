@@ -16,7 +16,7 @@ from tests.support.workload_processes import (
     signal,
     start,
 )
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 
 TARGET = Process(7, 4711)
 SELINUX = "system_u:system_r:container_t:s0:"

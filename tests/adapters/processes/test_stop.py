@@ -20,7 +20,7 @@ from tests.support.workload_processes import (
     reuse,
     start,
 )
-from webhook.core.enforcement.step import Process
+from webhook.core.enforcement.model import Process
 
 DELIVERED, GONE = processes.Delivery.DELIVERED, processes.Delivery.GONE
 FORKS = """

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from webhook.core.enforcement.step import Cap, Observation, Process, StepState, Usage, step
+from webhook.core.enforcement.model import (
+    Cap,
+    Observation,
+    Process,
+    StepState,
+    Usage,
+)
+from webhook.core.enforcement.step import step
 
 MIB = 2**20
 GPU = "GPU-0"

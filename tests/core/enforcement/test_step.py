@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names, run_script, using
-from webhook.core.enforcement.explanation import explain_end
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.messages import explain_end
+from webhook.core.enforcement.model import (
     UNIDENTIFIED,
     Freed,
     Process,
     ReportBlind,
     Terminate,
-    name_victim,
-    step,
 )
+from webhook.core.enforcement.step import name_victim, step
 
 OVER, BLIND = using((TRAINER, 1500)), using(fault="GPU is lost")
 AGAIN, STRANGER = Process(100, 1050), Process(300, UNIDENTIFIED)

@@ -9,19 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.enforcement.observations import CAP, GPU, LOADER, TRAINER, names, run_script, using
-from webhook.core.enforcement.explanation import explain_report, explain_stop
-from webhook.core.enforcement.step import (
-    LONGEST_STEP_S,
+from webhook.core.enforcement.messages import explain_report, explain_stop
+from webhook.core.enforcement.model import (
     EndPod,
-    First,
-    Powerless,
+    NothingToStop,
     Process,
     ReportBlind,
     ReportExcess,
     StepState,
     Terminate,
-    step,
+    VictimOrder,
 )
+from webhook.core.enforcement.step import LONGEST_STEP_S, step
 
 LATE = replace(CAP, delay_s=12.0)
 OVER, UNDER, UNSEEN = using((TRAINER, 1500)), using((TRAINER, 10)), using(fault="x")
@@ -71,21 +70,21 @@ def test_no_more_time_is_kept_than_is_asked_for():
     script = [(t, using((Process(1, 1), 1500))) for t in range(0, 3600, 10)]
     script += [(3600 + t, UNDER) for t in range(13)]
     _, state = run_script(script, LATE)
-    assert state.lateness["GPU-0"].over_s == 0.0
+    assert state.timers["GPU-0"].over_s == 0.0
 
 
 @pytest.mark.parametrize(
-    ("first", "grows_to", "want", "why"),
+    ("order", "grows_to", "want", "why"),
     [
-        (First.GREW_LAST, 300, LOADER, "it grew last, by 200Mi within 1.0 s"),
-        (First.LARGEST, 300, TRAINER, "it holds the most"),
-        (First.LARGEST, 800, LOADER, "it holds the most"),  # as large: the youngest
+        (VictimOrder.GREW_LAST, 300, LOADER, "it grew last, by 200Mi within 1.0 s"),
+        (VictimOrder.LARGEST, 300, TRAINER, "it holds the most"),
+        (VictimOrder.LARGEST, 800, LOADER, "it holds the most"),  # as large: the youngest
     ],
 )
-def test_who_is_first_is_said_by_the_program(first, grows_to, want, why):
+def test_the_program_sets_the_order_of_victims(order, grows_to, want, why):
     script = [(0, using((TRAINER, 800), (LOADER, 100)))]
     script += [(t, using((TRAINER, 800), (LOADER, grows_to))) for t in (1, 2)]
-    ((_, action),) = run_script(script, replace(CAP, first=first))[0]
+    ((_, action),) = run_script(script, replace(CAP, order=order))[0]
     assert action.process == want
     assert f"; {why}; " in explain_stop(action.process, action.excess)
 
@@ -161,7 +160,7 @@ def test_who_could_not_be_stopped_ends_no_pod():
         REPORTING, protected=frozenset({TRAINER.pid})
     ))  # fmt: skip
     ((_, report),) = log
-    assert isinstance(report.excess, Powerless)
+    assert isinstance(report.excess, NothingToStop)
     assert "none of its processes can be stopped from here" in explain_report(report, WHY_NOT)
     assert explain_report(report, WHY_NOT).endswith(f"; nothing is stopped: {WHY_NOT}")
 

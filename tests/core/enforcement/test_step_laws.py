@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.core.enforcement.observations import CAP, MIB
 from tests.support.paths import ROOT
-from webhook.core.enforcement.limits import CONTEXT_BYTES, MOST_CONTEXTS, judged_bytes
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.driver_limit import CONTEXT_BYTES, MOST_CONTEXTS, judged_bytes
+from webhook.core.enforcement.model import (
     ESCALATE_AFTER,
     EndPod,
     Freed,
@@ -20,8 +20,8 @@ from webhook.core.enforcement.step import (
     StopContainer,
     Terminate,
     Usage,
-    step,
 )
+from webhook.core.enforcement.step import step
 
 CONTAINERS = {1: "", 7: "", 50: "a" * 64, 51: "a" * 64, 52: "b" * 64, 53: ""}
 GPUS = ("GPU-a", "GPU-b")

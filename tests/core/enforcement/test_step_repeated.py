@@ -7,20 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.core.enforcement.observations import CAP, MIB, names, run_script, using
-from webhook.core.enforcement.explanation import explain_container_stop, explain_end
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.messages import explain_container_stop, explain_end
+from webhook.core.enforcement.model import (
     ESCALATE_AFTER,
-    ESCALATION_S,
-    LONGEST_BAN_S,
-    MOST_STOPS,
     EndPod,
     Freed,
     Kill,
     Process,
     StopContainer,
     Terminate,
-    step,
 )
+from webhook.core.enforcement.step import ESCALATION_S, LONGEST_ESCALATION_S, MOST_STOPS, step
 
 ONE, TWO = "1" * 64, "2" * 64
 MINE = [Process(number, number, container=ONE) for number in (101, 102, 103)]
@@ -141,16 +138,16 @@ def test_after_an_escalation_all_that_led_to_it_counts_for_twice_as_long(later_s
 def test_a_ban_doubles_with_each_escalation_up_to_a_day():
     cap = replace(CAP, grace_s=0.0, pod_after=1, container_after=None)
     _, state = run_script(earlier(1), cap)
-    now_s, bans = 100.0, []
+    now_s, escalations = 100.0, []
     for number in range(1, 12):
         process = Process(400 + number, number, container=ONE)
         script = [*excess([], [process], now_s), (now_s + 3, using())]
         log, state = run_script(script, cap, state)
         assert names(log)[0] == (now_s + 2, "EndPod")
-        bans.append(state.bans["GPU-0"].until_s - now_s - 2)
-        now_s += bans[-1] - 1
-    assert bans[:7] == [1200 * 2**number for number in range(7)]
-    assert bans[7:] == [LONGEST_BAN_S] * 4
+        escalations.append(state.escalations["GPU-0"].until_s - now_s - 2)
+        now_s += escalations[-1] - 1
+    assert escalations[:7] == [1200 * 2**number for number in range(7)]
+    assert escalations[7:] == [LONGEST_ESCALATION_S] * 4
 
 
 def test_a_day_of_stops_costs_no_memory():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
-from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.messages import LogMessage
+from webhook.core.enforcement.parameters import LONGEST_MESSAGE
 from webhook.core.enforcement.termination_message import (
     MOST_MEBIBYTES,
     MOST_STOPS,

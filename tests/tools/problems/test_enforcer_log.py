@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from webhook.core.enforcement.log_messages import LogMessage
-from webhook.core.enforcement.step import (
+from webhook.core.enforcement.messages import LogMessage
+from webhook.core.enforcement.model import (
     EndPod,
     Excess,
     Freed,
     Kill,
-    Powerless,
+    NothingToStop,
     Process,
     ReportBlind,
     ReportExcess,
@@ -78,7 +78,10 @@ def test_what_would_be_stopped_is_heard_as_a_report_and_no_stop(written):
     ("end", "peak_bytes"),
     [
         (EndPod("", process=TRAINER, excess=EXCESS), 9100 * MIB),
-        (EndPod("", powerless=Powerless("GPU-a", 9100 * MIB, 8192 * MIB, 9100 * MIB)), 9100 * MIB),
+        (
+            EndPod("", nothing_to_stop=NothingToStop("GPU-a", 9100 * MIB, 8192 * MIB, 9100 * MIB)),
+            9100 * MIB,
+        ),
         (EndPod("blind for 60 s: no figure of process 12"), None),
     ],
     ids=["stops were not enough", "none can be stopped", "blind"],

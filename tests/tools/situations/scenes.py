@@ -32,8 +32,8 @@ from tests.support.pods import a_request
 from webhook.adapters.policy.files import load_config_map, shipped_policy_path
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
-from webhook.core.enforcement.explanation import explain_stop
-from webhook.core.enforcement.step import Excess, Process
+from webhook.core.enforcement.messages import explain_stop
+from webhook.core.enforcement.model import Excess, Process
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import read_inventory
 from webhook.core.node.patches import build_patches

@@ -28,8 +28,8 @@ from tests.support.clusters import (
     team_pods,
 )
 from tests.support.golden_files import assert_recorded
-from webhook.core.enforcement.explanation import explain_stop
-from webhook.core.enforcement.step import Excess, Process
+from webhook.core.enforcement.messages import explain_stop
+from webhook.core.enforcement.model import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut

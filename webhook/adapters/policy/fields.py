@@ -26,7 +26,7 @@ from webhook.adapters.bounds import (
 )
 from webhook.adapters.yaml_documents import show
 from webhook.core.bounds import LONGEST_REFERENCE, MOST_GPUS_ASKED
-from webhook.core.enforcement.bounds import Span, parse_permille
+from webhook.core.enforcement.parameters import Span, parse_permille
 from webhook.core.nvidia.device_plugin import MIG_PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms

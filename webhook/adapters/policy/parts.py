@@ -24,7 +24,7 @@ from webhook.adapters.policy.fields import (
     Vram,
     within,
 )
-from webhook.core.enforcement.bounds import (
+from webhook.core.enforcement.parameters import (
     BLIND_AFTER,
     GRACE,
     MOST_PERCENT,

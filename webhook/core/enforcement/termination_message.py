@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
-from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.messages import LogMessage
+from webhook.core.enforcement.parameters import LONGEST_MESSAGE
 from webhook.core.formatting import MOST_GPU_BYTES, format_amount, format_duration, format_exact
 from webhook.core.frozen import dataclass
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
-from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
+from webhook.core.enforcement.messages import MARGIN_PERCENT, sufficient_request
 from webhook.core.enforcement.termination_message import MOST_SECONDS
 from webhook.core.formatting import MOST_GPU_BYTES, format_count, format_exact, shorten
 from webhook.core.formatting import format_amount as in_words

@@ -38,7 +38,7 @@ CONTEXT_BYTES: Final = 900 * MIB
 """Margin for a CUDA context and its libraries, which the driver counts besides what a framework
 allocates. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866.
 
-`core.enforcement.limits` bounds a context alone, in what the driver may not count.
+`core.enforcement.driver_limit` bounds a context alone, in what the driver may not count.
 """
 
 
@@ -230,7 +230,7 @@ LARGEST_GPU_BYTES: Final = 288 * 2**30
 SMALLEST_USEFUL_BYTES: Final = 600 * 2**20
 """Amount below which too little is left beside a CUDA context, which takes 518 MiB on an H100.
 
-It is what `core.enforcement.limits` takes for the largest context.
+It is what `core.enforcement.driver_limit` takes for the largest context.
 """
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from webhook.core.bounds import LONGEST_WORD
-from webhook.core.enforcement.bounds import (
+from webhook.core.enforcement.parameters import (
     GRACE,
     POLL_INTERVAL,
     Span,

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from webhook.core.admission.stray_keys import find_stray_keys
-from webhook.core.enforcement.sufficient_request import sufficient_request
+from webhook.core.enforcement.messages import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.formatting import (
     format_amount,

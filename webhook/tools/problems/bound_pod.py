@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.core.enforcement.explanation import SHOWN_ID
-from webhook.core.enforcement.sufficient_request import sufficient_request
+from webhook.core.enforcement.messages import SHOWN_ID, sufficient_request
 from webhook.core.enforcement.termination_message import TerminationMessage, stops_in_words
 from webhook.core.formatting import format_amount, format_duration, format_exact
 from webhook.core.kinds.endings import read_words

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.termination_message import read_verdict
 from webhook.core.formatting import MOST_GPU_BYTES
 from webhook.core.kinds.nodes import read_time

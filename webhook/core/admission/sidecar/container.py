@@ -13,7 +13,7 @@ from webhook.core.admission.sidecar.security_context import (
     enforcer_profiles,
     enforcer_user,
 )
-from webhook.core.enforcement import bounds
+from webhook.core.enforcement import parameters
 from webhook.core.nvidia.variables import NVML_LIBRARIES, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
 from webhook.core.pod.demand import Demand
@@ -200,12 +200,12 @@ def _has_cpu_room(pod_level: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool
 def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -> Iterator[Json]:
     yield {"name": CAP_BYTES_ENV, "value": str(cap_bytes)}
     for name, default, value in (
-        (POLL_INTERVAL_ENV, bounds.POLL_INTERVAL.default, enforcement.poll_interval),
-        (GRACE_ENV, bounds.GRACE.default, enforcement.grace),
-        (TOLERANCE_ENV, bounds.TOLERANCE, enforcement.tolerance),
-        (BLIND_AFTER_ENV, bounds.BLIND_AFTER.default, enforcement.blind_after),
-        (WHEN_BLIND_ENV, bounds.WHEN_BLIND[0], enforcement.when_blind.value),
-        (ON_EXCESS_ENV, bounds.ON_EXCESS[0], enforcement.on_excess.value),
+        (POLL_INTERVAL_ENV, parameters.POLL_INTERVAL.default, enforcement.poll_interval),
+        (GRACE_ENV, parameters.GRACE.default, enforcement.grace),
+        (TOLERANCE_ENV, parameters.TOLERANCE, enforcement.tolerance),
+        (BLIND_AFTER_ENV, parameters.BLIND_AFTER.default, enforcement.blind_after),
+        (WHEN_BLIND_ENV, parameters.WHEN_BLIND[0], enforcement.when_blind.value),
+        (ON_EXCESS_ENV, parameters.ON_EXCESS[0], enforcement.on_excess.value),
     ):
         if value != default:  # all readers use the default if the variable is unset
             yield {"name": name, "value": value}

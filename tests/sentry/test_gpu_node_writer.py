@@ -16,7 +16,12 @@ from webhook.adapters.kube.node_objects import OwnNode
 from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.core.nvidia.drivers import Proof
-from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
+from webhook.sentry.gpu_node_writer import (
+    LONGEST_PAUSE_S,
+    NODE_EVERY_S,
+    UNKNOWN_KIND_S,
+    GpuNodeWriter,
+)
 
 GIB = 2**30
 COLLECTION = "/apis/vramwarden.io/v1alpha1/gpunodes"

@@ -18,7 +18,7 @@ from webhook.core.node.limiter_state import (
     write_limiter_state,
 )
 from webhook.core.nvidia.drivers import Proof
-from webhook.sentry.limits import SILENT, UNREADABLE, Limits
+from webhook.sentry.program_reports import SILENT, UNREADABLE, LimiterReport
 
 PROVEN = Proof(holds=True, back_end="misc")
 HELD = PodLimitState(TRAINER, "GPU-a", CAP_MIB * MIB, 400 * MIB, late=False)
@@ -30,7 +30,7 @@ class Left:
 
     def __init__(self, folder):
         self.path, self.now_s = folder / STATE_FILE, 1000.0
-        self.limits = Limits(str(folder), clock=lambda: self.now_s)
+        self.limits = LimiterReport(str(folder), clock=lambda: self.now_s)
 
     def leave(self, state=STATE, **more):
         text = state if isinstance(state, str) else write_limiter_state(replace(state, **more))
@@ -44,12 +44,12 @@ class Left:
         self.limits.read()
         return self.limits.proof
 
-    def holder(self, line=None, gpu="GPU-a", enforcement="sidecar", *, acts=True):
+    def find_holder(self, line=None, gpu="GPU-a", enforcement="sidecar", *, acts=True):
         of = {"enforcement": enforcement, "acts": acts}
-        return self.limits.holder(TRAINER, line or a_line("*"), gpu, **of)
+        return self.limits.find_holder(TRAINER, line or a_line("*"), gpu, **of)
 
-    def counted(self):
-        return self.limits.counted(TRAINER, "GPU-a", CAP_MIB * MIB)
+    def counted_bytes(self):
+        return self.limits.counted_bytes(TRAINER, "GPU-a", CAP_MIB * MIB)
 
 
 @pytest.fixture
@@ -91,25 +91,33 @@ def test_the_proof_is_what_a_file_of_ours_says(left, make, proof):
 
 def test_what_is_too_old_or_of_the_future_proves_nothing_and_its_limits_count_on(left):
     left.leave()
-    assert [left.proof(STALE_AFTER_S), left.holder(), left.counted()] == [
+    assert [left.proof(STALE_AFTER_S), left.find_holder(), left.counted_bytes()] == [
         PROVEN,
         "driver",
         400 * MIB,
     ]
     for after_s in (1.0, -2 * STALE_AFTER_S - 2):
-        assert [left.proof(after_s), left.holder()] == [OLD, "sidecar"]
-        assert left.counted() == 400 * MIB
+        assert [left.proof(after_s), left.find_holder()] == [OLD, "sidecar"]
+        assert left.counted_bytes() == 400 * MIB
     left.leave("{")
-    assert [left.proof(), left.holder(), left.counted()] == [NOT_READ, "sidecar", 400 * MIB]
+    assert [left.proof(), left.find_holder(), left.counted_bytes()] == [
+        NOT_READ,
+        "sidecar",
+        400 * MIB,
+    ]
     failed = Proof(holds=False, why="x")
     left.leave(written_s=left.now_s, limited=(), proof=failed)
-    assert [left.proof(), left.holder(), left.counted()] == [failed, "sidecar", 400 * MIB]
+    assert [left.proof(), left.find_holder(), left.counted_bytes()] == [
+        failed,
+        "sidecar",
+        400 * MIB,
+    ]
     left.leave(written_s=left.now_s, limited=())
-    assert [left.proof(), left.holder(), left.counted()] == [PROVEN, "sidecar", None]
+    assert [left.proof(), left.find_holder(), left.counted_bytes()] == [PROVEN, "sidecar", None]
     left.leave()
     left.proof()
     left.path.unlink()
-    assert [left.proof(), left.holder(), left.counted()] == [None, "sidecar", None]
+    assert [left.proof(), left.find_holder(), left.counted_bytes()] == [None, "sidecar", None]
 
 
 MORE = {"hard_bytes": CAP_MIB * MIB + 1}
@@ -142,8 +150,8 @@ NO_ACT, REPORTS = cap_terms(enforce=False), replace(cap_terms(enforce=False), re
 )
 def test_the_strongest_holds_a_pod(left, limited, line, asked, holder):
     left.leave(limited=(replace(HELD, **limited),)).proof()
-    assert left.holder(line, **asked) == holder
-    assert (left.counted() is None) == (holder not in {"driver", "driver, late"})
+    assert left.find_holder(line, **asked) == holder
+    assert (left.counted_bytes() is None) == (holder not in {"driver", "driver, late"})
 
 
 def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
@@ -152,10 +160,10 @@ def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
 
     def tell(promises, **more):
         left.leave(**more).proof()
-        numbers.append([(uid, one.number) for uid, one in left.limits.news(promises)])
+        numbers.append([(uid, one.number) for uid, one in left.limits.new_events(promises)])
 
     first, second = LimitEvent(1, TRAINER.upper(), "a"), LimitEvent(2, OTHER, "b")
-    assert left.limits.news(line) == []
+    assert left.limits.new_events(line) == []
     tell({}, events=(first,))
     tell(line, events=(first, second))
     tell(line, events=(first, second, replace(first, number=3)))

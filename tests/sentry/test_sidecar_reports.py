@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Node, owner
 from tests.support.fake_proc import put
 from webhook.adapters.node_processes import NodeProcesses
-from webhook.sentry.sidecar_stats import SEARCH_EVERY_S, SidecarStats
+from webhook.sentry.program_reports import SEARCH_EVERY_S, SidecarReports
 
 
 def called(name, pid, pod=TRAINER, **more):
@@ -31,7 +31,7 @@ class Bench:
             return named(wanted)
 
         self.node.named = search
-        self.stats = SidecarStats(self.node, lambda: self.pods, clock=lambda: self.now_s)
+        self.stats = SidecarReports(self.node, lambda: self.pods, clock=lambda: self.now_s)
 
     def read(self, later_s=0.0):
         self.now_s += later_s
@@ -89,6 +89,6 @@ def test_of_a_real_proc_only_names_are_read_until_one_fits(tmp_path):
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="vw s3 6144\n")
     put(tmp_path, 51, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="train\n")
     (tmp_path / "51" / "cgroup").unlink()
-    stats = SidecarStats(NodeProcesses(OTHER, proc=str(tmp_path)), lambda: {TRAINER})
+    stats = SidecarReports(NodeProcesses(OTHER, proc=str(tmp_path)), lambda: {TRAINER})
     stats.read()
     assert stats.stats == {TRAINER: (3, 6144 * MIB)}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.sentry.worlds import OTHER, TRAINER, a_scan, held
-from webhook.sentry.idleness import STORED_S, Idleness
 from webhook.sentry.scanner import ProcessScan
+from webhook.sentry.usage import STORED_S, IdleTracker
 
 US = 1_000_000
 ON_A = {"GPU-a": (held(50, 900), held(51, 30), held(60, 40, OTHER), held(70, 1, ""))}
@@ -70,7 +70,7 @@ def told(idleness, *readings, lists=ON_A, every_s=10, first=1):
 )  # fmt: skip
 def test_a_pod_idles_since_it_was_seen_to_run_or_to_hold_memory(readings, since):
     micro = [one and {pid: (at * US, did) for pid, (at, did) in one.items()} for one in readings]
-    assert told(Idleness(), *micro)[-1] == since
+    assert told(IdleTracker(), *micro)[-1] == since
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_a_pod_idles_since_it_was_seen_to_run_or_to_hold_memory(readings, since)
 def test_a_pod_with_several_gpus_idles_only_where_it_does_on_all(on_a, on_b, since, later):
     quiet = {"GPU-a": {}, "GPU-b": on_b and {}}
     readings = [quiet, {"GPU-a": on_a, "GPU-b": on_b}, quiet]
-    found = told(Idleness(), *readings, lists=ON_BOTH)
+    found = told(IdleTracker(), *readings, lists=ON_BOTH)
     assert [one.get(OTHER) for one in found] == [None, since, later]
     assert found[-1][TRAINER] == 10.0
 
 
 def test_who_ended_since_the_last_reading_ran_as_well():
-    idleness = Idleness()
+    idleness = IdleTracker()
     told(idleness, {}, {})
     left = {"GPU-a": ON_A["GPU-a"][1:]}
     assert TRAINER not in told(idleness, {50: (29 * US, True)}, lists=left, first=3)[-1]
@@ -100,14 +100,14 @@ def test_who_ended_since_the_last_reading_ran_as_well():
 
 
 def test_who_lets_go_of_its_memory_is_not_known_and_begins_anew():
-    idleness = Idleness()
+    idleness = IdleTracker()
     told(idleness, {}, {})
     assert told(idleness, {}, lists={"GPU-a": ON_A["GPU-a"][:2]}, first=3)[-1] == {TRAINER: 10.0}
     assert told(idleness, {}, first=4)[-1] == {TRAINER: 10.0, OTHER: 40.0}
 
 
 def test_who_let_go_of_its_memory_is_not_known_from_the_next_list_on():
-    idleness = Idleness()
+    idleness = IdleTracker()
     told(idleness, {}, {})
     on_a = ON_A["GPU-a"]
     for listed, since in ((on_a, {TRAINER, OTHER}), (on_a[2:], {OTHER}), ((), set())):
@@ -116,7 +116,7 @@ def test_who_let_go_of_its_memory_is_not_known_from_the_next_list_on():
 
 
 def test_of_a_gpu_that_is_gone_nothing_is_known():
-    idleness = Idleness()
+    idleness = IdleTracker()
     told(idleness, {}, {})
     idleness.on_scan(ProcessScan(failed="gone"), ON_A, 25.0)
     assert idleness.since_s == {}
@@ -134,7 +134,7 @@ def test_of_a_gpu_that_is_gone_nothing_is_known():
     ids=["it idled just now", "that was long ago", "it runs again"],
 )
 def test_what_an_earlier_sentry_knew_counts_for_who_idles_still(early, old_s, first, since):
-    idleness = Idleness()
+    idleness = IdleTracker()
     for seeds in (early, not early):
         if seeds:
             idleness.seed({TRAINER: 5.0}, 1000.0 - old_s)

@@ -23,11 +23,10 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.policy.values import EnforceBy
-from webhook.nodekit import program as shell
-from webhook.sentry import metrics as module
-from webhook.sentry import program
-from webhook.sentry.metrics import MOST_PODS, SentryMetrics
-from webhook.sentry.probes import LATE_S, Liveness, serve
+from webhook.node_programs import program as shell
+from webhook.sentry import endpoints as module
+from webhook.sentry import loop
+from webhook.sentry.endpoints import LATE_S, MOST_PODS, Liveness, SentryMetrics, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth
@@ -66,8 +65,8 @@ def ask(port, path):
 
 
 def test_the_kernel_ends_it_where_it_is_stuck():
-    stuck = "import signal; from webhook.sentry import probes; probes.LATE_S = 0.5\n"
-    stuck += "probes.Liveness(alarm=signal.alarm); signal.pause()"
+    stuck = "import signal; from webhook.sentry import endpoints; endpoints.LATE_S = 0.5\n"
+    stuck += "endpoints.Liveness(alarm=signal.alarm); signal.pause()"
     ended = subprocess.run([sys.executable, "-c", stuck], check=False)
     assert ended.returncode == -signal.SIGALRM
 
@@ -80,10 +79,10 @@ def test_each_pause_moves_the_end():
 
 def test_the_program_has_the_kernel_as_its_clock(monkeypatch):
     made = []
-    monkeypatch.setattr(program, "Liveness", lambda **given: made.append(given) or Liveness())
+    monkeypatch.setattr(loop, "Liveness", lambda **given: made.append(given) or Liveness())
     monkeypatch.setattr(shell.signal, "signal", lambda *_: None)
     monkeypatch.setattr(shell, "connect", no_api_server)
-    assert program.sentry(SentrySettings(node="n1", namespace="sys")) == shell.FAILED
+    assert loop.sentry(SentrySettings(node="n1", namespace="sys")) == shell.FAILED
     assert made == [{"alarm": signal.alarm}]
 
 

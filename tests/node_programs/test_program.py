@@ -9,8 +9,13 @@ from functools import partial
 import pytest
 
 from webhook.adapters.kube.errors import KubeError
-from webhook.nodekit import program
-from webhook.nodekit.program import Inbox, NewContainerNeededError, NotStartedError, run_program
+from webhook.node_programs import program
+from webhook.node_programs.program import (
+    Inbox,
+    NewContainerNeededError,
+    NotStartedError,
+    run_program,
+)
 
 
 def ended(monkeypatch, work):

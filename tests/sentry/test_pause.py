@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.sentry.intervals import DUTY, HURRY, IDLE_S, SOON_S, pause_s
+from webhook.sentry.scanner import DUTY, HURRY, IDLE_S, SOON_S, pause_s
 
 NAMES = ("ending", "judging", "may_act", "listed", "held")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.api_server import ApiServer
 from webhook.adapters.journal import Journal
 from webhook.core.node.events import EventReason
-from webhook.nodekit.events import (
+from webhook.node_programs.events import (
     OF_AN_OBJECT,
     OF_AN_OBJECT_EVERY_S,
     RETRY_S,

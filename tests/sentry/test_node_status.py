@@ -32,10 +32,10 @@ from webhook.core.kinds.nodes import (
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.assignments import NodeAssignments
-from webhook.sentry.figures import REMEMBER_S, NodeStatus
-from webhook.sentry.holdings import OLD_LIST_S, UsageTracker
-from webhook.sentry.limits import Limits
+from webhook.sentry.node_status import REMEMBER_S, NodeStatus
+from webhook.sentry.program_reports import LimiterReport
 from webhook.sentry.scanner import ProcessScan
+from webhook.sentry.usage import OLD_LIST_S, UsageTracker
 
 USABLE = (TOTAL_MIB - 1) * MIB
 share = partial(PodFigures, held_by="sidecar")
@@ -67,7 +67,7 @@ class ScannedStatus(NodeStatus):
     """A node's status with its assignments and usage, as the loop passes them."""
 
     def __init__(self):
-        super().__init__("n1", Limits("/dev/null"))
+        super().__init__("n1", LimiterReport("/dev/null"))
         self.assignments, self.tracker, self.stats = NodeAssignments(), UsageTracker(), {}
         self.last = ProcessScan(), 0.0
 

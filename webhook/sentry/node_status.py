@@ -18,11 +18,9 @@ from webhook.core.node.inventory import GRACE_S, advertised_bytes
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
 from webhook.sentry.assignments import NodeAssignments, covers_gpu
-from webhook.sentry.holdings import NodeUsage
-from webhook.sentry.idleness import Idleness
-from webhook.sentry.limits import Limits
+from webhook.sentry.program_reports import LimiterReport, SidecarReport
 from webhook.sentry.scanner import ProcessScan
-from webhook.sentry.sidecar_stats import Stats
+from webhook.sentry.usage import IdleTracker, NodeUsage
 
 REMEMBER_S: Final = GRACE_S
 """How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.
@@ -48,12 +46,12 @@ class _Stops:
 class NodeStatus:
     """Remembers each GPU, and the peaks and stops of each pod on the list."""
 
-    def __init__(self, node: str, limits: Limits, *, acts: bool = True) -> None:
+    def __init__(self, node: str, limits: LimiterReport, *, acts: bool = True) -> None:
         """Prepare; `acts` is whether the sentry may stop processes and has the right to."""
         self._node = node
         self._limits = limits
         self._acts = acts
-        self._idleness = Idleness()
+        self._idleness = IdleTracker()
         self._driver_version = ""
         self._gpus: dict[str, tuple[GpuFigures, float]] = {}
         """What they are, and when each was seen last."""
@@ -102,7 +100,7 @@ class NodeStatus:
         scan: ProcessScan,
         usage: NodeUsage,
         assignments: NodeAssignments,
-        stats: Mapping[str, Stats],
+        stats: Mapping[str, SidecarReport],
         own: OwnNode,
         now_s: float,
         observed_s: float,
@@ -210,7 +208,7 @@ class NodeStatus:
                 stops=stops.total() if stops else None,
                 would_stop=would_stop,
                 would_stop_since_s=since_s,
-                held_by=self._limits.holder(
+                held_by=self._limits.find_holder(
                     uid, assignment, gpu, enforcement=enforcement, acts=self._acts
                 ),
                 idle_since_s=self._idleness.since_s.get(uid),
@@ -222,7 +220,7 @@ class NodeStatus:
         listed_gpus: Iterable[str],
         usage: NodeUsage,
         assignments: Assignments,
-        stats: Mapping[str, Stats],
+        stats: Mapping[str, SidecarReport],
     ) -> None:
         """Raise the peaks of who was listed now, and of who is alone and says so itself.
 

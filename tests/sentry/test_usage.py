@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, cap_terms, held
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.assignments import NodeAssignments
-from webhook.sentry.holdings import OLD_LIST_S, UsageTracker, describe_unmanaged
 from webhook.sentry.scanner import ProcessScan
+from webhook.sentry.usage import OLD_LIST_S, UsageTracker, describe_unmanaged
 
 FOREVER = -1e9
 

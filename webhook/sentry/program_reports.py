@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from webhook.adapters.node_processes import NodeProcesses, Owner
+from webhook.core.enforcement.termination_message import read_process_name
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.limiter_state import (
@@ -30,7 +32,7 @@ SILENT: Final = f"the node's limiter has said nothing for more than {STALE_AFTER
 _DRIVER, _LATE, _SIDECAR, _SENTRY = HOLDERS
 
 
-class Limits:
+class LimiterReport:
     """The limiter's file, as it was read last."""
 
     def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -80,12 +82,12 @@ class Limits:
             fresh = abs(self._clock() - state.written_s) <= STALE_AFTER_S
             self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
 
-    def counted(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
+    def counted_bytes(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
         """Return what the driver counts of a pod; None where it does not hold it to its cap."""
         limited = self._limited.get((uid, gpu))
         return limited.used_bytes if limited and limited.hard_bytes <= cap_bytes else None
 
-    def holder(
+    def find_holder(
         self, uid: str, promise: Assignment, gpu: str, *, enforcement: str, acts: bool
     ) -> str:
         """Return who holds a pod of the list to its cap on a GPU that it was given.
@@ -111,7 +113,7 @@ class Limits:
             return _SIDECAR
         return _SENTRY if acts else ""
 
-    def news(self, promises: Assignments) -> list[tuple[str, LimitEvent]]:
+    def new_events(self, promises: Assignments) -> list[tuple[str, LimitEvent]]:
         """Return what has not been told yet of pods of the list, each once, by UID.
 
         Who is not on the list may come there still, while the limiter says it.
@@ -120,13 +122,13 @@ class Limits:
             return []
         said = {(self._state.started_s, one.number): one for one in self._state.events}
         self._told &= said.keys()
-        news = [
+        new_events = [
             (key, comparable_uid(one.uid), one)
             for key, one in said.items()
             if key not in self._told and comparable_uid(one.uid) in promises
         ]
-        self._told.update(key for key, _, _ in news)
-        return [(uid, one) for _, uid, one in news]
+        self._told.update(key for key, _, _ in new_events)
+        return [(uid, one) for _, uid, one in new_events]
 
 
 def _cap_bytes(promise: Assignment) -> int:
@@ -142,3 +144,81 @@ def _text_of(path: str) -> str:
         return os.read(file, LARGEST_FILE_BYTES + 1).decode()
     finally:
         os.close(file)
+
+
+SidecarReport = tuple[int, int | None]
+"""Stops and peak in bytes, as a sidecar's process name says them."""
+
+EVERY_S: Final = 10.0
+SEARCH_EVERY_S: Final = 60.0
+"""How often sidecars are searched for that are not known yet: it takes a read for each process of
+the node."""
+
+DUTY: Final = 20
+"""A search is followed by so many times its own length without one: tenants can have many
+processes."""
+
+
+class SidecarReports:
+    """Knows which process is a pod's sidecar: the oldest of that pod that has such a name.
+
+    A native sidecar starts before any container of its tenant's.
+    """
+
+    def __init__(
+        self,
+        node: NodeProcesses,
+        pods: Callable[[], Iterable[str]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `node` is for this thread alone, `pods` returns the UIDs on the list."""
+        self._node = node
+        self._pods = pods
+        self._clock = clock
+        self._sidecars: dict[str, Owner] = {}
+        self._search_s = float("-inf")
+        self.stats: Mapping[str, SidecarReport] = {}
+        """What is said now; read by the main thread."""
+
+    def read_all(self) -> None:
+        """Read, forever."""
+        while True:
+            self.read()
+            time.sleep(EVERY_S)
+
+    def read(self) -> None:
+        """Read the names of the sidecars that are known, and search for others when it is time."""
+        wanted = frozenset(self._pods())
+        stats: dict[str, SidecarReport] = {}
+        for uid, sidecar in tuple(self._sidecars.items()):
+            name = self._name_of(sidecar) if uid in wanted else None
+            if name is None:
+                del self._sidecars[uid]
+            else:
+                stats[uid] = name
+        if wanted - stats.keys() and self._clock() >= self._search_s:
+            self._search(wanted - stats.keys(), stats)
+        self.stats = stats
+
+    def _name_of(self, sidecar: Owner) -> SidecarReport | None:
+        now = self._node.owner(sidecar.process.pid)
+        if now is None or now.place != sidecar.place:
+            return None
+        if now.process.started != sidecar.process.started:
+            return None
+        return read_process_name(now.process.command)
+
+    def _search(self, missing: frozenset[str], stats: dict[str, SidecarReport]) -> None:
+        began_s = self._clock()
+        for owner in self._node.named(lambda name: read_process_name(name) is not None):
+            uid = owner.place.pod
+            name = read_process_name(owner.process.command)
+            if uid not in missing or name is None:
+                continue
+            known = self._sidecars.get(uid)
+            if known is None or owner.process.started < known.process.started:
+                self._sidecars[uid] = owner
+                stats[uid] = name
+        now_s = self._clock()
+        self._search_s = now_s + max(SEARCH_EVERY_S, DUTY * (now_s - began_s))

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement.explanation import explain_stop
+from webhook.core.enforcement.messages import explain_stop, sufficient_request
+from webhook.core.enforcement.model import Excess, Process
 from webhook.core.enforcement.pacing import (
     LIST_EVERY_S,
     LIST_FLOOR_S,
@@ -12,8 +13,6 @@ from webhook.core.enforcement.pacing import (
     Pace,
     wants_lists,
 )
-from webhook.core.enforcement.step import Excess, Process
-from webhook.core.enforcement.sufficient_request import sufficient_request
 
 GIB = 2**30
 CAP = 4 * GIB
