@@ -1,4 +1,4 @@
-"""Our kinds, and the webhook's account with its rights, as the chart has them."""
+"""Our kinds, and the webhook's account with its rights, from the chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBi
 
 @contextlib.contextmanager
 def kinds_known(api: Api, objects: list[Json]) -> Iterator[list[Json]]:
-    """Have the kinds among rendered objects until the block ends; the API server knows them."""
+    """Create the kinds among rendered objects until the block ends; the API server serves them."""
     kinds = [thing for thing in objects if thing["kind"] == "CustomResourceDefinition"]
     for kind in kinds:
         api.apply(kind)
@@ -31,14 +31,14 @@ def kinds_known(api: Api, objects: list[Json]) -> Iterator[list[Json]]:
 
 
 def forget(api: Api, kinds: list[Json]) -> None:
-    """Delete kinds; return when the API server knows none of them."""
+    """Delete kinds; return when the API server serves none of them."""
     for kind in kinds:
         api.delete(kind)
     wait_until("the kinds are gone", lambda: not any(is_known(api, kind) for kind in kinds))
 
 
 def is_known(api: Api, kind: Json) -> bool:
-    """Say whether the API server has a kind."""
+    """Return True if the API server serves a kind."""
     plural, _, group = kind["metadata"]["name"].partition(".")
     (version,) = (one["name"] for one in kind["spec"]["versions"])
     return not denial(lambda: api.request("GET", f"/apis/{group}/{version}/{plural}"))
@@ -48,7 +48,7 @@ def is_known(api: Api, kind: Json) -> bool:
 def webhook_account(
     control_plane: ControlPlane, objects: list[Json], folder: Path
 ) -> Iterator[Path]:
-    """Have the webhook's account and its rights; yield a kubeconfig with its token."""
+    """Create the webhook's account and its rights; yield a kubeconfig with its token."""
     api = control_plane.api
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     rights = [one(objects, kind, WEBHOOK) for kind in RIGHTS]

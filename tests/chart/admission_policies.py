@@ -1,4 +1,4 @@
-"""Put admission policies of the chart into force, and the parameter that they read."""
+"""Admission policies of the chart in force, with their parameter."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PLURALS = {
 
 
 class Line:
-    """Keeps one policy and its binding in force, in one version or another.
+    """Keeps one policy and its binding in force, in changing versions.
 
-    The API server learns of it, and of its parameter, by watches. So we add a validation that
-    denies whatever has one label's value, new each time; `tried` makes such an object, and fails
-    when it is denied.
+    The API server learns of changes by watches. So we add a validation that denies objects with one
+    value of a label, new for each change; `tried` creates such an object, and fails once it is
+    denied.
     """
 
     def __init__(self, api: Api, name: str, tried: Callable[[str], Any]) -> None:
@@ -42,7 +42,7 @@ class Line:
         self._mark = ""
 
     def use(self, objects: list[Json], rules: Policy | Json | None = None) -> None:
-        """Put the policy of rendered objects, and the rules that it reads, into force."""
+        """Put the policy of rendered objects and its rules into force."""
         policy = one(objects, POLICY, self.name)
         if self._current == (policy, rules):
             return
@@ -60,7 +60,7 @@ class Line:
         self._current = policy, rules
 
     def remove(self) -> None:
-        """Take it away, where it is."""
+        """Remove the policy, if it exists."""
         if self._current is None:
             return
         for kind in (BINDING, POLICY):
@@ -73,7 +73,7 @@ class Line:
 
 
 def apply(api: Api, thing: Json) -> None:
-    """Apply an admission policy or its binding; the API server rejects what it does not know."""
+    """Apply an admission policy or its binding; the API server rejects unknown fields."""
     needs(api, thing["kind"])
     query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{GROUP}/{PLURALS[thing['kind']]}/{thing['metadata']['name']}"
@@ -81,7 +81,7 @@ def apply(api: Api, thing: Json) -> None:
 
 
 def write_parameter(api: Api, rules: Policy | Json | None, **further: str) -> None:
-    """Write what the replicas write of a policy, or the data itself, in our namespace."""
+    """Write the parameter of a policy as replicas write it, or the given data."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.apply(namespace)
     data = fence_data(rules) if isinstance(rules, Policy) else rules or {}
@@ -89,15 +89,15 @@ def write_parameter(api: Api, rules: Policy | Json | None, **further: str) -> No
 
 
 def parameter(data: dict[str, str] | None = None) -> Json:
-    """Return the ConfigMap that the fence reads."""
+    """Return the ConfigMap that is the fence's parameter."""
     metadata = {"name": CONFIG_MAP, "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data or {}}
 
 
 def keep_parameters_followed(api: Api) -> None:
-    """Keep a binding that reads ConfigMaps, which matches nothing, as the chart does.
+    """Create a binding that reads ConfigMaps and matches nothing, as the chart does.
 
-    Once the last one is deleted, API servers up to 1.36 go on with the ConfigMaps that they have
+    If the last such binding is deleted, API servers up to 1.36 keep using their cached ConfigMaps
     (kubernetes/kubernetes issue 130887), and tests install and remove the chart.
     """
     rules = {"apiGroups": ["tests"], "apiVersions": ["v1"], "operations": ["CREATE"]}
@@ -117,5 +117,5 @@ def keep_parameters_followed(api: Api) -> None:
 
 
 def is_denied_by(why: str, name: str) -> bool:
-    """Say whether a denial is that of a policy."""
+    """Return True if a denial is that of a policy."""
     return f"ValidatingAdmissionPolicy '{name}'" in why

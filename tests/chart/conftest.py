@@ -1,4 +1,4 @@
-"""Fixtures for the chart: Helm, and Helm as administrator of the shared control plane."""
+"""Fixtures for the chart: Helm, without a cluster and as administrator of the shared one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tests.support import charts
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory):
-    """Run Helm without a cluster."""
+    """Return Helm without a cluster."""
     if not charts.available():
         pytest.skip(charts.MISSING)
     return charts.Helm(tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")
-def control_plane(helm, control_plane):  # in this order: what is missing first is said
+def control_plane(
+    helm, control_plane
+):  # in this order, so that the reason for a skip names Helm first
     keep_parameters_followed(control_plane.api)
     return control_plane
 
@@ -30,14 +32,14 @@ def api(control_plane):
 
 @pytest.fixture(scope="session")
 def live_helm(control_plane, tmp_path_factory):
-    """Run Helm as administrator of the cluster, and render for its version."""
+    """Return Helm as administrator of the cluster, rendering for its version."""
     folder, api = tmp_path_factory.mktemp("live-helm"), control_plane.api
     return charts.Helm(folder, control_plane.kubeconfig, api.version)
 
 
 @pytest.fixture(scope="module")
 def fences(control_plane, helm):
-    """Be a cluster with all of the fence that needs no rules."""
+    """Return a cluster with the parts of the fence that need no rules."""
     with fences_in_force(control_plane, helm) as found:
         yield found
 

@@ -1,7 +1,7 @@
-"""deploy/gitops/ as Argo CD and Flux read it. Neither program runs here.
+"""deploy/gitops/ as rendered by Argo CD and Flux. Neither program runs here.
 
 Argo CD renders with `helm template`, and names the version and the kinds of the API server. Flux
-installs with Helm's library, which asks the cluster.
+installs with Helm's library, which queries the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_policy(folder: Path) -> Path:
 
 
 def rendered_by_argo(helm: Helm, api: Api, folder: Path) -> list[Json]:
-    """Return what Argo CD makes of the Application (its util/helm/cmd.go, v3.5.1)."""
+    """Return Argo CD's rendering of the Application (its util/helm/cmd.go, v3.5.1)."""
     chart, policies = APPLICATION["spec"]["sources"]
     assert ROOT / chart["path"] == CHART
     given = chart["helm"]
@@ -51,7 +51,7 @@ def rendered_by_argo(helm: Helm, api: Api, folder: Path) -> list[Json]:
 
 
 def rendered_by_flux(helm: Helm, api: Api, folder: Path) -> list[Json]:
-    """Return what Flux makes of the HelmRelease."""
+    """Return Flux's rendering of the HelmRelease."""
     *_, release = FLUX
     spec = release["spec"]
     assert ROOT / spec["chart"]["spec"]["chart"] == CHART

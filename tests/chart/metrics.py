@@ -1,4 +1,4 @@
-"""Which metrics there are, by the real registries, and what PromQL expressions ask for."""
+"""Existing metrics, from the real registries, and the metrics of PromQL expressions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from deploy.references import sentry_metrics, webhook_metrics
 
 
 def webhook_exposition():
-    """Return what the webhook shows with all of its parts."""
+    """Return the webhook's exposition with all of its parts."""
     return webhook_metrics().exposition().decode()
 
 
 def known_metrics():
-    """Return each sample's name with the labels that it has."""
+    """Return the labels of each sample by name."""
     found = defaultdict(set)
     for text in (webhook_exposition(), sentry_metrics().exposition().decode()):
         for family in text_string_to_metric_families(text):
@@ -30,8 +30,8 @@ _GROUPS = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right) \(([^
 
 
 def asked_of(expression):
-    """Return the metrics of an expression, each with the labels that it is selected by."""
-    expression = re.sub('"[^"]*"', '""', expression)  # a value may be like a metric
+    """Return the metrics of an expression, each with the labels of its selector."""
+    expression = re.sub('"[^"]*"', '""', expression)  # a value may resemble a metric
     return [
         (name, set(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers)))
         for name, matchers in _METRIC.findall(expression)
@@ -44,7 +44,7 @@ def grouped_by(expression):
 
 
 def unknown(expression, known, besides=()):
-    """Return what an expression asks for and no registry has."""
+    """Return the metrics and labels of an expression that no registry has."""
     asked = asked_of(expression)
     wrong = [name for name, _ in asked if name not in known]
     labels = set().union(*(known.get(name, set()) for name, _ in asked), besides)

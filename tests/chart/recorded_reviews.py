@@ -1,4 +1,4 @@
-"""Record what an API server sends under the chart's configurations, and without conditions."""
+"""Recorder of the reviews that an API server sends with and without the chart's conditions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tests.support.webhook_configurations import installed, serving
 
 Json = dict[str, Any]
 
-# The phase of admission by the kind of configuration.
+# The phase of admission by kind of configuration.
 PHASES = {"MutatingWebhookConfiguration": "mutate", "ValidatingWebhookConfiguration": "validate"}
 ENTRIES = ("demand", "advice")
-"""Our two webhooks for pods in each configuration: the one that is `Fail`, and the other."""
+"""Our two webhooks for pods in each configuration: the one with `Fail`, and the other."""
 WITNESS = "witness"
 
 
 class Recorder:
-    """Answers in the webhooks' place: allows everything, and keeps every request.
+    """Answers in place of the webhooks: allows everything, and records every request.
 
-    Beside ours stands a `witness`: the same without conditions on objects, which is asked first and
-    so shows what there was to send. All are `Fail`: a condition that cannot be evaluated shows.
+    The `witness` is one more webhook without conditions on objects. It is called first, and so
+    records everything that could be sent. All are `Fail`, so a condition that cannot be evaluated
+    is noticed.
     """
 
     def __init__(self, api: Api, configurations: Iterable[Json]) -> None:
@@ -56,14 +57,14 @@ class Recorder:
         self._stack.close()
 
     def witnessed(self, phase: str) -> Json | None:
-        """Return the only request that there was to send since the last call, and forget all."""
+        """Return and forget the only request since the last call that could be sent."""
         requests = self._requests[phase, WITNESS]
         found = requests[-1] if requests else None
         requests.clear()
         return found
 
     def sent_to(self, phase: str) -> tuple[str, ...]:
-        """Return which of our entries were asked since the last call, and forget it."""
+        """Return and forget the entries that were called since the last call."""
         asked = tuple(who for who in ENTRIES if self._requests[phase, who])
         for who in ENTRIES:
             self._requests[phase, who].clear()
@@ -71,7 +72,7 @@ class Recorder:
 
 
 def pointed(webhook: Json, url: str, ca_pem: bytes) -> Json:
-    """Return a webhook that calls an address of this machine, and must be answered."""
+    """Return a webhook that calls an address of this machine, with failurePolicy `Fail`."""
     bundle = base64.b64encode(ca_pem).decode()
     return {**webhook, "clientConfig": {"url": url, "caBundle": bundle}, "failurePolicy": "Fail"}
 
@@ -81,14 +82,14 @@ def _keeping(requests: list[Json]) -> Callable[[Json], Json]:
 
 
 def allowing(review: Json, requests: list[Json]) -> Json:
-    """Keep what is asked, and allow it."""
+    """Record a request and allow it."""
     requests.append(review["request"])
     response = {"uid": review["request"]["uid"], "allowed": True}
     return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
 
 
 def denial(act) -> str:
-    """Do something; return why the API server denied it, or nothing."""
+    """Call a function; return the message of the API server's denial, or an empty text."""
     try:
         act()
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""How the agent gets to see the GPUs: what the chart sets is what the agent is told of it."""
+"""The agent's access to GPUs: the chart's objects agree with the agent's options."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_schema_knows_each_access_and_each_name(helm):
 @pytest.mark.parametrize(
     ("values", "name"),
     [
-        ({}, ""),  # Auto, and no cluster to ask
+        ({}, ""),  # Auto, and no cluster to query
         ({"runtimeClassName": "Auto"}, ""),
         ({"runtimeClassName": ""}, ""),
         ({"runtimeClassName": None}, ""),
@@ -111,7 +111,7 @@ def test_the_agent_misses_a_sentry_only_if_the_chart_has_one_that_acts(values, e
         ({"nvidia.com/gpu.count": "2"}, True),
         ({"vramwarden.io/gpu": "true"}, True),
         ({"vramwarden.io/share": "true"}, True),
-        ({"vramwarden.io/share": "false"}, True),  # until somebody decides again
+        ({"vramwarden.io/share": "false"}, True),  # until a person decides otherwise
     ],
 )
 def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
@@ -138,7 +138,7 @@ def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
     ],
 )
 def test_a_replica_of_the_webhook_prefers_nodes_without_gpus(labels, preferred, helm):
-    """And runs on others too: a laptop has one node."""
+    """They may run on others too: a laptop has one node."""
     spec = one(helm.render(), "Deployment", "vramwarden-webhook")["spec"]["template"]["spec"]
     ((kind, terms),) = spec["affinity"]["nodeAffinity"].items()
     assert kind == "preferredDuringSchedulingIgnoredDuringExecution"
@@ -150,7 +150,7 @@ def test_a_replica_of_the_webhook_prefers_nodes_without_gpus(labels, preferred, 
 
 @pytest.fixture
 def asked(live_helm):
-    """Return what Helm would install in the cluster that is there."""
+    """Return the objects that Helm would install in the existing cluster."""
 
     def asked(agent):
         given = live_helm.values({"agent": agent})

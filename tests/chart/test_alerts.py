@@ -1,4 +1,4 @@
-"""The alerts: what they ask for exists, and each fires where it should and nowhere else."""
+"""The alerts: their metrics exist, and each fires exactly when it should."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chart.metrics import asked_of, known_metrics, unknown
 from tests.support.charts import DEPLOY, one
 
 PAGES = {"vramwarden": "alerts", "vramwarden-nodes": "node-alerts"}
-"""By group of rules: the page in deploy/ with a section for each alert."""
+"""Page in deploy/ with a section for each alert, by group of rules."""
 POD = '{node="n1",gpu="0",uuid="gpu-1",namespace="team",pod="p"}'
 OTHERS = POD.replace('"team"', '"_other"').replace('"p"', '"_other"')
 USED, CAP = "vramwarden_pod_memory_used_bytes", "vramwarden_pod_memory_cap_bytes"
@@ -49,22 +49,22 @@ PUBLISHED = "vramwarden_ca_bundle_published"
 INFO = 'vramwarden_policy_info{pod="%s",digest="%s"}'
 NAMED = {"namespace": "team", "pod": "p"}
 ONCE = "0x55 1x4"
-"""A counter that is raised shortly before the end."""
+"""A counter that rises shortly before the end."""
 APPEARS = "_x56 1x4"
-"""A counter that appears then, with its first event."""
+"""A counter that appears shortly before the end, with its first event."""
 
 
 class Case(NamedTuple):
-    """Samples by series, one a minute. An hour is played; longer where a value says `x400`."""
+    """Samples by series, one a minute, for an hour, or longer if a value has `x400`."""
 
     firing: dict[str, str]
-    """The alert fires at the end."""
+    """Series with which the alert fires at the end."""
     ended: dict[str, str]
-    """Samples of another hour, after which it does not fire any more."""
+    """Samples of a second hour, after which it no longer fires."""
     quiet: dict[str, str]
-    """The alert never fires."""
+    """Series with which the alert never fires."""
     labels: Mapping[str, str] = MappingProxyType({})
-    """Labels of the alert besides its severity."""
+    """Labels of the alert in addition to its severity."""
 
 
 CASES = {
@@ -201,7 +201,7 @@ CASES = {
         {"node": "n1"},
     ),
     "VramwardenLimiterDown": Case(
-        # It crashes again and again, and is ready for a minute each time.
+        # It crashes repeatedly, and is ready for a minute each time.
         {
             DAEMON_SET % (DESIRED, "limiter"): "3x60",
             DAEMON_SET % (READY, "limiter"): " ".join(["3 2x3"] * 12) + " 2",
@@ -234,7 +234,7 @@ CASES = {
         {f"{USED}{POD}": "9600+5x60", f"{CAP}{POD}": "10000x60"},
         {f"{USED}{POD}": "9900x60", f"{CAP}{POD}": "10000x60"},
         {
-            # A server that fills its share of the cap at its start, and then stays there.
+            # A server that allocates its share of the cap at its start, and keeps it.
             f"{USED}{POD}": "0x5 5000 9800x60",
             f"{CAP}{POD}": "10000x60",
             f"{USED}{OTHERS}": "9600+5x60",
@@ -293,7 +293,7 @@ def test_every_alert_leads_to_its_section_where_the_page_is_known(helm, groups):
     led = one(helm.render(values), "PrometheusRule")["spec"]["groups"]
     for group in led:
         page = PAGES[group["name"]]
-        # As GitHub and the site call a heading.
+        # Anchors as GitHub and the site make them.
         sections = re.findall(r"^## (\w+)$", (DEPLOY / f"{page}.md").read_text(), re.MULTILINE)
         url = f"https://git.example/blob/main/deploy/{page}.md"
         links = {rule["alert"]: rule["annotations"].pop("runbook_url") for rule in group["rules"]}
@@ -370,7 +370,7 @@ def test_a_pod_behind_a_scheduling_gate_is_not_pending_for_memory(promtool, grou
 def test_a_counter_is_reported_when_it_appears_and_when_it_rises(
     promtool, groups, rules, alert, series, labels
 ):
-    """Not when it comes back after a scrape that failed, or from another sentry."""
+    """Not if it returns after a failed scrape, or from another sentry."""
     (rule,) = (rule for rule in rules if rule["alert"] == alert)
     samples = {series: "_x60 1x39 _ 1x59 2x40"}
     quiet = {at: [] for at in (59, 75, 100, 101, 102, 111, 112, 113, 159, 175)}
@@ -385,7 +385,7 @@ def test_a_stop_is_not_reported_again_by_another_sentry(promtool, groups):
 
 
 def test_a_plateau_near_the_cap_ends_the_alert(promtool, groups, rules):
-    """Also with another sentry, whose series is a new one, and begins there."""
+    """Even with another sentry, whose series is new."""
     alert = "VramwardenPodNearCap"
     (rule,) = (rule for rule in rules if rule["alert"] == alert)
     series = {
@@ -421,12 +421,12 @@ def fired(rule, labels):
 
 
 def length(series):
-    """Return how many minutes are played."""
+    """Return the number of minutes to play."""
     return 400 if any("x400" in values for values in series.values()) else 60
 
 
 def play(promtool, groups, alert, series, expected):
-    """Have Prometheus play series, and find of the alert what is expected in each minute."""
+    """Run Prometheus on series, and compare the alert's state in each minute."""
     test = {
         "interval": "1m",
         "input_series": [{"series": key, "values": value} for key, value in series.items()],

@@ -1,6 +1,6 @@
-"""`vramwarden check` and the chart: before an installation, of one that works, and of a broken one.
+"""`vramwarden check` and the chart: before an installation, and for a working and a broken one.
 
-What it says of each thing that is not so is in tests/tools/check and tests/tools/situations.
+The findings of failed checks are tested in tests/tools/check and tests/tools/situations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OPEN = {
 def test_the_notes_name_each_value_that_weakens_it(api, live_helm, named, values):
     def said(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
-        # Of its own namespace a release of another name may have been here.
+        # A release of another name may have used its namespace.
         values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
         notes = live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
         return re.findall(r"^- (\S+) is ", notes, re.MULTILINE)
@@ -101,7 +101,7 @@ def test_the_notes_name_the_namespace_in_which_nvidias_operator_validates(api, l
 
 
 class Checked:
-    """What a run of the command said."""
+    """Output of a run of the command."""
 
     def __init__(self, kubeconfig, *options):
         arguments = ["check", "--kubeconfig", str(kubeconfig), "-o", "json", *options]
@@ -118,7 +118,7 @@ class Checked:
         return self.checks[name]["problems"][0]["fix"]
 
     def named(self, *results):
-        """Return the checks that ended so."""
+        """Return the names of the checks with these results."""
         return {name for name, entry in self.checks.items() if entry["result"] in results}
 
 
@@ -169,7 +169,7 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
 
 @pytest.fixture(scope="module")
 def server(check, control_plane, live_helm, tmp_path_factory):
-    """Install the chart and run what it would run."""
+    """Install the chart and run its server."""
     if not own_address():
         pytest.skip("needs an address that is not loopback")
     ports = {"webhook": {"port": free_port(), "operationsPort": free_port()}}
@@ -199,7 +199,7 @@ def works(found):
 def test_what_works_passes(check, server):
     found = check()
     assert found.code == 0
-    assert found.named("notLookedAt") == {"sidecar-image"}  # no kubelet is here
+    assert found.named("notLookedAt") == {"sidecar-image"}  # no kubelet runs here
     assert {
         *("release", "replicas", "registration", "bind-path", "ca-bundle", "certificate"),
         *("pod-good", "pod-wrong", "pod-plain", "policy", "fence", "sentry-namespace"),
@@ -220,7 +220,7 @@ def test_an_exempt_namespace_is_named(check, server, control_plane):
         change = {"metadata": {"labels": {"vramwarden.io/webhook": label}}}
         path = "/api/v1/namespaces/default"
         control_plane.api.request("PATCH", path, change, content_type=MERGE)
-        # The API server learns of changes a moment after they are made.
+        # The API server learns of changes a moment later.
         wait_until(f"pod-good: {result}", lambda: check()["pod-good"] == result)
         return check()
 

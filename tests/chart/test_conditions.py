@@ -1,10 +1,9 @@
-"""The matchConditions let through all that `decide` judges, and spare every other pod the call.
+"""The matchConditions let through everything that `decide` evaluates, and no other pod.
 
-Of our two entries, the one that is `Fail` gets real demands alone, the other all else. Beside a
-second line, which denies what was not translated, only pods with our label are validated when they
-are created, and pods without it are never ours.
-Tried on a real API server: it evaluates the expressions, a recorder notes what it sends, and beside
-ours a witness without conditions shows what there was to send.
+Of our two entries, the one with `Fail` receives only real demands, the other everything else. With
+the second line, which denies untranslated pods, only pods with our label are validated at their
+creation. A real API server evaluates the expressions, a recorder records what it sends, and a
+witness without conditions records what could be sent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from webhook.names import OUR_VOLUMES
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}
 VRAM, VISIBLE = "vramwarden.io/vram", "NVIDIA_VISIBLE_DEVICES"
 
-# A pod is of interest where any of these says so.
+# A pod is of interest if any of these is present.
 POLICIES = [
     a_policy(whole_gpu_resources=("*/*gpu*", "nvidia.com/*")),
     a_policy(a_rule(visible_devices=VisibleDevices.VOID)),
@@ -88,7 +87,7 @@ def recorder(control_plane, helm, has_second_line):
 
 @pytest.fixture(scope="module")
 def team(control_plane, recorder):
-    """Name a namespace whose pods reach the recorder."""
+    """Return a namespace whose pods reach the recorder."""
     name = f"team-{uuid.uuid4().hex[:8]}"
     control_plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     control_plane.ensure_service_account(name)
@@ -96,7 +95,7 @@ def team(control_plane, recorder):
 
 
 class Sent:
-    """Do things to pods, and say which phases of them were of interest, and which were sent."""
+    """Changes pods, and records which phases were of interest, and which were sent."""
 
     def __init__(self, api, recorder, namespace, *, selects_by_label):
         self.api = api
@@ -126,7 +125,9 @@ class Sent:
 
     def watching(self, act, *, must_be_sent=True):
         why = denial(act)
-        assert not re.search('expression|webhook "', why), why  # so it would where one fails
+        assert not re.search('expression|webhook "', why), (
+            why
+        )  # the message of a failed expression or webhook
         found = {}
         for phase in PHASES.values():
             request = self.recorder.witnessed(phase)
@@ -140,7 +141,7 @@ class Sent:
         return found
 
     def is_known(self, request, phase):
-        """Say whether anything of a request is for us, by the operation and our label alone."""
+        """Return True if our label and the operation alone make a request of interest."""
         if phase == "mutate" or request["operation"] == "UPDATE" or not self.selects_by_label:
             return True
         return "vramwarden.io/managed" in request["object"]["metadata"].get("labels", {})
@@ -156,7 +157,7 @@ HELD = "the entry for what the second line holds in an outage"
 
 @pytest.fixture
 def expected(has_second_line):
-    """Return what is found where a request is sent to an entry in each of these phases."""
+    """Return the expected result for a request that is sent to an entry in each of these phases."""
     held = "advice" if has_second_line else "demand"
 
     def found(of_interest, **entries):
@@ -235,7 +236,7 @@ VOLUMES = st.lists(
 ENFORCER_VOLUMES = [name for name in OUR_VOLUMES if name != "vram-gate"]
 """Those that are a finding if they are not empty; the gate's is replaced."""
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
-# Of mounts a value that names a CDI device says nothing.
+# A mount's value that names a CDI device reveals nothing about it.
 CDI = [
     *(key for key in INJECTORS if "mounts" not in key),
     "nvidia.cdi.k8s.io/container.main",
@@ -257,7 +258,7 @@ SMALL = {"resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}
 
 @st.composite
 def any_pods(draw):
-    """Draw pods of which most do nothing that matters to us, and some do something odd."""
+    """Draw pods; most have nothing of interest, and some have something unusual."""
     names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
     split = draw(st.integers(1, len(names)))
     containers = [{"name": name, **draw(CONTAINERS)} for name in names]
@@ -290,14 +291,14 @@ def test_no_recorded_pod_that_matters_is_kept_from_us(sent, name):
 
 
 def with_container(field="containers", **container):
-    """Return a pod in which only one container is odd."""
+    """Return a pod in which only one container is unusual."""
     odd = {**a_container("odd"), **container}
     return (
         a_pod(containers=[a_container(), odd]) if field == "containers" else a_pod(**{field: [odd]})
     )
 
 
-# Each matters for one thing alone.
+# Each has exactly one reason to be of interest.
 OF_OURS = {
     "limit of VRAM": {"resources": {"limits": {VRAM: "8Gi"}}},
     "request of VRAM": {"resources": {"requests": {VRAM: "8Gi"}}},
@@ -370,7 +371,7 @@ NEW = {
     },
     "": {f"plain {number}": pod for number, pod in enumerate(PLAIN)},
 }
-"""By the entry that is asked, in each phase that sees a new pod without our label."""
+"""New pods without our label, by the entry that is called in each phase."""
 
 
 @pytest.mark.parametrize(
@@ -386,7 +387,7 @@ def test_a_new_pod_is_sent_to_one_entry_where_it_matters(
 ):
     phases = ["mutate"] if has_second_line else PHASES.values()
     found, _ = sent.creating(pod)
-    assert "mutate" in found  # some the API server itself rejects after that
+    assert "mutate" in found  # the API server itself rejects some after that
     assert found.items() <= expected(bool(entry), **dict.fromkeys(phases, entry)).items()
 
 
@@ -441,7 +442,7 @@ DEBUGGERS = st.fixed_dictionaries(
 
 @st.composite
 def any_updates(draw):
-    """Draw a change of a pod that may be valid, and to which subresource it goes."""
+    """Draw a change of a pod that may be valid, and its subresource."""
     if draw(st.booleans()):
         debuggers = {"spec": {"ephemeralContainers": [draw(DEBUGGERS)]}}
         return debuggers, "/ephemeralcontainers"
@@ -458,7 +459,7 @@ def any_updates(draw):
 def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
     labels = [pod["metadata"].get("labels", {}) for pod in (before, update[0]) if "metadata" in pod]
     if sent.selects_by_label and not any("vramwarden.io/managed" in one for one in labels):
-        update[0].pop("spec", None) if not update[1] else None  # no sidecar of ours is in it
+        update[0].pop("spec", None) if not update[1] else None  # it has no sidecar of ours
     try:
         _, name = sent.creating(before, dry_run=False)
         sent.api.request("GET", f"{sent.path}/{name}")
@@ -533,7 +534,7 @@ GROWN = {
 
 
 def later(what, before, change, part="", *, of_interest=True, **entries):
-    """Return a row: a pod that is there, a change, and which entry is asked in which phase."""
+    """Return a row: an existing pod, a change, and the entry that is called in each phase."""
     return pytest.param(before, change, part, of_interest, entries, id=what)
 
 
@@ -544,7 +545,7 @@ CHANGED = [
         for whose, labels, entry in (("of ours", LABEL, "demand"), ("of others", {}, HELD))
         for what, (notes, change) in OF_MARKS.items()
     ),
-    *(  # others finish their work on our pods without us
+    *(  # controllers finish their work on our pods without us
         later(what, GATED, change, of_interest=False, validate="")
         for what, change in OF_OTHERS.items()
     ),
@@ -606,7 +607,7 @@ def test_a_resize_of_the_whole_pod_is_sent(sent, cpu, of_interest):
 
 
 def lists(**more):
-    """Return pods at the bounds of what is gone through, or beyond them by so many, by bound."""
+    """Return pods at the limits of what is read, or a number of items beyond them, by limit."""
 
     def at(what):
         return UNREAD[what] + more.get(what, 0)
@@ -687,7 +688,7 @@ def lists(**more):
     }
 
 
-# Who writes a list of all containers may not store as much: etcd holds 1.5 MiB.
+# A status with a list of all containers may not be as large: etcd holds 1.5 MiB.
 STORABLE = sorted(UNREAD.keys() - {"allVariables", "allMounts"})
 LARGE = lists(**{**dict.fromkeys(UNREAD, 1), "resources": 2})
 
@@ -716,8 +717,13 @@ def test_of_such_a_pod_new_debugging_containers_are_looked_at(sent, name):
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression_may(sent, name):
-    """Each has at its end what matters, so that all of it was read; a failed condition shows."""
-    room = {"entries": -1, "volumes": -2, "mounts": -1, "allMounts": -17}  # for a token, and that
+    """Each has the item of interest at its end, so all of it was read; failed conditions show."""
+    room = {
+        "entries": -1,
+        "volumes": -2,
+        "mounts": -1,
+        "allMounts": -17,
+    }  # for a token's volume and its mounts
     pod = copy.deepcopy(lists(**room)[name])
     found, _ = sent.creating(pod)
     has_domain = name in {"resources", "domainResources", "domainCharacters"}
@@ -740,7 +746,7 @@ ADMITTED = {
 
 @pytest.mark.parametrize("name", ADMITTED)
 def test_the_largest_pod_that_is_admitted_as_ours_is_seen_whatever_changes(sent, name):
-    """With all that translation and others may add, and more: by its label, at any size."""
+    """With all that translation and other webhooks may add: found by its label, at any size."""
     pod = a_pod(labels=LABEL, **ADMITTED[name](2 * UNREAD[name]))
     sidecar = a_container("vram-enforcer", restartPolicy="Always")
     pod["spec"]["initContainers"] = [sidecar]

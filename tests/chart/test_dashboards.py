@@ -1,4 +1,4 @@
-"""The dashboard, without a Grafana: what it asks for exists, and its panels stand side by side."""
+"""The dashboard, without a Grafana: its metrics exist, and its panels fill a grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLES = [panel for panel in SHOWN if panel["type"] == "table"]
 TARGETS = [(panel["title"], target["expr"]) for panel in SHOWN for target in panel["targets"]]
 VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
 OF_PROMETHEUS = {"cluster"}
-"""Labels that no exporter sets: a Prometheus of several clusters does."""
+"""Labels that no exporter sets, but a Prometheus for several clusters."""
 FOREIGN = {
     "ALERTS": {"alertname", "alertstate", "severity", "node", "gpu", "namespace", "pod"},
     "ALERTS_FOR_STATE": {"alertname", "severity", "node", "gpu", "namespace", "pod"},
@@ -32,7 +32,7 @@ FOREIGN = {
     "kube_pod_status_reason": {"namespace", "pod", "reason"},
     "kube_pod_status_unschedulable": {"namespace", "pod"},
 }
-"""Metrics of Prometheus, NVIDIA's DCGM exporter and kube-state-metrics, with labels that we use."""
+"""Metrics and labels of Prometheus, NVIDIA's DCGM exporter and kube-state-metrics that we use."""
 _FOREIGN = re.compile(r"\b((?:kube|DCGM)_\w+|ALERTS\w*)(?:\{([^}]*)\})?")
 DOCS = "https://git.example/vramwarden/{page}.md"
 
@@ -63,7 +63,7 @@ CASES = [
         {f"vramwarden_gpu_healthy{GPU}": 1, f"vramwarden_gpu_healthy{SECOND}": 0},
         {'{node="n1"}': 1},
     ),
-    # A GPU that the sentry lists no more, and one that was repaired before the sentry's next pod.
+    # A GPU that the sentry no longer lists, and one that was repaired before the sentry restarted.
     ("Unhealthy GPUs", 0, {HEALTH % "a": "0x30 _x60"}, {'{node="n1"}': 1}),
     (
         "Unhealthy GPUs",
@@ -122,7 +122,7 @@ CASES = [
     ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{GPU}": 1}, {"{}": 40}),
     ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{SECOND}": 1}, {}),
 ]
-"""By panel and number of its query: series, and the values that the query has then."""
+"""Series and expected values, by panel and number of its query."""
 
 
 def filled(expression):
@@ -133,7 +133,7 @@ def filled(expression):
 
 
 def asked(expression):
-    """Return the metrics of an expression, of others as well, each with the labels selected."""
+    """Return all metrics of an expression, each with the labels of its selector."""
     bare = re.sub('"[^"]*"', '""', expression)
     found = [(name, set(re.findall(r"(\w+) *[=!]", text))) for name, text in _FOREIGN.findall(bare)]
     return asked_of(bare) + found
@@ -226,7 +226,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap():
                 assert (x, y) not in taken, (panel["title"], taken[x, y])
                 taken[x, y] = panel["title"]
     bottom = max(y for _, y in taken) + 1
-    assert len(taken) == 24 * bottom  # and leave no hole
+    assert len(taken) == 24 * bottom  # and leave no gap
 
 
 def test_every_panel_says_its_unit_and_what_it_shows():
@@ -241,7 +241,7 @@ def test_an_empty_panel_says_why_and_is_not_green():
     for panel in SHOWN:
         defaults = panel["fieldConfig"]["defaults"]
         assert len(defaults["noValue"]) > len("No data"), panel["title"]
-        if panel["type"] == "stat":  # the first color is also that of no value
+        if panel["type"] == "stat":  # the first color is also that of a missing value
             assert defaults["thresholds"]["steps"][0]["color"] != "green", panel["title"]
 
 
@@ -261,7 +261,7 @@ def test_bytes_are_shown_as_bytes_and_shares_as_shares():
 
 
 def test_labels_in_a_table_are_shown_as_they_are():
-    """With `bytes` as the unit of a table the GPU of index 0 is shown as `0 B`."""
+    """With `bytes` as the unit of a table, the GPU with index 0 would be shown as `0 B`."""
     for table in TABLES:
         assert table["fieldConfig"]["defaults"]["unit"] == "string", table["title"]
 
@@ -283,11 +283,11 @@ def test_columns_of_a_table_exist_under_their_names():
 
 
 def test_no_data_source_is_named():
-    """Grafana gives each installation's its own name; the variable holds it."""
+    """Grafana names data sources itself; the variable holds the name."""
     text = PATH.read_text()
     sources = re.findall(r'"uid": "([^"]*)"', text)
     assert set(sources) == {"${datasource}", "-- Grafana --", "vramwarden"}
-    assert DASHBOARD["uid"] == "vramwarden"  # its own
+    assert DASHBOARD["uid"] == "vramwarden"  # stable across versions
     assert sources.count("vramwarden") == 1
     assert (DASHBOARD["id"], DASHBOARD["schemaVersion"]) == (None, 39)
     for panel in SHOWN:
@@ -323,7 +323,7 @@ def test_the_join_of_the_page_finds_the_gpus_of_the_exporter(promtool):
 
 
 def play(promtool, series, expression, values):
-    """Have Prometheus find exactly these values of an expression."""
+    """Evaluate an expression with Prometheus, and compare its values."""
     played = {
         "interval": "1m",
         "input_series": [
@@ -345,7 +345,7 @@ def play(promtool, series, expression, values):
 
 def test_names_of_the_webhook_s_metrics_are_as_prometheus_wants_them(promtool):
     _, said = promtool("check", "metrics", given=webhook_exposition())
-    # Kept beside the one in seconds: people have it in their own rules.
+    # Kept in addition to the metric in seconds, since users have it in their own rules.
     assert said == ('vramwarden_certificate_days_left use base unit "seconds" instead of "days"\n')
 
 

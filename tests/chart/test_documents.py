@@ -1,4 +1,4 @@
-"""What the pages in deploy/ ask platform teams to run and to write, tried."""
+"""Commands and manifests of the pages in deploy/ for platform teams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOADED = f"vramwarden/vramwarden:{__version__}"
 
 @pytest.fixture(scope="module")
 def laptop(helm):
-    """Render the chart with the values for a laptop and nothing else, as the page installs it."""
+    """Render the chart with the values for a laptop, as the page installs it."""
     where = ("--namespace", NAMESPACE, "--kube-version", KUBE_VERSION)
     text = helm.run("template", "vramwarden", str(CHART), *where, "--values", str(LAPTOP))
     return [thing for thing in yaml.safe_load_all(text) if thing]
@@ -77,7 +77,7 @@ def kubectl(control_plane):
 
 @pytest.fixture
 def node(api):
-    """Name a node that offers whole GPUs and shared memory."""
+    """Return the name of a node that offers whole GPUs and shared memory."""
     name = "with-gpus"
     api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     amounts = {"nvidia.com/gpu": "8", "vramwarden.io/vram": "16Gi", "cpu": "8"}
@@ -137,7 +137,7 @@ LABELING = sorted(
 
 @pytest.mark.parametrize("line", LABELING)
 def test_the_labels_can_be_set_also_where_they_are_there(kubectl, api, node, line):
-    """As NVIDIA's operator, or a step before, has set them."""
+    """NVIDIA's operator or an earlier step may have set them."""
     key, to_set, value = line.split()[4].partition("=")
     key = key if to_set else key.removesuffix("-")
     before = {"metadata": {"labels": {key: "true"}}}
@@ -155,7 +155,7 @@ FIND_OUT = sorted(set(re.findall(r"^(?:kubectl|vramwarden) .+$", RUNBOOK, re.MUL
 
 @pytest.fixture(scope="module")
 def release(control_plane, helm):
-    """Have of a release what is named at night: its Deployment and its policy."""
+    """Create the objects that pages for outages name: a Deployment and a policy."""
     api = control_plane.api
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     rendered = helm.render()
@@ -191,7 +191,7 @@ def test_what_is_sought_after_an_outage_is_in_a_translated_pod_of_every_tier(by)
 
 
 def manifests():
-    """Return the YAML documents of both pages, by what they are."""
+    """Return the YAML documents of both pages by kind."""
     text = NODES.read_text() + TAKE_OFF.read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found = [document for block in blocks for document in yaml.safe_load_all(block)]
@@ -228,7 +228,7 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
 
 
 def test_what_the_agent_says_is_listed():
-    """In its own words, as far as they are the same on each node."""
+    """The agent's own words, as far as they are the same on each node."""
     waiting = DriverStatus(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)
     said = [explain_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
     mig = Scan(
@@ -307,7 +307,7 @@ def test_what_the_webhooks_token_reads_is_what_security_says(helm):
 
 
 def test_the_sentry_reads_no_memory_file_or_command_line_of_others():
-    """SECURITY.md says so: command lines may hold secrets."""
+    """As SECURITY.md says: command lines may contain secrets."""
     secret = re.compile(r"/(cmdline|environ|mem|s?maps|root|cwd|exe|fd)\b")
     paths = [*(ROOT / "webhook/sentry").glob("*.py"), ROOT / "webhook/adapters/node_processes.py"]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
@@ -315,7 +315,7 @@ def test_the_sentry_reads_no_memory_file_or_command_line_of_others():
     assert [text for text in texts if isinstance(text, str) and secret.search(text)] == []
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
     assert "read_file" in names
-    assert "identify" not in names  # of `processes`: reads command lines
+    assert "identify" not in names  # `processes.identify` reads command lines
     assert "reads neither memory nor files of a pod, nor command lines" in SECURITY
 
 
@@ -328,7 +328,7 @@ def test_every_test_that_security_names_exists():
 
 
 ELSEWHERE = {one for one in EventReason if one.startswith(("GPU", "VRAM", "Shared"))}
-"""Of GPUs, and of sharing, which the node's verdict explains."""
+"""Events about GPUs and sharing, which the node's verdict explains."""
 
 
 def test_every_event_of_a_node_is_listed_and_no_other():

@@ -1,4 +1,4 @@
-"""Nobody but us changes which GPUs a pod has, by whatever way."""
+"""Only we can change the GPUs of a pod, through any subresource."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HELD = {
     "vramwarden-second-line": [("bare", "")],
     "vramwarden-accounts": [("bare", "/status"), ("marked", "/status")],
 }
-"""Which policy holds them on which pod, with our label or without, and by what part of it."""
+"""The policies that protect marks, by pod with or without our label, and by subresource."""
 
 
 @pytest.fixture(scope="module", params=HELD)
 def cluster(request, control_plane, helm):
-    """Be a cluster in which one policy holds our marks."""
+    """Return a cluster in which one policy protects our marks."""
     found = Fenced(control_plane, helm, request.param)
     bare = found.create(a_pod(), dry_run=False)
     marked = found.create(a_pod(annotations=OURS, labels=LABEL), dry_run=False)
@@ -60,7 +60,7 @@ OTHERS = [
 ]
 MARKS = "are changed by vramwarden alone"
 ONLY_WAITING = "vramwarden's webhook may "
-"""What together, and on which pods, test_fences.py says; these wait for no GPU."""
+"""Denial of other changes by our webhook; test_fences.py has the allowed ones."""
 ROWS = [
     *(("a tenant", change, MARKS) for change in (*CHANGES, *REMOVALS)),
     *(

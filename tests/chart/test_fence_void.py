@@ -1,7 +1,7 @@
-"""Containers that nobody promised a device see none, by the API server alone.
+"""Containers without a device see none, by the API server's policy alone.
 
-A cluster with nothing of us except this policy, and rules for namespaces of many names. A row says
-which pod is created where, and which of its containers are voided; nothing else of them changes.
+The cluster has nothing of ours except this policy, and rules for namespaces of many names. A row is
+a pod in a namespace and its containers that are voided; nothing else of the pod changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RULES = [
     ("*-nobodys", {"action": Action.IGNORE}),
     ("*", {}),
 ]
-"""By pattern: what is special of a rule; the first that matches a namespace governs it."""
+"""Special fields of a rule by pattern; the first that matches a namespace governs it."""
 VOIDING = a_policy(
     *(
         a_rule(name=f"r{number}", namespaces=(pattern,), **fields)
@@ -68,7 +68,7 @@ def debugging(*containers):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Be that cluster; a pod with a debugging container is there before it."""
+    """Return the cluster; it has a pod with a debugging container."""
     needs(control_plane.api, KIND)
     found = Fenced(control_plane, helm, NAME)
     for name, tier in {"a": "intern", "b": "staff"}.items():
@@ -97,7 +97,7 @@ def is_voided(cluster, namespace="default"):
 
 
 def voided(pod, found):
-    """Return which containers of a pod were told that they see none; all else stayed as it was."""
+    """Return the containers of a pod that were voided; check that nothing else changed."""
     names = set()
     for field in FIELDS:
         for before, after in zip(
@@ -171,7 +171,7 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
-    *(  # no scheduler saw that the node has it
+    *(  # the scheduler did not check that the node has it
         row(f"{field} with {what}, whose creator chose the node", "next",
             *["main"] * (field != "containers"),
             *["promised"] * (what not in {"a claim", "the sidecar"}), nodeName="n1", **{
@@ -181,12 +181,12 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
-    *(  # which is for the rule to judge
+    *(  # this is left to the rule
         row(f"names it: {entry}", "other",
             containers=[a_container(env=[{"name": VISIBLE, **entry}]), a_container("other")])
         for entry in NAMED
     ),
-    # Too large to judge, which the second line denies.
+    # Too large to evaluate; the second line denies it.
     row("too many variables", containers=[a_container(env=MANY)]),
     row("many variables", "main", containers=[a_container(env=MANY[1:])]),
     *(
@@ -223,7 +223,7 @@ def test_new_debugging_containers_are_voided(cluster):
     assert {one["name"]: one.get("env", []) for one in spec["ephemeralContainers"]} == {
         "old": [], "bare": [VOID], "other": [OTHER, VOID], "named": [none],
     }  # fmt: skip
-    assert "env" not in spec["containers"][0]  # made before, and not this request's
+    assert "env" not in spec["containers"][0]  # created before, so not part of this request
 
 
 def test_mirror_pods_are_left_alone_and_forged_ones_are_not(cluster):
@@ -233,7 +233,7 @@ def test_mirror_pods_are_left_alone_and_forged_ones_are_not(cluster):
 
 
 def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
-    """The webhook gets a container with VRAM voided, and denies nothing for it."""
+    """The webhook receives a voided container with VRAM, and denies nothing because of that."""
     pod = a_pod("8Gi", containers=[a_container(env=[OTHER]), a_container("second")])
     found = cluster.create(pod)
     assert voided(pod, found) == {"main", "second"}
@@ -250,15 +250,15 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
 
 
 def named(decision):
-    """Return what the containers are told of devices."""
+    """Return the variables for devices of the containers."""
     containers = decision.obj["spec"]["containers"]
     return [[entry for entry in one["env"] if entry["name"] == VISIBLE] for one in containers]
 
 
 def test_a_plain_pod_is_voided_without_a_call_of_ours(cluster, helm):
-    """Webhooks are asked after it, so none of our conditions may take `void` for a matter of ours.
+    """Webhooks are called after it, so none of our conditions may react to `void`.
 
-    Nobody listens where these lead, and all of them are made `Fail`.
+    No server listens at the webhooks' addresses, and all webhooks are `Fail`.
     """
     objects = helm.render()
     kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -290,7 +290,7 @@ LONG = ".".join(letter * 58 for letter in "abcd")
 
 
 def zero(containers, count, name="r{}.io/x"):
-    """Return a pod whose containers have limits of zero of so many resources."""
+    """Return a pod whose containers have zero limits for this number of resources."""
     limits = {name.format(f"{number:02}"): "0" for number in range(count)}
     return a_pod(
         containers=[
@@ -339,7 +339,7 @@ def test_no_number_of_resources_keeps_a_container_from_being_voided(second_line,
 
 
 def as_many_as_fit():
-    """Return as many names of resources that bring GPUs as the parameter takes."""
+    """Return as many names of resources that bring GPUs as the parameter can hold."""
     names = list(WHOLE_GPU_RESOURCES)
     while len(_pattern([*names, "example.com/gpu-0000"])) <= WHOLE_GPUS_BYTES:
         names.append(f"example.com/gpu-{len(names):04}")
@@ -347,7 +347,7 @@ def as_many_as_fit():
 
 
 def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(second_line):
-    """Each name is matched with both patterns, and the first one is as long as it may be."""
+    """Each name is matched with both patterns, and the first one is as long as allowed."""
     data = fence_data(a_policy(a_rule(), whole_gpu_resources=as_many_as_fit()))
     write_parameter(second_line.api, data)
     count = UNREAD["domainCharacters"] // 30
@@ -371,7 +371,7 @@ def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(secon
 
 
 def test_it_fails_closed_but_where_a_cluster_recovers(cluster):
-    """An expression that cannot be evaluated denies the pods of those whom a rule may void."""
+    """A pod is denied if an expression cannot be evaluated and a rule may void the pod."""
     pod = a_pod(containers=[a_container(resources={"limits": {"example.com/fpga": "1"}})])
     data = with_observed(VOIDING, OBSERVED)
     write_parameter(cluster.api, {**data, GPUS_KEY: "( ^$"})
@@ -387,6 +387,6 @@ def test_it_fails_closed_but_where_a_cluster_recovers(cluster):
 
 
 def test_without_the_parameter_nothing_is_voided(cluster, api):
-    """The last one."""
+    """This test is the last one."""
     api.delete(parameter())
     wait_until("it is gone", lambda: not is_voided(cluster))

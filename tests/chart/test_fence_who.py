@@ -1,4 +1,4 @@
-"""Rules that say who, held by the API server: what it can see of them, and never more."""
+"""Rules with conditions on users and labels, as far as the API server sees them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def drawn(seed):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Be a cluster with the second line, and namespaces that have labels."""
+    """Return a cluster with the second line, and labelled namespaces."""
     found = Fenced(control_plane, helm, NAME)
     for name, labels in LABELS.items():
         found.namespace(name, labels)
@@ -73,7 +73,7 @@ def cluster(control_plane, helm):
 
 
 def held_rule(policy, namespace):
-    """Return the rule of the first line that matches a namespace; None where it has no words."""
+    """Return the rule of the first line that matches a namespace; None if it has no message."""
     request = a_request(a_pod(), namespace=namespace)
     for rule in policy.rules:
         exception = rule.match.exception
@@ -122,6 +122,6 @@ def test_as_many_rules_as_the_parameter_takes_are_read_within_the_api_servers_bu
     few = [a_rule(name=f"f{number}", namespaces=(f"a{number}",)) for number in range(400)]
     cluster.namespace("labelled", labels)
     cluster.under(a_policy(*rules))
-    assert cluster.denies(a_pod("8Gi"), "labelled") == ""  # each rule is read, and leaves it out
+    assert cluster.denies(a_pod("8Gi"), "labelled") == ""  # each rule is read and does not apply
     cluster.under(a_policy(*few, a_rule(name="rest")))
     assert is_denied_by(cluster.denies(a_pod("8Gi"), "labelled"), NAME)

@@ -1,8 +1,8 @@
-"""Who does what to which object, and what the API server answers: the fence that needs no rules.
+"""The parts of the fence that need no rules: who does what to which object, and the response.
 
-A row says who acts, what is tried, and which sentence of which policy denies it, or the answer of
-somebody else; without one it is allowed. What our own code does under the fence is in
-test_fences_and_our_code.py, what needs rules in test_second_line.py and test_fence_devices.py.
+A row has an actor, an attempt, and the policy and sentence that deny it, or another component's
+answer; without these it is allowed. Our own code under the fence is tested in
+test_fences_and_our_code.py, the parts with rules in test_second_line.py and test_fence_devices.py.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MUTATING, VALIDATING = (f"{GROUP}/{kind.lower()}s/{WEBHOOK_CONFIGURATION}" for k
 ENTRIES = {MUTATING: "mutate.vramwarden.io", VALIDATING: "validate.vramwarden.io"}
 CA = "YSBDQQ=="
 
-# What is said: the policy whose sentence it is, or nobody of ours, and the sentence.
+# Expected messages: the policy, empty for another component, and a sentence.
 SAYS = {
     "waiting pods": "only pods with VRAM that are bound and have no GPU yet",
     "annotations": "only annotations of a pod, through its status",
@@ -78,24 +78,24 @@ SAYS = {
     "its node's Events": "Events of pods and of its own node only",
 }
 NO_NODE = ("", "does not have a host assigned")
-"""The request went through, and no kubelet is there."""
+"""The request succeeded, and no kubelet is there."""
 ENTERED = (ENFORCER, "Name another container with --container")
 EXEMPTED = (EXEMPTION, "by who may `exempt` on `namespaces`")
 
 
 def row(what: str, who: str, tries: Tries, *answers: tuple[str, str] | str):
-    """Return a row; a word of `SAYS` stands for that sentence of the policy of our accounts."""
+    """Return a row; a key of `SAYS` stands for that sentence of the accounts' policy."""
     said = [answer if isinstance(answer, tuple) else (ACCOUNTS, SAYS[answer]) for answer in answers]
     return pytest.param(who, tries, said, id=f"{who}: {what}")
 
 
 def rows(what: str, who: str, tries: Callable[[Any], Tries], cases: Json, *answers: Any) -> list:
-    """Return a row for each case, whose name is put into what is said of all."""
+    """Return a row for each case, whose name is added to the row's description."""
     return [row(what.format(name), who, tries(case), *answers) for name, case in cases.items()]
 
 
 def no(verb: str) -> tuple[str, str]:
-    """Return what RBAC says where a right is lacking."""
+    """Return RBAC's message for a missing right."""
     return "", f"cannot {verb} "
 
 
@@ -108,7 +108,7 @@ def check(fences: Fences, who: str, tries: Tries, said: list[tuple[str, str]]) -
     assert any(text in why and is_denied_by(why, name) is bool(name) for name, text in said), why
 
 
-# What is tried, on objects that are there.
+# Attempts, on existing objects
 
 
 def asks(method: str, path: str, body: Json | None = None, **query: str) -> Tries:
@@ -120,7 +120,7 @@ def patches(path: str, change: Json, kind: str = MERGE) -> Tries:
 
 
 def writes(pod: str, change: Json, part: str = "/status", kind: str = STRATEGIC) -> Tries:
-    """Change a pod of `PODS`, by its status where nothing else is said."""
+    """Change a pod of `PODS`, by default its status."""
     return lambda fences, api: api.request(
         "PATCH", path_of(fences.pod(pod), part), change, content_type=kind, dryRun="All"
     )
@@ -131,7 +131,7 @@ def annotates(pod: str, notes: Json) -> Tries:
 
 
 def uses(method: str, pod: str, part: str = "", **query: str) -> Tries:
-    """Send a request about a pod of `PODS`; a write sends it as it is."""
+    """Send a request about a pod of `PODS`; a write sends the pod unchanged."""
 
     def tries(fences: Fences, api: Api) -> Any:
         found = fences.pod(pod)
@@ -142,7 +142,7 @@ def uses(method: str, pod: str, part: str = "", **query: str) -> Tries:
 
 
 def binds(pod: str, part: str = "/binding", **metadata: Json) -> Tries:
-    """Bind a pod of `PODS`; without a part by the older way, the collection of bindings."""
+    """Bind a pod of `PODS`; an empty part means the older collection of bindings."""
 
     def tries(fences: Fences, api: Api) -> Any:
         found = fences.pod(pod)
@@ -185,7 +185,7 @@ REPORTERS = {"agent": names.AGENT_REPORTER, "sentry": names.SENTRY_REPORTER}
 
 
 def instance_of(api: Api) -> str:
-    """Return the name of somebody's pod."""
+    """Return the name of the client's own pod."""
     return getattr(api, "pod", "") or "replica"
 
 
@@ -200,7 +200,7 @@ def says(part: str, *about: str, **fields: Any) -> Tries:
 
 
 def touches(method: str, part: str, *about: str, **fields: Any) -> Tries:
-    """Do something with an Event that is there."""
+    """Send a request about an existing Event."""
 
     def tries(fences: Fences, api: Api) -> Json:
         event = an_event(*about, **{"reportingController": REPORTERS[part], **fields})
@@ -226,7 +226,7 @@ def notes(**fields: Any) -> Json:
     return {"metadata": fields}
 
 
-# The webhook: pods that wait.
+# The webhook: pods that wait
 
 WAITING = {
     "gives it a GPU": {**GIVEN, WAITS: None},
@@ -266,7 +266,7 @@ NOT_WAITING = (
 
 
 def besides(change: Json) -> Tries:
-    """Give a pod its GPU, and change something else as well."""
+    """Give a pod its GPU, and change something else too."""
     metadata = {**change.get("metadata", {}), "annotations": {**GIVEN, WAITS: None}}
     return writes("waits", {**change, "metadata": metadata}, kind=MERGE)
 
@@ -296,7 +296,7 @@ WAITING_PODS = [
 ]
 
 
-# The webhook: where the API server sends reviews.
+# The webhook: where the API server sends reviews
 
 ELSEWHERE = {
     "another Service": {"service": {"name": "other"}},
@@ -333,7 +333,7 @@ WIDER = {
 
 
 def calls(entry: Json, path: str = MUTATING) -> Tries:
-    """Change one webhook of a configuration, ours unless it has another name."""
+    """Change one webhook of a configuration, by default ours."""
     return patches(path, {"webhooks": [{"name": ENTRIES[path], **entry}]}, STRATEGIC)
 
 
@@ -384,7 +384,7 @@ CALLED = [
 ]  # fmt: skip
 
 
-# The agent: its node.
+# The agent: its node
 
 LABELS = {
     "vramwarden.io/gpu": "true",
@@ -457,7 +457,7 @@ NODES = [
 ]  # fmt: skip
 
 
-# The sentry: pods of its node.
+# The sentry: pods of its node
 
 
 def tells(condition: Json = HELD, **status: Any) -> Json:
@@ -525,7 +525,7 @@ CAPS = [
 ]  # fmt: skip
 
 
-# Bindings, while no replica answers: nothing takes our keys off them.
+# Bindings while no replica answers: our keys are not removed from them.
 
 ALL_GPUS = {GPU: "GPU-1,GPU-2", VISIBLE: "all"}
 KEYS = {
@@ -554,7 +554,7 @@ BINDINGS = [
 ]  # fmt: skip
 
 
-# Events, of agent and sentry.
+# Events of agent and sentry
 
 OLDER = {"apiVersion": "v1", "eventTime": None, "regarding": None, "note": None, "message": "x"}
 MINE = ("Node", OWN)
@@ -612,11 +612,11 @@ EVENTS = [
 ]  # fmt: skip
 
 
-# Who enters the sidecar, and who exempts a namespace.
+# Who may enter the sidecar or exempt a namespace
 
 
 def enters(how: str, pod: str = "has the sidecar", container: str = "vram-enforcer") -> Tries:
-    """Run a program in a container, or attach to it."""
+    """Start a program in a container, or attach to it."""
     query = {"stdout": "true", **({"command": "id"} if how == "exec" else {})}
     if container:
         query["container"] = container
@@ -655,7 +655,7 @@ RIGHTS = [
             ("the sidecar", TENANT, (), [ENTERED]),
             ("her container", TENANT, ("has the sidecar", "main"), [NO_NODE]),
             ("no container", TENANT, ("has the sidecar", ""), [NO_NODE]),
-            # The annotation of the default container is for clients alone.
+            # Only clients use the annotation of the default container.
             ("no container, and the sidecar is the default", TENANT,
              ("names the sidecar as default", ""),
              [("", "a container name must be specified"), NO_NODE]),
@@ -699,7 +699,7 @@ def test_what_the_api_server_answers(fences, who, tries, said):
     check(fences, who, tries, said)
 
 
-# The startup taint, where the chart is told of one.
+# The startup taint, if the chart has one
 
 OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
 TWICE = {"key": TAINT, "effect": "NoExecute"}
@@ -744,7 +744,7 @@ def test_the_agent_takes_its_startup_taint_off_and_nothing_else(tainted, before,
             tainted.admin.request("PATCH", path, {"spec": made}, content_type=MERGE)
 
 
-# ConfigMaps: which the webhook makes, changes and deletes.
+# ConfigMaps: those that the webhook creates, changes and deletes
 
 LONG = ".".join(["n" * 60] * 4)
 HASHED = config_map_name(LONG)
@@ -789,12 +789,12 @@ def test_it_writes_no_config_map_but_its_own_and_deletes_lists_alone(fences, nam
     assert all(is_denied_by(why, ACCOUNTS) for why in said.values() if why)
 
 
-# ConfigMaps: which the programs of a node read.
+# ConfigMaps: those that the programs of a node read
 
 
 @pytest.mark.parametrize("who", [AGENT, SENTRY])
 def test_programs_of_a_node_read_config_maps_of_the_release_and_no_more(fences, who):
-    """SECURITY.md says so: names of lists are those of nodes, which RBAC cannot describe."""
+    """As SECURITY.md says: lists are named after nodes, which RBAC cannot express."""
 
     def may(verb, resource="configmaps", namespace=NAMESPACE):
         attributes = {"verb": verb, "resource": resource, "namespace": namespace}

@@ -1,4 +1,4 @@
-"""What our own code does with the rights of the chart, under the fence: it is let through."""
+"""Our own code with the chart's rights under the fence: its requests are allowed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHOWN = {"status": {"capacity": AMOUNTS, "allocatable": AMOUNTS}}
 
 @pytest.fixture
 def replica(fences, tmp_path):
-    """Speak to the API server with the webhook's token, as its code does."""
+    """Return the webhook's client with its token."""
     return connect(fences.kubeconfig("the webhook", tmp_path), tries=1)
 
 
@@ -58,7 +58,7 @@ def patch_node(api, change, part=""):
 
 
 def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica):
-    """By the code that does."""
+    """By the code of the webhook."""
     registration = RegistrationApi(replica, WEBHOOK_CONFIGURATION)
     for path in ("/bind/first", "/bind/second"):
         registration.write_path(registration.read()[0], path)
@@ -78,7 +78,7 @@ def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica)
 
 
 def waits(fences):
-    """Make a pod that is bound and waits, and whose containers would be shown its GPU."""
+    """Create a bound pod that waits, and whose containers could see its GPU."""
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{VISIBLE}']"}
     shown = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": field}}
     limits = {"limits": {"vramwarden.io/vram": "1Gi"}, "requests": {"vramwarden.io/vram": "1Gi"}}
@@ -123,7 +123,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
 
 @pytest.fixture
 def server(fences, tmp_path, monkeypatch):
-    """Run a replica that speaks to the API server with the webhook's token."""
+    """Run a replica that uses the webhook's token."""
     monkeypatch.setenv("KUBECONFIG", str(fences.kubeconfig("the webhook", tmp_path)))
     fences.admin.delete(parameter())
     (tmp_path / "key").write_bytes(KEY)
@@ -173,7 +173,8 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, s
     policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
     changed = RULES.replace(" variables annotations void", "")
     server.wait_for("the new policy", lambda: stored(fences).get(RULES_KEY) == changed)
-    # What the webhook's token wrote is none of ours, however often and whatever its sum says.
+    # What the webhook's token alone wrote is not accepted, however often and with whatever
+    # checksum.
     other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
     for data in (other, {RULES_KEY: ""}, sealed(other, b"", time.time())):
         fences.who("the webhook").request("PUT", path, parameter(data))
@@ -256,7 +257,7 @@ def test_the_agent_writes_events_of_its_node(fences, tmp_path):
 
 @pytest.fixture
 def taints(fences):
-    """Return what gives the agent's node these taints, and the node as it is then."""
+    """Return a function that lets the agent set its node's taints, and returns the node."""
 
     def give(*wanted):
         change = {"spec": {"taints": list(wanted) or None, "providerID": "example://1"}}
@@ -299,7 +300,7 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
     after = tell(sentry, pod, tells())
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     assert {**after["status"], "conditions": []} == {**pod["status"], "conditions": []}
-    # Once more, of a pod whose kubelet has written since.
+    # Once more, for a pod whose kubelet has written since.
     ready = [{"type": "Ready", "status": "False"}]
     tell(fences.admin, pod, {"status": {"conditions": ready}})
     after = tell(sentry, pod, tells({**HELD, "message": "again"}))
@@ -311,7 +312,7 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
 
 @pytest.fixture
 def events(fences, tmp_path):
-    """Return what the sentry's own code writes with."""
+    """Return the sentry's own writer of Events."""
     kube, said = connect(fences.kubeconfig("the sentry", tmp_path), tries=1), []
     found = EventWriter(
         kube, Journal(said.append), node=OWN, reporter=names.SENTRY_REPORTER,

@@ -1,4 +1,4 @@
-"""deploy/gitops.md: what Argo CD and Flux install, and what replicas then change of it."""
+"""deploy/gitops.md: what Argo CD and Flux install, and what replicas change of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from webhook import __version__
 
 RENDERED = {"Argo CD": rendered_by_argo, "Flux": rendered_by_flux}
 KEPT = {"Namespace", "CustomResourceDefinition"}
-"""Kinds that other tests need, and of which replicas write nothing."""
+"""Kinds that other tests need, and that replicas do not change."""
 KEY = {
     "apiVersion": "v1",
     "kind": "Secret",
@@ -42,7 +42,7 @@ def tool(request):
 
 @pytest.fixture
 def rendered(tool, live_helm, api, tmp_path):
-    """Return what a tool makes of its file."""
+    """Return a tool's rendering of its file."""
     for name in (NAMESPACE, "vramwarden-sentry"):
         api.apply(a_namespace(name))
     return RENDERED[tool](live_helm, api, tmp_path)
@@ -70,7 +70,7 @@ def test_helm_makes_the_key_and_argo_cd_does_not(rendered, tool):
 
 @pytest.fixture
 def applied(rendered, api):
-    """Apply all but hooks, as both tools do: by server-side apply."""
+    """Apply all objects except hooks by server-side apply, as both tools do."""
     objects = [one for one in rendered if not hooks(one) and one["kind"] not in KEPT]
     for thing in objects:
         api.apply(thing)
@@ -80,7 +80,7 @@ def applied(rendered, api):
 
 
 def drifted(api, objects):
-    """Return the objects that another apply would change; both tools compare so."""
+    """Return the objects that another apply would change, as both tools compare them."""
     query = {"fieldManager": "tests", "force": "true", "dryRun": "All"}
     kind = "application/apply-patch+yaml"
     found = []
@@ -114,7 +114,7 @@ def at_free_ports(objects, key_file):
 
 
 def clients(api, objects):
-    """Return how each of our webhooks is called."""
+    """Return the client configuration of each of our webhooks."""
     kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
     return [
         hook["clientConfig"] for kind in kinds for hook in api.get(one(objects, kind))["webhooks"]
@@ -122,7 +122,7 @@ def clients(api, objects):
 
 
 def test_what_replicas_write_is_no_difference(control_plane, applied, tmp_path):
-    """So neither file ignores anything that they write."""
+    """So neither file needs to ignore any difference."""
     api = control_plane.api
     assert drifted(api, applied) == []
     (tmp_path / "key").write_text("0" * 43)
@@ -142,7 +142,7 @@ def test_what_replicas_write_is_no_difference(control_plane, applied, tmp_path):
         wait_until("the fence's rules", lambda: api.get(fence)["data"])
         labels = api.get(fence)["metadata"]["labels"]
     assert drifted(api, applied) == []
-    # By this label Argo CD may know its objects, and prunes those that are not in Git.
+    # Argo CD may recognize its objects by this label, and prunes those that are not in Git.
     assert "app.kubernetes.io/instance" not in labels
     assert "ignoreDifferences" not in APPLICATION["spec"]
     api.delete(fence)
@@ -166,7 +166,7 @@ def test_the_only_ignored_field_is_the_key_that_people_change(applied, api, tool
 def test_flux_changes_each_hook_that_would_crash_it(rendered):
     *_, release = FLUX
     spec = release["spec"]
-    assert spec["postRenderStrategy"] == "separate"  # names stand twice, in objects and in hooks
+    assert spec["postRenderStrategy"] == "separate"  # some names occur both in objects and in hooks
     (renderer,) = spec["postRenderers"]
     patched = {
         (one["target"]["kind"], one["target"]["name"], operation["path"].rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""The kind GPUNode on a real API server: what the sentry writes, and who reads it."""
+"""The kind GPUNode on a real API server: writes of the sentry, and readers."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def crds(control_plane, helm):
 
 @pytest.fixture
 def kube(fences, tmp_path):
-    """Return what the sentry's own code asks the API server with."""
+    """Return the sentry's own client."""
     return connect(fences.kubeconfig("the sentry", tmp_path), tries=1)
 
 
 @pytest.fixture
 def written(fences, crds, kube):
-    """Have the sentry write the figures of its node; return them as they are stored."""
+    """Let the sentry write the figures of its node; return them as stored."""
     write_figures(kube, figures(), read_own_node(kube, OWN).uid)
     yield fences.admin.request("GET", f"{GPU_NODES}/{OWN}")
     with contextlib.suppress(ApiError):
@@ -92,7 +92,7 @@ def written(fences, crds, kube):
 
 
 def test_without_the_kind_the_writer_says_so(fences, kube, control_plane, helm):
-    """It stands before those that install it; Helm leaves it where it was installed before."""
+    """This is before the tests that install it; Helm leaves it if it was installed before."""
     kinds = [one for one in helm.render() if one["kind"] == "CustomResourceDefinition"]
     forget(control_plane.api, kinds)
     said = []
@@ -164,12 +164,12 @@ def test_it_writes_nothing_but_figures(fences, written, metadata):
     why = denial(lambda: sentry.request("PATCH", path, {"metadata": metadata}, **merge))
     assert is_denied_by(why, ACCOUNTS)
     assert "nothing of a GPUNode but figures" in why
-    # What others added stays, and does not keep it from writing.
+    # Labels of others stay, and do not prevent the write.
     fences.admin.request("PATCH", path, {"metadata": metadata | {"finalizers": None}}, **merge)
 
 
 def test_no_name_of_a_namespace_or_a_pod_can_stand_in_it(fences, crds, kube):
-    """Fields that the kind does not have are pruned, and what it has holds no name."""
+    """Unknown fields are pruned, and no known field holds a name."""
     made = write_gpu_node(figures())
     made["spec"] = {"namespace": "team-a"}
     made["status"]["namespace"] = made["status"]["gpus"][0]["team-a"] = "team-a"
@@ -202,7 +202,7 @@ def test_what_is_too_large_is_no_figure_and_the_most_is(fences, crds):
 
 
 def as_table(fences):
-    """Ask as kubectl does, which shows what the API server has put into columns."""
+    """Request the table that kubectl shows."""
     accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     return Api(fences.admin.url, fences.admin._pool, {**fences.admin._headers, **accept})
 
@@ -220,7 +220,7 @@ def test_kubectl_shows_figures_as_columns(fences, written):
 def test_who_may_view_one_namespace_reads_figures_of_nodes_and_no_history_elsewhere(
     fences, crds, written
 ):
-    """`view` is aggregated by the controller manager; here its rule is bound by itself."""
+    """A controller aggregates `view`; here its rule is bound directly."""
     objects = fences.objects
     roles = [one(objects, "ClusterRole", f"vramwarden-{name}") for name in ("gpunodes", "view")]
     assert roles[1]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"

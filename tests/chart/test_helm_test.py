@@ -22,7 +22,7 @@ from tests.support.control_planes import free_port, wait_until
 
 
 def values_of(mode, folder):
-    """Return values for ports that are free here, and a way to certificates."""
+    """Return values for free ports, and for a way to get certificates."""
     webhook = {"port": free_port(), "operationsPort": free_port()}
     if mode == "self":
         return {"webhook": webhook}
@@ -35,7 +35,7 @@ def values_of(mode, folder):
 
 @pytest.fixture(scope="module", params=["self", "existingSecret"])
 def server(request, control_plane, live_helm, tmp_path_factory):
-    """Install the chart and run what it would run."""
+    """Install the chart and run its server."""
     if not own_address():
         pytest.skip("needs an address that is not loopback")
     folder = tmp_path_factory.mktemp("served")
@@ -54,7 +54,7 @@ def server(request, control_plane, live_helm, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program():
-    """Load what runs in the pod of `helm test`."""
+    """Load the program of `helm test`."""
     spec = importlib.util.spec_from_file_location("helm_test", CHART / "files" / "helm_test.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -63,7 +63,7 @@ def program():
 
 @pytest.fixture
 def api(control_plane, server, helm, program):
-    """Be the account of the test's pod, with its rights and no others."""
+    """Return the client of the test pod's account, with exactly its rights."""
     helpers = [thing for thing in helm.render() if hooks(thing) and thing["kind"] != "Pod"]
     for thing in helpers:
         control_plane.api.apply(thing)

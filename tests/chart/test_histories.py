@@ -1,4 +1,4 @@
-"""Real replicas on a real API server keep histories with the chart's kind and rights, and warn."""
+"""Histories kept by real replicas on a real API server with the chart's kinds and rights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cluster:
         return {run["pod"]: run.get("peakMi") for each in found for run in each["status"]["runs"]}
 
     def ends(self, name, peak_bytes, job="embed", **metadata):
-        """Make a pod that was bound and has ended with such words."""
+        """Create a pod that was bound and has ended with this peak in its termination message."""
         amounts = {"vramwarden.io/vram": "16Gi"}
         resources = {"limits": amounts, "requests": amounts}
         containers = [a_container(resources=resources), a_container("vram-enforcer")]
@@ -108,7 +108,7 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
     with running(tmp_path / "a", where) as first, running(tmp_path / "b", where) as second:
         for name, peak_bytes in peaks.items():
             cluster.ends(name, peak_bytes)
-        # Deleted, as by a rollout: its words come before it is gone.
+        # Deleted, as by a rollout: its termination message arrives before it is gone.
         cluster.ends("gone", GIB, job="short", finalizers=["example.com/stays"])
         cluster.api.request("DELETE", f"/api/v1/namespaces/{TEAM}/pods/gone")
         cluster.api.request(
@@ -147,7 +147,7 @@ def test_the_command_shows_it_and_a_replica_that_begins_changes_nothing(
         ["Job/embed", "5"], ["Job/short", "1"],
     ]  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(cluster.token))
-    # As where nobody made the key's Secret yet.
+    # As if the key's Secret did not exist yet.
     options = (f"--placement-namespace={NAMESPACE}", f"--key-file={tmp_path}/none")
     with running(tmp_path, *options) as server:
         assert [line["msg"] for line in server.log() if "no key" in line["msg"]] == [

@@ -1,4 +1,4 @@
-"""deploy/one-week.md, tried: each day's policy, and what it makes of a pod."""
+"""deploy/one-week.md: each day's policy, and its effect on a pod."""
 
 from __future__ import annotations
 

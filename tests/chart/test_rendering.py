@@ -1,4 +1,4 @@
-"""What the chart renders agrees with itself, with the rest of the repository, with the facts."""
+"""The rendered chart agrees with itself, with the repository, and with the documentation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def container_of(objects, kind, name=""):
 
 
 def options(command, container):
-    """Let the real command read a container's arguments."""
+    """Parse a container's arguments with the real command."""
     name, *arguments = container["args"]
     assert name == command.name
     with command.make_context(name, arguments, resilient_parsing=False) as context:
@@ -97,7 +97,7 @@ def test_the_webhooks_are_those_of_the_local_manifests(rendered, kind):
         "reinvocationPolicy",
     ):
         assert ours.get(field) == local.get(field), field
-    if kind != "Binding":  # where bindings go the server writes
+    if kind != "Binding":  # the server writes the path for bindings
         path = re.search("/[a-z]+$", local["clientConfig"]["url"]).group()
         assert ours["clientConfig"]["service"]["path"] == path
     names = ours["namespaceSelector"]["matchExpressions"][0]
@@ -123,7 +123,7 @@ def test_the_webhook_survives_upgrades_drains_and_busy_nodes(rendered):
         container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
     )
     sleep_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] > sleep_s + DRAIN_S + 5  # gunicorn's own patience
+    assert pod["terminationGracePeriodSeconds"] > sleep_s + DRAIN_S + 5  # gunicorn's own timeout
     assert {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]} == {
         "DoNotSchedule",
         "ScheduleAnyway",
@@ -228,7 +228,7 @@ def test_policies_are_checked_before_anything_is_installed(rendered):
     weights = [
         thing["metadata"]["annotations"].get("helm.sh/hook-weight") for thing in (config, job)
     ]
-    assert weights == ["-1", None]  # the Job is made when its policies are there
+    assert weights == ["-1", None]  # the Job is created after its policies
 
 
 @pytest.mark.parametrize("rollout", ["Observe", "Enforce"])
@@ -263,28 +263,28 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
     ]
     wide = {(name, *rule["resources"]) for name, rule in rights if "resourceNames" not in rule}
     assert wide == {
-        ("vramwarden-agent", "nodes"),  # the fence narrows these two
+        ("vramwarden-agent", "nodes"),  # the fence restricts these two
         ("vramwarden-agent", "nodes/status"),
         ("vramwarden-agent", "resourceslices"),  # to read
-        ("vramwarden-agent", "gpunodes"),  # likewise
-        ("vramwarden-agent-events", "events"),  # likewise
-        ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
-        ("vramwarden-webhook", "configmaps"),  # likewise
-        ("vramwarden-sentry", "configmaps"),  # likewise
-        ("vramwarden-sentry", "pods/status"),  # the fence narrows these two
+        ("vramwarden-agent", "gpunodes"),  # to read
+        ("vramwarden-agent-events", "events"),  # to write
+        ("vramwarden-agent", "configmaps"),  # named after its node, only in this namespace
+        ("vramwarden-webhook", "configmaps"),  # only in this namespace
+        ("vramwarden-sentry", "configmaps"),  # only in this namespace
+        ("vramwarden-sentry", "pods/status"),  # the fence restricts these two
         ("vramwarden-sentry", "events"),
-        ("vramwarden-sentry", "gpunodes"),  # likewise
+        ("vramwarden-sentry", "gpunodes"),  # to write its own
         ("vramwarden-sentry", "nodes"),  # to read
-        ("vramwarden-gpunodes", "gpunodes"),  # to read, by whom a value says
-        ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by who may view
+        ("vramwarden-gpunodes", "gpunodes"),  # to read, by the users of a value
+        ("vramwarden-view", "vramhistories", "gpunodes"),  # to read, by users with the role `view`
         ("vramwarden-webhook", "gpunodes"),  # to read
-        ("vramwarden-webhook", "vramhistories"),  # of our own, in any namespace
+        ("vramwarden-webhook", "vramhistories"),  # its own kind, in any namespace
         ("vramwarden-webhook", "namespaces"),  # to read their labels
         ("vramwarden-webhook", "nodes", "pods"),  # to read
-        ("vramwarden-webhook", "resourceclaims"),  # likewise
-        ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
+        ("vramwarden-webhook", "resourceclaims"),  # to read
+        ("vramwarden-webhook", "pods/status"),  # the fence restricts these two
         ("vramwarden-webhook", "pods"),
-        ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
+        ("vramwarden-test-pods", "pods"),  # while `helm test` runs
     }
     for _, rule in rights:
         assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
@@ -418,7 +418,7 @@ def test_the_name_of_the_configurations_reaches_all_that_writes_them(live_helm, 
     assert {(thing["kind"], thing["metadata"]["name"]) for thing in found} == {
         (kind, name) for kind in KINDS
     }
-    assert len(found) == 2 * len(KINDS)  # also those by which `helm uninstall` takes them away
+    assert len(found) == 2 * len(KINDS)  # including those by which `helm uninstall` removes them
     rules = one(objects, "ClusterRole", "vramwarden-webhook")["rules"]
     (names,) = (
         rule["resourceNames"]
@@ -431,7 +431,7 @@ def test_the_name_of_the_configurations_reaches_all_that_writes_them(live_helm, 
 
 
 def test_each_object_is_rendered_once_also_where_kinds_are_named_without_a_cluster(helm):
-    """Argo CD renders so. Of objects with one name it keeps the last, even if that is a hook."""
+    """Argo CD renders this way, and keeps the last object of a name, even if it is a hook."""
     names = [
         (thing["kind"], thing["metadata"].get("namespace"), thing["metadata"]["name"])
         for thing in helm.render(None, "--api-versions", "v1/Pod")

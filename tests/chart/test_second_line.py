@@ -1,8 +1,8 @@
-"""The second line: the API server alone denies what was not translated, or shows GPUs by hand.
+"""The second line: the API server alone denies untranslated pods, and GPUs shown by hand.
 
-A cluster with nothing of us except this policy, and a rule for namespaces of each name. A row says
-which pod is created where, or how one that is there is changed, and which sentence denies it;
-without one it is let through.
+The cluster has nothing of ours except this policy, and a rule for namespaces of each name. A row is
+a pod in a namespace, or a change of an existing pod, and the sentence that denies it; without one
+it is admitted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ GOVERNED = {
     "both": {"allowed_classes": ("*",)},
     "*": {},
 }
-"""By pattern: what is special of the rule; the first that matches a namespace governs it."""
+"""Special fields of the rule by pattern; the first that matches a namespace governs it."""
 RULES = [
     a_rule(name=f"r{number}", namespaces=(pattern,), **{"allowed_classes": ("a100",), **fields})
     for number, (pattern, fields) in enumerate(GOVERNED.items())
@@ -83,7 +83,7 @@ def translated(pod, namespace="default"):
 
 
 def changed(pod, path, value):
-    """Return a pod with another value in one place; None takes away what is there."""
+    """Return a pod with another value at a path; None removes the field."""
     pod = holder = copy.deepcopy(pod)
     *keys, last = path
     for key in keys:
@@ -95,7 +95,7 @@ def changed(pod, path, value):
     return pod
 
 
-# What shows GPUs, and what does not
+# Variables that show GPUs, and others
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
 OURS, OTHER, FRACTION = (
@@ -149,7 +149,7 @@ NOBODY_HELD = ("watched-a", "audited", "an-ignored", "team-a", "observed")
 
 
 def shown(main=(), second=(), namespace="default"):
-    """Return a pod of two containers after translation, which names devices once more."""
+    """Return a pod of two containers after translation, with more variables for devices."""
     pod = translated(a_pod("8Gi", containers=[a_container(), a_container("second")]), namespace)
     for container, entries in zip(pod["spec"]["containers"], (main, second), strict=True):
         container["env"] = [named(**entry) for entry in entries] or container.get("env", [])
@@ -187,7 +187,7 @@ LOST = {
     "the mark": (ADMITTED, None, "untranslated"),
     "the amount": (("spec", "containers", 0, "resources"), None, "untranslated"),
 }
-"""Where in a translated pod, what is there instead, and what that is denied for."""
+"""Path in a translated pod, the value there instead, and the message of the denial."""
 NOT_ASKING = {
     "nothing": a_pod(),
     "annotations of others": a_pod(annotations={"example.com/a": "1"}, labels={"app": "web"}),
@@ -197,7 +197,7 @@ NOT_ASKING = {
 EXEMPT = ("kube-system", "gpu-operator", "nvidia-device-plugin", NAMESPACE, "kube-flannel")
 OF_CLASS = {"vramwarden.io/gpu-class": "sliced"}
 PLUGINS = [("sliced", {}), ("slotted", {}), ("both", OF_CLASS), ("both", {})]
-"""Namespaces whose GPUs a plugin counts, or may, so that a pod needs no amount of ours."""
+"""Namespaces whose GPUs a plugin counts, or may count, so that a pod needs no amount of ours."""
 POSING = {**visible(valueFrom=OURS), "name": "vram-enforcer"}
 MOST = {f"example.com/a{number}": "" for number in range(1280)}
 LARGE = {
@@ -230,7 +230,7 @@ WHOLE_GPU = a_pod(containers=[a_container(resources=WHOLE)])
 
 
 def in_plugins():
-    """Yield rows of pods that ask for what a plugin counts."""
+    """Yield rows of pods that request a plugin's resources."""
     for namespace, notes in PLUGINS:
         for how, asks in {"annotation": a_pod("8Gi"), "resource": EXPLICIT}.items():
             pod = copy.deepcopy(asks)
@@ -250,7 +250,7 @@ GATED = {
     "default": ["vram-enforcer"],
     **{namespace: ["main", "init", "side"] for namespace in ("by-sentry", "by-none")},
 }
-"""Containers with the gate, by namespace; a fourth has no VRAM."""
+"""Containers with the gate, by namespace; a fourth container has no VRAM."""
 OF_GATE = {
     "without the variable": lambda env, _: env.remove(by_name(env, ASSIGNMENT)),
     "with the variable twice": lambda env, _: env.append({"name": ASSIGNMENT, "value": "0.5"}),
@@ -271,7 +271,7 @@ def by_name(entries, name):
 
 
 def gated_pods():
-    """Yield rows of pods whose gate another webhook broke after ours."""
+    """Yield rows of pods whose gate another webhook removed after ours."""
     asking = a_pod(
         "main=8Gi,init=8Gi,side=8Gi",
         containers=[a_container(), a_container("second")],
@@ -294,7 +294,7 @@ def gated_pods():
 
 
 def with_annotation(pod):
-    """Return a pod of `injectors` before its annotation, which comes last, and the annotation."""
+    """Return a pod of `device_annotations` without its last annotation, and the annotation."""
     (key, *_), pod = pod["metadata"]["annotations"], copy.deepcopy(pod)
     value = pod["metadata"]["annotations"].pop(key)
     if pod["metadata"]["annotations"]:
@@ -312,12 +312,12 @@ INJECTORS = {
     **{what: (a_pod(), notes, "annotation") for what, notes in INJECTING.items()},
     "none of GPUs": (a_pod(), INJECTING_NONE, ""),
 }
-"""A pod, annotations, and what it is denied for with them."""
+"""A pod, annotations, and the message that denies it with them."""
 OF_GPUS = {
     f"honest: {what}"
     for what in ("TCPX", "TCPXO", "G4", "Kata", "Kata by model", "its own card", "two of two")
 }
-"""Honest pods that name GPUs because they have some."""
+"""Valid pods that name GPUs because they have some."""
 
 
 def placed(pod):
@@ -326,7 +326,7 @@ def placed(pod):
 
 
 CREATED = [
-    # A demand, translated or not.
+    # A demand, translated or not
     *(new(f"asks by {how}", pod, "untranslated") for how, pod in ASKING.items()),
     *(new(f"asks for {what}", pod) for what, pod in NOT_ASKING.items()),
     *(new(f"asks in {name}", a_pod("8Gi"), "", name) for name in EXEMPT),
@@ -334,7 +334,7 @@ CREATED = [
         new(f"asks in {name}", a_pod("8Gi"), said, name)
         for said, names in {
             "untranslated": (
-                *("my-kube-x", "kube", "gpu-operator-2", "a-nvidia-b"),  # nearly exempt
+                *("my-kube-x", "kube", "gpu-operator-2", "a-nvidia-b"),  # not quite exempt
                 *("watched", "a-watched-a", "ignored", "a-team", "observed"),
             ),
             "": ("watched-a", "audited", "an-ignored", "team-a", "team-team", "labelled"),
@@ -365,7 +365,7 @@ CREATED = [
         "untranslated",
         "sharing",
     ),
-    # GPUs named by hand.
+    # GPUs named by hand
     *(
         new(
             f"{field} names {what}",
@@ -416,13 +416,13 @@ CREATED = [
             placed(annotated(pod, notes)), "annotation" if what in OF_GPUS else said)
         for what, (pod, notes, said) in INJECTORS.items()
     ),
-    # What is gone through is bounded by what the webhook would read.
+    # The lists that are read have the webhook's bounds.
     new("one more among many", a_pod(annotations={**MOST, "cdi.k8s.io/b": ""}), "annotation"),
     new(
         "the last of many",
         a_pod(annotations={**dict(list(MOST.items())[1:]), "cdi.k8s.io/b": ""}),
     ),
-    # What only we write.
+    # Fields that only we write
     new("our label without a demand", a_pod(labels=LABEL), "marks"),
     *(new(f"{key} without a demand", a_pod(annotations={key: "1"}), "marks") for key in MARKS),
     *(
@@ -432,18 +432,18 @@ CREATED = [
         for key in MARKS
     ),
     *(new(f"marks in {name}", MARKED, "", name) for name in (*NOBODY_HELD, *EXEMPT, "labelled")),
-    # Or its size would be a way past it; the API server would spend seconds on longer lists.
+    # Size must be no way around it; the API server would need seconds for longer lists.
     *(new(f"too many {what}", pod, "size") for what, pod in LARGE.items()),
     *(new(f"too many {what}, exempt", pod, "", "nvidia-driver") for what, pod in LARGE.items()),
 ]  # fmt: skip
 
 
-# Pods that are there
+# Existing pods
 
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Be that cluster; two pods are there before it, which could not be created later."""
+    """Return the cluster; two of its pods could not be created later."""
     found = Fenced(control_plane, helm, NAME)
     found.namespace("labelled", {"vramwarden.io/webhook": "disabled"})
     found.stored = {name: found.create(pod, dry_run=False) for name, pod in STORED.items()}
@@ -458,7 +458,7 @@ DEBUG = "/ephemeralcontainers"
 
 
 def later(what, pod, change, said="", part="", namespace="default"):
-    """Return a row; a pod of `STORED` is named."""
+    """Return a row for a change of a pod of `STORED`."""
     return pytest.param(pod, change, part, namespace, said, id=what)
 
 
@@ -586,7 +586,7 @@ def test_it_judges_as_the_webhook_does(cluster, first, second, annotations):
 
 
 def test_without_the_parameter_or_without_rules_nothing_is_denied(cluster, api):
-    """The last one."""
+    """This test is the last one."""
     api.delete(parameter())
     wait_until("it is gone", lambda: cluster.denies(BY_VARIABLE) == "")
     for rules in (None, a_policy(rules=())):

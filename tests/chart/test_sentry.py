@@ -1,4 +1,4 @@
-"""What sentry and limiter are given by the chart: rights, namespace, their view of the GPUs."""
+"""Sentry and limiter in the chart: rights, namespace, access to the GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def container_of(objects, part="sentry"):
 
 
 def kinds(objects, part="sentry"):
-    """Return what is rendered of a part, as kind and namespace."""
+    """Return kind and namespace of a part's rendered objects."""
     return {
         (thing["kind"], thing["metadata"].get("namespace"))
         for thing in objects
@@ -210,7 +210,9 @@ def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
     (port,) = container["ports"]
     assert port == {"name": "metrics", "containerPort": 8081}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
-    assert "livenessProbe" not in container  # whoever floods the port could have it restarted
+    assert (
+        "livenessProbe" not in container
+    )  # a client that floods the port could make the kubelet restart it
     policy = one(objects, "NetworkPolicy", SENTRY)["spec"]
     assert [one["ports"] for one in policy["ingress"]] == [[{"port": "metrics"}]]
     monitor = one(helm.render(MONITORED), "PodMonitor", SENTRY)["spec"]
@@ -358,7 +360,7 @@ def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values,
 
 
 def notes(live_helm, *, limited=False, **sentry):
-    """Return what Helm tells who installs it, where no namespace is in the way."""
+    """Return the notes of an installation whose namespaces do not exist yet."""
     given = {"sentry": {"createNamespace": False, **sentry}, "crds": {"install": False}}
     given |= LIMITED if limited else {}
     values = live_helm.values(given)

@@ -1,7 +1,7 @@
-"""Which workloads are sent to the webhook that advises: those it has something to say of.
+"""Workloads that are sent to the webhook for advice: those for which it has any.
 
-Tried on a real API server, which evaluates the expressions. The entry is made `Fail` there, so that
-a condition that cannot be evaluated shows.
+A real API server evaluates the expressions. The entry is `Fail` there, so a condition that cannot
+be evaluated is noticed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_nobody_waits_for_it_and_exempt_namespaces_stay_exempt(helm):
 
 
 class Sent:
-    """A namespace, and which of its workloads were sent."""
+    """A namespace, and its workloads that were sent."""
 
     def __init__(self, api, requests):
         self.api, self.requests = api, requests
@@ -154,7 +154,7 @@ def test_what_there_may_be_something_to_say_of_is_sent_and_nothing_else(sent, ki
 
 
 def advised(request, *rules, kind="Deployment"):
-    """Return what we say of a workload."""
+    """Return our advice for a workload."""
     group = "batch" if "Job" in kind else "apps"
     asked = replace(a_request(request["object"]), kind=f"{group}/{kind}", name="w")
     return advise(asked, a_policy(*rules), UNKNOWN).warnings

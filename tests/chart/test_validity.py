@@ -1,4 +1,4 @@
-"""What the chart renders, under many values, is what the API server and Pod Security accept."""
+"""The API server and Pod Security accept the rendered chart, with many values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.charts import NAMESPACE, a_namespace, hooks, one, pod_templat
 from tests.support.page_commands import asked
 from webhook import __version__
 
-# Kinds that come with an operator; their own schemas are not at hand here.
+# Kinds of an operator, whose schemas are not available here.
 OPERATORS = {
     "ServiceMonitor": "monitoring.coreos.com/v1",
     "PodMonitor": "monitoring.coreos.com/v1",
@@ -120,12 +120,12 @@ COMBINATIONS = [
     for at, mode in enumerate(MODES)
     for number, access in enumerate(ACCESS)
 ]
-"""Each two of them together, once."""
+"""Pairs of them, each once."""
 
 
 @pytest.fixture(scope="module")
 def cluster(control_plane):
-    """Have what pods of the chart need: accounts, and the RuntimeClass."""
+    """Create what pods of the chart need: accounts, and the RuntimeClass."""
     api, accounts = control_plane.api, []
     for namespace, level in (
         (NAMESPACE, None),
@@ -161,7 +161,7 @@ def path_of(thing):
 
 
 def try_out(api, thing):
-    """Apply an object as a dry run; the API server rejects every field that it does not know."""
+    """Apply an object as a dry run; the API server rejects unknown fields."""
     query = {"dryRun": "All", "fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{path_of(thing)}/{thing['metadata']['name']}"
     return api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
@@ -240,14 +240,14 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, liv
 
 
 def asked_for(verb):
-    """Return the one command of the pages that does something with install.yaml."""
+    """Return the pages' only command that uses install.yaml in this way."""
     (line,) = asked(rf"sed .+ install\.yaml \| kubectl {verb} -f -$")
     return line
 
 
 @pytest.fixture
 def kubectl(control_plane, tmp_path, monkeypatch):
-    """Run a command of the pages in a folder with what `make install.yaml` writes."""
+    """Run a command of the pages in a folder with the output of `make install.yaml`."""
     monkeypatch.delenv("PREFIX", raising=False)
     assert release.main(["--only-install-file", str(tmp_path / "install.yaml")]) == 0
     return lambda command: control_plane.shell(

@@ -1,4 +1,4 @@
-"""Values: every one is described, typed, documented, and none that is not known is taken."""
+"""Values: each has a description, a type and documentation, and unknown ones are rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = values_schema()
 
 
 def nodes(node, path=""):
-    """Yield every schema in the schema, with its path."""
+    """Yield every nested schema."""
     yield path, node
     for name, found in node.get("properties", {}).items():
         yield from nodes(found, f"{path}.{name}")
@@ -111,7 +111,7 @@ FORMS = {".".join(path): found["form"] for path, found in chart_values(SCHEMA) i
 
 
 def test_no_message_shows_a_pattern():
-    """Helm would: what it cannot say in a sentence is no keyword of the schema's own."""
+    """Helm would: what it cannot state in a sentence is no keyword of the schema."""
     shown = {"pattern", "propertyNames"}
     assert [path for path, node in nodes(SCHEMA) if shown & node.keys()] == []
     assert len(FORMS) > 12
