@@ -41,7 +41,7 @@ from deploy.references import table
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.nvidia.injection import INJECTORS, LIKE_INJECTORS
-from webhook.core.pod.complexity import JUDGED, UNREAD
+from webhook.core.pod.complexity import CEL_LIMITS, UPDATE_LIMITS
 from webhook.core.pod.findings import Reason
 
 Json = dict[str, Any]
@@ -289,7 +289,7 @@ def _admission() -> str:
         key: [names.name, *(["YAML"] if is_yaml else [])]
         for key, (names, is_yaml) in INJECTORS.items()
     }
-    bounds = {"judged": dict(JUDGED), "unread": dict(UNREAD)}
+    bounds = {"judged": dict(UPDATE_LIMITS), "unread": dict(CEL_LIMITS)}
     return _encode_json({**bounds, "injectors": injectors, "likeInjectors": LIKE_INJECTORS})
 
 

@@ -24,7 +24,7 @@ from webhook.core.node.events import EventReason
 from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.policy.values import EnforceBy, Policy
+from webhook.core.policy.model import EnforceBy, Policy
 from webhook.options import OF_KUBECTL, ExitCode
 from webhook.sentry.endpoints import SentryMetrics
 from webhook.server.metrics import (

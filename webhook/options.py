@@ -87,7 +87,7 @@ def default_enforcer_image() -> str:
 
 def rollout_option(command: _Command) -> _Command:
     """Take the option --rollout, which the server and `admit` share."""
-    from webhook.core.policy.values import Rollout  # noqa: PLC0415 - few need what it loads
+    from webhook.core.policy.model import Rollout  # noqa: PLC0415 - few need what it loads
 
     return click.option(
         "--rollout",

@@ -37,7 +37,7 @@ from webhook.core.node.inventory import Scan
 from webhook.core.node.node_fields import SharingCode, explain_closed, read_verdict
 from webhook.core.node.other_allocators import SETTLE_S, SLICE_GRACE_S, YOUNG_S
 from webhook.core.placement.assignment_codec import Whole
-from webhook.core.pod.whole import Slice
+from webhook.core.pod.whole_gpus import ResourceSlice
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
 from webhook.node_programs.program import NewContainerNeededError
 
@@ -79,7 +79,7 @@ def created(age_s, **labels):
 
 
 def slices(*uuids, driver="gpu.nvidia.com"):
-    return SlicesSeen((Slice("one", driver, frozenset({"gpu", *uuids})),))
+    return SlicesSeen((ResourceSlice("one", driver, frozenset({"gpu", *uuids})),))
 
 
 PLUGIN_LABEL = {"nvidia.com/gpu.deploy.device-plugin": "true"}

@@ -18,7 +18,7 @@ from webhook.core.kinds.nodes import write_time
 from webhook.core.node.node_fields import explain_closed
 from webhook.core.placement.assignments import Assignment, promised_bytes
 from webhook.core.pod.quantity import MIB, parse_quantity
-from webhook.core.pod.whole import Slice
+from webhook.core.pod.whole_gpus import ResourceSlice
 
 GPU, DEPLOY, SHARE = (
     "nvidia.com/gpu",
@@ -102,7 +102,7 @@ class Node:
         parts = zip(("capacity", "allocatable"), self.amounts, strict=True)
         status = {part: {GPU: amount} for part, amount in parts if amount is not None}
         texts = frozenset({"GPU-a"} if self.slice else ())
-        seen = SlicesSeen((Slice("one", "gpu.nvidia.com", texts),))
+        seen = SlicesSeen((ResourceSlice("one", "gpu.nvidia.com", texts),))
         listed = AssignmentsSeen(self.pods)
         for _ in range(3):  # a scan that is asked for, and an answer
             self.bench.hear(FINE, listed, seen, self.bench.edit({"status": status}))

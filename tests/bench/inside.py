@@ -29,11 +29,11 @@ except ImportError:
     from webhook.core.admission import Phase, decide
 
 try:
-    from webhook.core.policy.cluster import UNKNOWN
+    from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 except ImportError:  # older commits have the cluster in the policy
     KNOWN = (load_policy(shipped_policy_path(), enforcer_image="bench"),)
 else:
-    KNOWN = load_policy(shipped_policy_path(), enforcer_image="bench"), UNKNOWN
+    KNOWN = load_policy(shipped_policy_path(), enforcer_image="bench"), UNKNOWN_CLUSTER
 
 
 def answer(body, phase):

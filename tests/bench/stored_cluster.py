@@ -24,7 +24,7 @@ from webhook.core.node.state import build_desired_state
 from webhook.core.placement.assignment_codec import config_map_name, write_assignments
 from webhook.core.placement.assignments import Assignment
 from webhook.core.pod.gpus import Gpu
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 
 NAMESPACE = "vramwarden-system"
 GIB = 2**30
@@ -183,7 +183,7 @@ def _pod():
     """Return a pod as the webhook translates it and an API server stores it."""
     plain = a_pod("1Gi")
     policy = load_policy(shipped_policy_path(), enforcer_image="example")
-    decided = decide(a_request(plain), policy, UNKNOWN, Phase.MUTATE)
+    decided = decide(a_request(plain), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     pod = jsonpatch.apply_patch(plain, list(decided.patch))
     metadata = pod["metadata"]
     metadata["annotations"] = {"vramwarden.io/gpu": "@gpu", **metadata["annotations"]}

@@ -12,7 +12,7 @@ from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, needs, wait_until
 from webhook.adapters.kube.release_objects import CONFIG_MAP
 from webhook.core.policy.fence import fence_data
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from tests.chart.recorded_reviews import denial
 from tests.support.charts import Helm
 from tests.support.control_planes import Api, ControlPlane, needs, wait_until
 from webhook.core.policy.fence import RULES_KEY, fence_data
-from webhook.core.policy.values import Policy, Rollout
+from webhook.core.policy.model import Policy, Rollout
 
 Json = dict[str, Any]
 

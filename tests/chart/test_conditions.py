@@ -27,9 +27,9 @@ from webhook.adapters.review_json import decode_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.injection import INJECTORS
-from webhook.core.pod.complexity import JUDGED, UNREAD
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import (
+from webhook.core.pod.complexity import CEL_LIMITS, UPDATE_LIMITS
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import (
     WHOLE_GPU_RESOURCES,
     Action,
     EnforceBy,
@@ -65,7 +65,7 @@ def is_of_interest(request, phase: str) -> bool:
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     decoded = decode_review(review)
     return any(
-        decide(decoded, policy, UNKNOWN, Phase(phase)).outcome not in LEFT_ALONE
+        decide(decoded, policy, UNKNOWN_CLUSTER, Phase(phase)).outcome not in LEFT_ALONE
         for policy in POLICIES
     )
 
@@ -522,12 +522,13 @@ GROWN = {
     "tolerations": {
         "spec": {
             "tolerations": [
-                {"key": f"k{n}", "operator": "Exists"} for n in range(JUDGED["tolerations"] + 64)
+                {"key": f"k{n}", "operator": "Exists"}
+                for n in range(UPDATE_LIMITS["tolerations"] + 64)
             ]
         }
     },
     **{
-        kind: {"metadata": {kind: {f"a{n}": "" for n in range(JUDGED["entries"] + 300)}}}
+        kind: {"metadata": {kind: {f"a{n}": "" for n in range(UPDATE_LIMITS["entries"] + 300)}}}
         for kind in ("annotations", "labels")
     },
 }
@@ -610,7 +611,7 @@ def lists(**more):
     """Return pods at the limits of what is read, or a number of items beyond them, by limit."""
 
     def at(what):
-        return UNREAD[what] + more.get(what, 0)
+        return CEL_LIMITS[what] + more.get(what, 0)
 
     def variables(count, start=0):
         return [{"name": f"A{number}", "value": ""} for number in range(start, start + count)]
@@ -689,8 +690,8 @@ def lists(**more):
 
 
 # A status with a list of all containers may not be as large: etcd holds 1.5 MiB.
-STORABLE = sorted(UNREAD.keys() - {"allVariables", "allMounts"})
-LARGE = lists(**{**dict.fromkeys(UNREAD, 1), "resources": 2})
+STORABLE = sorted(CEL_LIMITS.keys() - {"allVariables", "allMounts"})
+LARGE = lists(**{**dict.fromkeys(CEL_LIMITS, 1), "resources": 2})
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -715,7 +716,7 @@ def test_of_such_a_pod_new_debugging_containers_are_looked_at(sent, name):
         assert found["mutate"][1:] == (entry,)
 
 
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("name", CEL_LIMITS)
 def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression_may(sent, name):
     """Each has the item of interest at its end, so all of it was read; failed conditions show."""
     room = {
@@ -747,7 +748,7 @@ ADMITTED = {
 @pytest.mark.parametrize("name", ADMITTED)
 def test_the_largest_pod_that_is_admitted_as_ours_is_seen_whatever_changes(sent, name):
     """With all that translation and other webhooks may add: found by its label, at any size."""
-    pod = a_pod(labels=LABEL, **ADMITTED[name](2 * UNREAD[name]))
+    pod = a_pod(labels=LABEL, **ADMITTED[name](2 * CEL_LIMITS[name]))
     sidecar = a_container("vram-enforcer", restartPolicy="Always")
     pod["spec"]["initContainers"] = [sidecar]
     _, stored = sent.creating(pod, dry_run=False)

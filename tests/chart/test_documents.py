@@ -28,7 +28,7 @@ from webhook.core.node.access import DriverStatus, explain_unready
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, find_skip_reasons
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
-from webhook.core.policy.values import EnforceBy, Placement
+from webhook.core.policy.model import EnforceBy, Placement
 from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE, WEBHOOK_CONFIGURATION
 
 NODES = DEPLOY / "nodes.md"

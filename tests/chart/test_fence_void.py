@@ -19,11 +19,11 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.pod.complexity import UNREAD
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.fence import GPUS_KEY, WHOLE_GPUS_BYTES, _pattern, fence_data
+from webhook.core.pod.complexity import CEL_LIMITS
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.fence import GPUS_KEY, MAX_WHOLE_GPUS_BYTES, _pattern, fence_data
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, VisibleDevices
+from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, VisibleDevices
 
 NAME, KIND = "vramwarden-void", "MutatingAdmissionPolicy"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -145,7 +145,7 @@ NAMED = [
     {"value": ""},
     {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
 ]
-MANY = [{"name": f"A{number}"} for number in range(UNREAD["variables"] + 1)]
+MANY = [{"name": f"A{number}"} for number in range(CEL_LIMITS["variables"] + 1)]
 CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
 
 
@@ -239,7 +239,7 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
     assert voided(pod, found) == {"main", "second"}
     for policy in (VOIDING, a_policy(a_rule(visible_devices=VisibleDevices.VOID))):
         after, plain = (
-            decide(a_request(one, namespace="default"), policy, UNKNOWN, Phase.MUTATE)
+            decide(a_request(one, namespace="default"), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
             for one in (found, pod)
         )
         assert after.outcome is Outcome.MUTATED, after.message
@@ -341,7 +341,7 @@ def test_no_number_of_resources_keeps_a_container_from_being_voided(second_line,
 def as_many_as_fit():
     """Return as many names of resources that bring GPUs as the parameter can hold."""
     names = list(WHOLE_GPU_RESOURCES)
-    while len(_pattern([*names, "example.com/gpu-0000"])) <= WHOLE_GPUS_BYTES:
+    while len(_pattern([*names, "example.com/gpu-0000"])) <= MAX_WHOLE_GPUS_BYTES:
         names.append(f"example.com/gpu-{len(names):04}")
     return tuple(names)
 
@@ -350,7 +350,7 @@ def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(secon
     """Each name is matched with both patterns, and the first one is as long as allowed."""
     data = fence_data(a_policy(a_rule(), whole_gpu_resources=as_many_as_fit()))
     write_parameter(second_line.api, data)
-    count = UNREAD["domainCharacters"] // 30
+    count = CEL_LIMITS["domainCharacters"] // 30
     names = [f"nvidia.com/net{number:016}" for number in range(count)]
     for each in (64, 1):
         containers = [
@@ -362,7 +362,8 @@ def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(secon
             for start in range(0, count, each)
         ]
         containers += [
-            a_container(f"d{number}") for number in range(UNREAD["containers"] - len(containers))
+            a_container(f"d{number}")
+            for number in range(CEL_LIMITS["containers"] - len(containers))
         ]
         pod = a_pod(containers=containers)
         found = second_line.create(pod)

@@ -13,8 +13,8 @@ from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide, governing_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.match import Match, with_name
-from webhook.core.policy.values import Action
+from webhook.core.policy.match import Match, add_name_label
+from webhook.core.policy.model import Action
 
 NAME = "vramwarden-second-line"
 SEEDS = range(22, 34)
@@ -24,7 +24,7 @@ LABELS = {
     "staff": {"tier": "staff", "example.com/zone": "a.b_c"},
     "bare": {},
 }
-KNOWN = Cluster(namespaces={name: with_name(name, labels) for name, labels in LABELS.items()})
+KNOWN = Cluster(namespaces={name: add_name_label(name, labels) for name, labels in LABELS.items()})
 PODS = {
     "plain": a_pod("8Gi", serviceAccountName="default"),
     "trainer": a_pod("8Gi", labels={"app": "web"}, serviceAccountName="trainer"),
@@ -77,11 +77,11 @@ def held_rule(policy, namespace):
     request = a_request(a_pod(), namespace=namespace)
     for rule in policy.rules:
         exception = rule.match.exception
-        if exception and exception.asks_for_pod:
+        if exception and exception.depends_on_pod:
             exception = None
         place = replace(rule.match, service_accounts=(), pod_labels={}, exception=exception)
         if governing_rule(request, a_policy(a_rule(match=place)), KNOWN):
-            in_sight = not rule.match.asks_for_pod
+            in_sight = not rule.match.depends_on_pod
             return rule if in_sight and rule.action is Action.ENFORCE else None
     return None
 

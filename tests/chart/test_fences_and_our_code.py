@@ -32,8 +32,8 @@ from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.gpu_annotations import gpu_annotations
 from webhook.core.pod.gpus import Gpu
-from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
-from webhook.core.policy.values import DriverLimit, VisibleDevices
+from webhook.core.policy.fence import RULES_KEY, fence_data, seal_data
+from webhook.core.policy.model import DriverLimit, VisibleDevices
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.node_programs.events import EventWriter
 from webhook.sentry.actions import cap_report, limit_report
@@ -176,7 +176,7 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, s
     # What the webhook's token alone wrote is not accepted, however often and with whatever
     # checksum.
     other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
-    for data in (other, {RULES_KEY: ""}, sealed(other, b"", time.time())):
+    for data in (other, {RULES_KEY: ""}, seal_data(other, b"", time.time())):
         fences.who("the webhook").request("PUT", path, parameter(data))
         wait_until("its repair", lambda: stored(fences).get(RULES_KEY) == changed)
     policy.write_text(policy.read_text() + "    action: Ignore\n")

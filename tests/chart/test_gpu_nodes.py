@@ -31,7 +31,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.pod.gpus import MOST_GPUS
+from webhook.core.pod.gpus import MAX_GPUS
 from webhook.names import GPU_NODES_PATH as GPU_NODES
 from webhook.sentry.gpu_node_writer import GpuNodeWriter
 
@@ -196,8 +196,8 @@ def test_what_is_too_large_is_no_figure_and_the_most_is(fences, crds):
         made["status"]["gpus"] = [gpu] * gpus
         return denial(lambda: fences.who("the sentry").create(made, dry_run=True))
 
-    assert stored(MOST_GPUS, 1) == stored(1, MOST_PODS) == ""
-    assert "must have at most" in stored(MOST_GPUS + 1)
+    assert stored(MAX_GPUS, 1) == stored(1, MOST_PODS) == ""
+    assert "must have at most" in stored(MAX_GPUS + 1)
     assert "must have at most" in stored(1, MOST_PODS + 1)
 
 

@@ -22,7 +22,7 @@ from tests.support.run_command import vramwarden
 from webhook.adapters.policy.files import PolicySource, shipped_policy_path
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.names import WEBHOOK_CONFIGURATION
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
@@ -125,7 +125,7 @@ MACHINE = a_pod(containers=[a_container(resources={"limits": {"devices.kubevirt.
 SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
 ASKED = a_pod("8Gi", schedulingGates=[{"name": "example.com/queue"}])
 ASKED["metadata"]["finalizers"] = ["example.com/tracking"]
-WITH_DEMAND = decide(a_request(ASKED), SHIPPED, UNKNOWN, Phase.MUTATE).obj
+WITH_DEMAND = decide(a_request(ASKED), SHIPPED, UNKNOWN_CLUSTER, Phase.MUTATE).obj
 OF_STRANGERS = {"plain": a_pod(), "a whole GPU": WHOLE, "a virtual machine": MACHINE}
 
 

@@ -14,7 +14,7 @@ from webhook.adapters.policy.files import load_config_map
 from webhook.cli.main import main
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 
 PAGE = ROOT / "deploy" / "one-week.md"
 TEXT = PAGE.read_text()
@@ -34,7 +34,9 @@ REPORTS = {"name": "VRAM_ON_EXCESS", "value": "Report"}
 
 def decided(text, memory, namespace):
     policy = load_config_map({"week.yaml": text}, "page", enforcer_image="x")
-    return decide(a_request(a_pod(memory), namespace=namespace), policy, UNKNOWN, Phase.MUTATE)
+    return decide(
+        a_request(a_pod(memory), namespace=namespace), policy, UNKNOWN_CLUSTER, Phase.MUTATE
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.pod.complexity import UNREAD
+from webhook.core.pod.complexity import CEL_LIMITS
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     Accounting,
     Action,
     EnforceBy,
@@ -540,7 +540,7 @@ def test_the_gates_of_the_largest_pod_cost_no_more_than_an_expression_may(cluste
     """All containers wait; a list that exceeds its bound would be denied as too large."""
     pod = translated(a_pod("8Gi"), "by-sentry")
     (main,) = pod["spec"]["containers"]
-    variables, mounts = UNREAD["allVariables"] // 512 - 1, UNREAD["allMounts"] // 512 - 2
+    variables, mounts = CEL_LIMITS["allVariables"] // 512 - 1, CEL_LIMITS["allMounts"] // 512 - 2
     main["env"] += [{"name": "A"}] * (variables - len(main["env"]))
     main["volumeMounts"] += [{"name": "data", "mountPath": f"/{n}"} for n in range(mounts)]
     pod["spec"]["volumes"].append({"name": "data", "emptyDir": {}})

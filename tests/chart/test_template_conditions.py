@@ -18,8 +18,8 @@ from tests.support.pki import Authority
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed, serving
 from webhook.core.admission.workload_review import advise
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, OTHER_PRODUCTS_BY_RESOURCE
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 
 NAME = "advise-templates.vramwarden.io"
 VALIDATING = "ValidatingWebhookConfiguration"
@@ -117,8 +117,8 @@ SAID = {
     "a near miss": {"template": {"annotations": {"vramwarden/gpu-memory": "8Gi"}}},
     "another": {"template": {"annotations": {"vram-warden.io/gpu-memory": "8Gi"}}},
     "a bare key": {"annotations": {"gpu_memory": "8Gi"}},
-    **{name: with_limits(**{name: "3"}) for name in FOREIGN_RESOURCES},
-    **{key: {"template": {"annotations": {key: "2000"}}} for key in FOREIGN_ANNOTATIONS},
+    **{name: with_limits(**{name: "3"}) for name in OTHER_PRODUCTS_BY_RESOURCE},
+    **{key: {"template": {"annotations": {key: "2000"}}} for key in OTHER_PRODUCTS_BY_ANNOTATION},
 }
 NOTHING_SAID = {"the resource": with_limits(**{"vramwarden.io/vram": "8Gi"}), "a whole GPU": WHOLE}
 NOT_SENT = {
@@ -157,7 +157,7 @@ def advised(request, *rules, kind="Deployment"):
     """Return our advice for a workload."""
     group = "batch" if "Job" in kind else "apps"
     asked = replace(a_request(request["object"]), kind=f"{group}/{kind}", name="w")
-    return advise(asked, a_policy(*rules), UNKNOWN).warnings
+    return advise(asked, a_policy(*rules), UNKNOWN_CLUSTER).warnings
 
 
 def test_a_whole_gpu_is_sent_for_a_rule_may_give_a_share_in_its_place(sent):

@@ -33,7 +33,7 @@ from tests.support.server_process import Server, running
 from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.policy.fence import fence_data
-from webhook.core.policy.values import Rollout
+from webhook.core.policy.model import Rollout
 
 Json = dict[str, Any]
 

@@ -24,15 +24,15 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import (
     AFFINITY_TERMS,
+    CEL_LIMITS,
     ENTRIES,
     MOUNTS,
     TOLERATIONS,
-    UNREAD,
     VARIABLES,
     VOLUMES,
 )
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Rollout
+from webhook.core.policy.model import Rollout
 from webhook.names import WEBHOOK_CONFIGURATION
 
 SIDECAR = "vram-enforcer"
@@ -162,7 +162,7 @@ def test_what_others_do_to_it_goes_on(mallory, giant, metadata):
 @pytest.mark.parametrize("marks", [LABEL, {}], ids=["label", "mark"])
 def test_no_forged_giant_is_stored(mallory, marks):
     mark = {} if marks else {"vramwarden.io/admitted": "v1 default 0123456789ab"}
-    pod = a_pod(labels=marks, annotations=mark, **volumes(2 * UNREAD["volumes"]))
+    pod = a_pod(labels=marks, annotations=mark, **volumes(2 * CEL_LIMITS["volumes"]))
     assert "TooComplex" in denial(lambda: mallory.create(pod))
 
 

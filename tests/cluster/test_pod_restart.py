@@ -10,8 +10,8 @@ from tests.support.webhook_on_cluster import container
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.admission.sidecar.security_context import OWN_UID
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import PodRestart
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import PodRestart
 
 OURS = [
     {
@@ -67,7 +67,7 @@ def test_a_stored_pod_can_be_created_again(make_team):
 
 
 def translated():
-    pod = decide(a_request(a_pod_without_a_user()), POLICY, UNKNOWN, Phase.MUTATE).obj
+    pod = decide(a_request(a_pod_without_a_user()), POLICY, UNKNOWN_CLUSTER, Phase.MUTATE).obj
     pod["metadata"]["namespace"] = "default"
     return pod
 
@@ -85,6 +85,6 @@ def test_where_the_field_is_not_known_it_is_dropped_and_we_refuse_the_pod():
     with ControlPlane(apiserver_args=[off]) as older:
         stored = older.api.create(translated())
     assert "restartPolicyRules" not in container(stored, "vram-enforcer")
-    decision = decide(a_request(stored), POLICY, UNKNOWN, Phase.VALIDATE)
+    decision = decide(a_request(stored), POLICY, UNKNOWN_CLUSTER, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert "spec.initContainers" in decision.message

@@ -28,8 +28,8 @@ from webhook.core.nvidia.programs import FRACTION_REFERENCE, PROGRAM_VARIABLES, 
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import MemoryBounds
 
 CHART = DEPLOY / "chart" / "vramwarden"
 README = (ROOT / "README.md").read_text()
@@ -89,7 +89,7 @@ def test_every_name_that_users_meet_is_documented(name):
     assert f"`{name}" in PODS
 
 
-RULE = a_rule(name="team", memory=Bounds(max_bytes=40 * 2**30), max_gpu_count=8)
+RULE = a_rule(name="team", memory=MemoryBounds(max_bytes=40 * 2**30), max_gpu_count=8)
 EXAMPLES = {
     "InvalidQuantity": a_pod("8GB"),
     "TooSmall": a_pod("8192"),
@@ -139,7 +139,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("reason", EXAMPLES)
 def test_the_texts_of_the_reasons_are_the_real_ones(reason):
-    decision = decide(a_request(EXAMPLES[reason]), a_policy(RULE), UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(EXAMPLES[reason]), a_policy(RULE), UNKNOWN_CLUSTER, Phase.MUTATE)
     details = [finding.detail for finding in decision.findings if finding.reason == reason]
     shown = Reason(reason).example.removesuffix(" ...")
     assert any(detail.startswith(shown) for detail in details), details

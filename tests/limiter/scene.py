@@ -103,7 +103,7 @@ class LimitedNode:
         from webhook.adapters.kube.node_objects import AssignmentsSeen  # noqa: PLC0415
         from webhook.core.placement.assignments import Assignment  # noqa: PLC0415
         from webhook.core.placement.cap_terms import CapTerms  # noqa: PLC0415
-        from webhook.core.policy.values import DriverLimit  # noqa: PLC0415
+        from webhook.core.policy.model import DriverLimit  # noqa: PLC0415
 
         terms = CapTerms(
             cap_bytes=cap, tolerance_bytes=0, delay_s=6.5, enforce=True, limit=DriverLimit(limit)

@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 from webhook.core.placement.assignment_codec import write_assignments
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.model import DriverLimit
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("limiter")]
 

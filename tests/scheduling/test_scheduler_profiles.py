@@ -24,7 +24,7 @@ from tests.support.schedulers import add_node, patch, remove_node, remove_pod
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
 
 Json = dict[str, Any]
@@ -79,7 +79,7 @@ class SchedulerPlane:
         pod = a_pod(memory, containers=[main], schedulerName=self._scheduler_name, **spec)
         pod["metadata"] |= {"name": f"pod-{next(NUMBERS)}", "namespace": "default"}
         pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = str(gpus)
-        decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
+        decision = decide(a_request(pod), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE)
         assert decision.allowed, decision.message
         return self.api.create(decision.obj)
 

@@ -22,7 +22,7 @@ from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import ScannedGpu
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.model import EnforceBy
 from webhook.node_programs import program as shell
 from webhook.sentry import endpoints as module
 from webhook.sentry import loop

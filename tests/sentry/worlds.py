@@ -13,7 +13,7 @@ from webhook.core.node.cgroups import ProcessOwner
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.model import EnforceBy
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import Accounting, Bounds, GPUClass, Rollout
+from webhook.core.policy.model import Accounting, GPUClass, MemoryBounds, Rollout
 from webhook.server import cluster_cache as module
 from webhook.server import mirror
 from webhook.server.cluster_cache import KNOWN_WITHIN_S, ClusterCache
@@ -28,7 +28,7 @@ from webhook.server.reviews import PodReviews, TemplateReviews
 
 INTERN = {"tier": "intern"}
 ASKS = a_policy(
-    a_rule(name="interns", namespace_labels=INTERN, memory=Bounds(max_bytes=2**30)),
+    a_rule(name="interns", namespace_labels=INTERN, memory=MemoryBounds(max_bytes=2**30)),
     a_rule(name="rest", namespaces=("team-*",)),
 )
 OTHERS = a_policy(a_rule(namespace_labels={"zone": "a"}))
@@ -95,7 +95,7 @@ class Replica:
         return [(request.path, request.query.get(key)) for request in self.api.asked]
 
     def knows(self, namespace="team-a"):
-        return self.known.labels_of(namespace)
+        return self.known.labels_for(namespace)
 
     @property
     def known(self):
@@ -305,7 +305,7 @@ def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
     # The one before goes on, for requests that were read under its policy.
     changed = first._collection.project(a_namespace(tier="staff"))
     first.on_report(Changed("MODIFIED", changed))
-    assert replica.cache.known_for(ASKS).labels_of("team-a") == {"tier": "staff"}
+    assert replica.cache.known_for(ASKS).labels_for("team-a") == {"tier": "staff"}
     replica.lists(a_namespace(tier="intern", zone="a"))
     assert replica.knows() == {"zone": "a"}
     with pytest.raises(mirror._OverError):
@@ -506,4 +506,4 @@ def test_a_server_without_a_cluster_answers_no_pod_whose_rule_depends_on_labels(
 def test_what_is_known_under_another_policy_is_not_believed(replica):
     replica.lists(a_namespace(tier="intern"))
     asks_more = replace(ASKS, rules=(*ASKS.rules, *OTHERS.rules))
-    assert replica.cache.known_for(asks_more).labels_of("team-a") is None
+    assert replica.cache.known_for(asks_more).labels_for("team-a") is None

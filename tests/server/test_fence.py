@@ -8,8 +8,15 @@ from tests.support.api_server import ApiServer
 from tests.support.pods import a_policy, a_rule
 from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.release_objects import FenceApi
-from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SEAL_KEY, _code, fence_data, sealed
-from webhook.core.policy.values import Action, Rollout
+from webhook.core.policy.fence import (
+    GPUS_KEY,
+    RULES_KEY,
+    SEAL_KEY,
+    _authenticate,
+    fence_data,
+    seal_data,
+)
+from webhook.core.policy.model import Action, Rollout
 from webhook.server.fence import SETTLE_S, FenceKeeper
 
 OURS, THEIRS = a_policy(), a_policy(a_rule(action=Action.WARN), digest="fedcba9876543210")
@@ -60,7 +67,7 @@ class Replica:
 
 
 def of_theirs(key=KEY, now_s=NOW_S):
-    return sealed(fence_data(THEIRS), key, now_s)
+    return seal_data(fence_data(THEIRS), key, now_s)
 
 
 @pytest.fixture
@@ -114,7 +121,7 @@ def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, fen
 
 FORGED = {
     "without a seal": fence_data(THEIRS),
-    "sealed without a key": sealed(fence_data(THEIRS), b"", NOW_S),
+    "sealed without a key": seal_data(fence_data(THEIRS), b"", NOW_S),
     "sealed with another key": of_theirs(KEY[1:]),
     "sealed, and changed": {**of_theirs(), **fence_data(THIRD)},
     "sealed, and given another time": {
@@ -139,10 +146,10 @@ def test_what_no_replica_wrote_now_is_restored_at_once_each_time(replica, fence,
 def test_without_a_key_anybody_can_seal_but_no_time_is_forever(fence, at):
     replica = Replica(fence, b"")
     replica.keep()
-    fence.put(data=sealed(fence_data(THEIRS), b"", NOW_S))
+    fence.put(data=seal_data(fence_data(THEIRS), b"", NOW_S))
     assert replica.keep() == 0
     head = f"{at} {','.join(sorted(fence_data(THEIRS)))}"
-    code = _code(fence_data(THEIRS), head, b"")
+    code = _authenticate(fence_data(THEIRS), head, b"")
     fence.put(data={**fence_data(THEIRS), SEAL_KEY: f"{head} {code}"})
     assert replica.keep() == 1
 
@@ -156,11 +163,11 @@ def test_what_a_replica_of_another_release_sealed_is_left_alone_until_it_settled
     replica, fence, data
 ):
     replica.keep()
-    fence.put(data={**fence_data(OURS), **sealed(data, KEY, NOW_S)})
+    fence.put(data={**fence_data(OURS), **seal_data(data, KEY, NOW_S)})
     assert replica.keep() == 0
-    fence.put(data={**fence_data(OURS), **sealed({"last-good": "x"}, KEY, NOW_S)})
+    fence.put(data={**fence_data(OURS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
     assert replica.keep() == 0  # it is our text, whatever its seal
-    fence.put(data={**fence_data(THEIRS), **sealed({"last-good": "x"}, KEY, NOW_S)})
+    fence.put(data={**fence_data(THEIRS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
     assert replica.keep() == 1
 
 

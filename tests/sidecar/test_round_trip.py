@@ -19,8 +19,8 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_ms
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import EnforceBy
 from webhook.names import (
     CAP_BYTES_ENV,
     DRIVER_LIMIT_ANNOTATION,
@@ -86,7 +86,7 @@ def _spec(fields):
 
 def environment(policy, pod, gpus="GPU-a"):
     """Return the enforcer's variables as the kubelet sets them, with the GPUs given at binding."""
-    decision = decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(pod), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
     (container,) = (
         container

@@ -14,8 +14,8 @@ from webhook.core.enforcement.parameters import (
     POLL_INTERVAL,
     TOLERANCE,
 )
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import OnExcess
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import OnExcess
 from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings
 
 CAP = 1_000_000_000
@@ -94,15 +94,15 @@ def test_only_the_cap_has_to_be_set_and_no_default_ever_changes_within_0_x():
 @pytest.mark.parametrize("on_excess", sorted(OnExcess))
 def test_a_policys_word_reaches_the_sidecar(on_excess):
     rule = a_rule(enforcement={"on_excess": on_excess})
-    decision = decide(a_request(a_pod("8Gi")), a_policy(rule), UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(a_pod("8Gi")), a_policy(rule), UNKNOWN_CLUSTER, Phase.MUTATE)
     (enforcer,) = decision.obj["spec"]["initContainers"]
     environment = {one["name"]: one["value"] for one in enforcer["env"] if "value" in one}
     assert read_settings(environment).stops is (on_excess is OnExcess.STOP)
     assert ("VRAM_ON_EXCESS" in environment) is (on_excess is OnExcess.REPORT)
-    assert decide(a_request(decision.obj), a_policy(rule), UNKNOWN, Phase.VALIDATE).allowed
+    assert decide(a_request(decision.obj), a_policy(rule), UNKNOWN_CLUSTER, Phase.VALIDATE).allowed
     for other in sorted(OnExcess):
         policy = a_policy(a_rule(enforcement={"on_excess": other}))
-        assert decide(a_request(decision.obj), policy, UNKNOWN, Phase.MUTATE).allowed
+        assert decide(a_request(decision.obj), policy, UNKNOWN_CLUSTER, Phase.MUTATE).allowed
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])

@@ -35,7 +35,7 @@ from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.node_fields import SharingCode, SharingVerdict
 from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.policy.values import Rule
+from webhook.core.policy.model import Rule
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod

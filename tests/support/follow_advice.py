@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from webhook.core.pod.foreign import FOREIGN_RESOURCES
-from webhook.core.pod.quantity import canonical, parse_quantity
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE
+from webhook.core.pod.quantity import canonicalize, parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
 
 Json = dict[str, Any]
@@ -152,7 +152,9 @@ def nothing(_pod: Json, _path: str, _found: re.Match[str]) -> list[Json]:
 
 
 def removed(pod: Json, path: str, _found: re.Match[str]) -> Json:
-    return drop_both(pod, path) if keys_of(path)[-1] in FOREIGN_RESOURCES else drop(pod, path)
+    return (
+        drop_both(pod, path) if keys_of(path)[-1] in OTHER_PRODUCTS_BY_RESOURCE else drop(pod, path)
+    )
 
 
 def as_it_is(pod: Json, _path: str, _found: re.Match[str]) -> Json:
@@ -603,7 +605,7 @@ def respelled(pod: Json) -> Json:
         resources = container.get("resources") or {}
         for kind in ("limits", "requests"):
             for name, written in (resources.get(kind) or {}).items():
-                resources[kind][name] = canonical(str(written))
+                resources[kind][name] = canonicalize(str(written))
         for name, written in (resources.get("limits") or {}).items():
             if "/" in name:
                 resources.setdefault("requests", {}).setdefault(name, written)

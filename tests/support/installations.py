@@ -28,7 +28,7 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.names import WEBHOOK_CONFIGURATION
 
 Json = dict[str, Any]

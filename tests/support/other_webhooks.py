@@ -13,7 +13,7 @@ from tests.support.paths import GOLDEN
 from tests.support.pods import a_container, a_policy, a_request
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
@@ -202,7 +202,7 @@ def golden_pods() -> dict[str, Json]:
                 for key, value in pod.get("metadata", {}).items()
                 if "name" not in key.lower()
             }
-            decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
+            decision = decide(a_request(pod), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE)
             if decision.outcome is Outcome.MUTATED and pod not in found.values():
                 found[f"{path.parent.name}-{number}"] = pod
     return found

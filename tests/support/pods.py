@@ -9,22 +9,22 @@ from typing import Any
 
 from webhook.core.pod.request import Request
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     AUTO_RUNTIME_CLASS,
     CAPABILITIES,
     Accounting,
     Action,
-    Amounts,
-    Bounds,
     DriverLimit,
     EnforceBy,
     Enforcement,
     GPUClass,
     Isolation,
+    MemoryBounds,
     OnExcess,
     Placement,
     PodRestart,
     Policy,
+    ResourceAmounts,
     ResourceClaims,
     Rule,
     RunAs,
@@ -47,14 +47,14 @@ ENFORCEMENT = Enforcement(
     on_excess=OnExcess.STOP,
     driver_limit=DriverLimit.AUTO,
     pod_restart=PodRestart.NONE,
-    resources=Amounts(),
+    resources=ResourceAmounts(),
 )
 
 RULE = Rule(
     name="default",
     match=Match(),
     action=Action.ENFORCE,
-    memory=Bounds(),
+    memory=MemoryBounds(),
     max_gpu_count=None,
     allowed_classes=("*",),
     default_class=None,

@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 from tests.support.pods import a_review, as_the_api_server_writes_it
 from tests.support.policies import load
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews

@@ -21,7 +21,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from webhook.adapters.bounds import DEEPEST_YAML, MOST_POLICY_BYTES, MOST_YAML_VALUES
 from webhook.core.formatting import escape_unprintable
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.findings import quote
 
 Path = tuple[str | int, ...]
 
@@ -128,7 +128,7 @@ def show_path(path: Path) -> str:
 
 def show(value: object) -> str:
     """Show a user's value: in quotes, escaped, safe for a terminal."""
-    return escape_unprintable(quoted(value))
+    return escape_unprintable(quote(value))
 
 
 def _decode(file: str, data: bytes) -> tuple[str, list[DocumentProblem]]:

@@ -12,7 +12,7 @@ from typing import Final
 from webhook.adapters.journal import Journal
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import AVAILABILITY_FAULTS, Inventory, Scan, find_skip_reasons
-from webhook.core.pod.gpus import LOST, SILENT, Gpu
+from webhook.core.pod.gpus import FAULT_LOST, FAULT_SILENT, Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NOT_ENFORCED
 from webhook.node_programs.events import EventWriter
@@ -161,9 +161,9 @@ def _changes(
         if one is None:
             if was.healthy and was.uuid in seen:
                 yield EventReason.GPU_LOST, f"{named} left the list: it is in MIG mode now"
-        elif was.healthy and one.gpu.fault in {LOST, SILENT}:
+        elif was.healthy and one.gpu.fault in {FAULT_LOST, FAULT_SILENT}:
             until = f"; it leaves the list if that lasts for {grace_s:g} s"
-            doubt = f"{one.gpu.fault}{until if one.gpu.fault == LOST else ''}"
+            doubt = f"{one.gpu.fault}{until if one.gpu.fault == FAULT_LOST else ''}"
             yield EventReason.GPU_LOST, f"{named} {doubt}; it gets no further pod"
         elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
             if was.fault and was.fault not in AVAILABILITY_FAULTS:

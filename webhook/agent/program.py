@@ -29,7 +29,7 @@ from webhook.core.node.patches import Patches, build_patches, describe_changes
 from webhook.core.node.sharing import Shared, SharingInputs, apply_sharing, find_gpus_in_use, judge
 from webhook.core.node.state import NodeState, build_desired_state
 from webhook.core.placement.assignments import Assignments, promised_bytes
-from webhook.core.pod.whole import claimants
+from webhook.core.pod.whole_gpus import find_dra_drivers
 from webhook.node_programs.program import run_program
 
 
@@ -141,7 +141,7 @@ def _age_and_claims(
     try:
         slices, _ = slices_of(kube, settings.node).read()
         uuids = {gpu.uuid for gpu in inventory.gpus}
-        dra_drivers: tuple[str, ...] | None = claimants(slices, uuids)
+        dra_drivers: tuple[str, ...] | None = find_dra_drivers(slices, uuids)
     except KubeError:
         dra_drivers = None
     created_s = read_time((node.get("metadata") or {}).get("creationTimestamp"))

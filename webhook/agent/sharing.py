@@ -28,7 +28,7 @@ from webhook.core.node.sharing import (
 )
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.assignments import Assignments
-from webhook.core.pod.whole import Slice, claimants
+from webhook.core.pod.whole_gpus import ResourceSlice, find_dra_drivers
 from webhook.node_programs.events import EventWriter
 
 _MESSAGES: Final = {
@@ -76,7 +76,7 @@ class SharingOfNode:
         self._awaits_slices = reads_slices
         self._has_pods: bool | None = None
         self._scan: Scan | None = None
-        self._slices: tuple[Slice, ...] | None = ()
+        self._slices: tuple[ResourceSlice, ...] | None = ()
         """None where they cannot be read."""
         self.dra_drivers: tuple[str, ...] = ()
         """The DRA drivers that offer the GPUs, or did until `SLICE_GRACE_S` ago."""
@@ -124,7 +124,7 @@ class SharingOfNode:
         self.dra_drivers = read_dra_drivers(node)
         self._claimed_until_s = now_s + SLICE_GRACE_S
 
-    def on_slices(self, slices: Iterable[Slice] | None) -> None:
+    def on_slices(self, slices: Iterable[ResourceSlice] | None) -> None:
         """Remember the node's ResourceSlices; None where nobody will ever let them be read."""
         self._awaits_slices = False
         self._slices = None if slices is None else tuple(slices)
@@ -181,7 +181,7 @@ class SharingOfNode:
         """Remember who offers one of the GPUs by resource claims, for `SLICE_GRACE_S` more."""
         uuids = {gpu.uuid for gpu in inventory.gpus}
         uuids.update(gpu.uuid for gpu in (self._scan.gpus if self._scan else ()))
-        drivers = claimants(self._slices or (), uuids)
+        drivers = find_dra_drivers(self._slices or (), uuids)
         if drivers:
             self.dra_drivers, self._claimed_until_s = drivers, now_s + SLICE_GRACE_S
         elif now_s >= self._claimed_until_s:

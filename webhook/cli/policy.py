@@ -26,8 +26,8 @@ from webhook.adapters.policy.files import (
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.policy_examples import run_example
 from webhook.core.formatting import format_count
-from webhook.core.policy.reach import PolicyWarning, policy_warnings
-from webhook.core.policy.values import Example, Policy
+from webhook.core.policy.model import Example, Policy
+from webhook.core.policy.rule_coverage import PolicyWarning, policy_warnings
 from webhook.options import default_enforcer_image, output_option
 from webhook.tools.manifests.ci import JUnitCase, annotation, junit
 from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input

@@ -26,7 +26,7 @@ from webhook.cli.certs import (
     secret_option,
 )
 from webhook.cli.programs import DOCUMENTATION_OPTION
-from webhook.core.policy.values import Rollout
+from webhook.core.policy.model import Rollout
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
     ENFORCER_IMAGE_VARIABLE,

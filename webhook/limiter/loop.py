@@ -30,7 +30,7 @@ from webhook.core.node.limiter_state import (
     write_limiter_state,
 )
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.model import DriverLimit
 from webhook.limiter.cgroups import NodeCgroups
 from webhook.limiter.driver_limits import MISC, Late, LimitedPod, PodLimiter, prove
 from webhook.limiter.settings import LimiterSettings

@@ -16,7 +16,7 @@ from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigu
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
 from webhook.core.placement.assignments import Assignments
-from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
+from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, allocate
 from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.program_reports import LimiterReport, SidecarReport
 from webhook.sentry.scanner import ProcessScan
@@ -156,7 +156,7 @@ class NodeStatus:
     ) -> NodeFigures:
         followed = assignments.followed_since_s is not None
         gpus = [gpu for gpu, _ in self._gpus.values()]
-        gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))[:MOST_GPUS]
+        gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))[:MAX_GPUS]
         free = {gpu.uuid: gpu.usable_bytes for gpu in gpus}
         for assignment in assignments.listed.values():
             allocate(free, assignment.uuids, assignment.memory_bytes)

@@ -26,7 +26,7 @@ from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.namespaces import PATH, labelled
 from webhook.core.nvidia.device_plugin import MIXED_STRATEGY_LABEL, read_mig_profiles
 from webhook.core.policy.cluster import Cluster, Namespaces, SlicedNode
-from webhook.core.policy.values import Accounting, Policy, Rollout
+from webhook.core.policy.model import Accounting, Policy, Rollout
 from webhook.names import NVIDIA_RUNTIME_CLASS
 from webhook.server.log import JsonLog
 from webhook.server.mirror import Mirror
@@ -98,7 +98,7 @@ class ClusterCache:
         missing = []
         if not self.classes.is_settled:
             missing.append(f"RuntimeClass {NVIDIA_RUNTIME_CLASS} not read yet")
-        asks = any(Accounting.MIG in policy.accountings_of(rule) for rule in policy.rules)
+        asks = any(Accounting.MIG in policy.accountings_for(rule) for rule in policy.rules)
         if asks and not self.nodes.is_settled:
             missing.append("nodes with slices (MIG) not read yet")
         knows = self._has_known_labels or (self._latest and self._latest.is_settled)

@@ -9,8 +9,8 @@ from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.release_objects import FenceApi
-from webhook.core.policy.fence import fence_data, seal_age_s, sealed
-from webhook.core.policy.values import Policy, Rollout
+from webhook.core.policy.fence import fence_data, seal_age_s, seal_data
+from webhook.core.policy.model import Policy, Rollout
 from webhook.server.log import JsonLog
 from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart
@@ -100,7 +100,7 @@ class FenceKeeper(ServerPart):
         now_s = self._api.now_s()
         if not self._is_new and seal_age_s(stored, self._data, self._key, now_s) < SETTLE_S:
             return False
-        self._api.write(sealed(self._data, self._key, now_s), found)
+        self._api.write(seal_data(self._data, self._key, now_s), found)
         return True
 
     def _run(self) -> None:

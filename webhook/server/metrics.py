@@ -18,7 +18,7 @@ from prometheus_client import (
 
 from certs import Status
 from webhook import __version__
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 
 # A review takes a fraction of a millisecond; the API server's own histogram begins at 5 ms.
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

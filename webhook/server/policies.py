@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from webhook.adapters.policy.files import PolicySource
-from webhook.core.policy.reach import policy_warnings
+from webhook.core.policy.rule_coverage import policy_warnings
 from webhook.server.bounds import MOST_WARNINGS
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics

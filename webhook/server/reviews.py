@@ -31,9 +31,9 @@ from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import Operation, condense
 from webhook.core.pod.request import Request
-from webhook.core.policy.cluster import UNKNOWN, Cluster
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.server.connections import SMALL_BODY_BYTES
 from webhook.server.http import Answer, rejection
 from webhook.server.log import JsonLog, short
@@ -64,7 +64,7 @@ _UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retr
 
 def unknown(_policy: Policy) -> Cluster:
     """Know nothing, as a server does that follows no cluster."""
-    return UNKNOWN
+    return UNKNOWN_CLUSTER
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.release_objects import FenceApi
 from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy, Rollout
+from webhook.core.policy.model import Policy, Rollout
 from webhook.server.bind_path import BindPath
 from webhook.server.certificates import CertificateKeeper
 from webhook.server.cluster_cache import ClusterCache

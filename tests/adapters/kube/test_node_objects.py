@@ -31,7 +31,7 @@ from webhook.adapters.kube.node_objects import (
 )
 from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
-from webhook.core.pod.whole import Slice, claimants, read_slice
+from webhook.core.pod.whole_gpus import ResourceSlice, find_dra_drivers, read_resource_slice
 
 NODE, LATER = an_object("7", "n"), an_object("8", "n")
 SEEN, SEEN_LATER, GONE = NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None)
@@ -237,9 +237,9 @@ def a_slice(name, driver, *texts, version="6"):
     return {"metadata": metadata, "spec": {"driver": driver, "devices": attributes}}
 
 
-GPU = Slice("gpus", "gpu.nvidia.com", frozenset({"GPU-a"}))
-CHANNEL = Slice("channels", "compute-domain.nvidia.com", frozenset({"channel"}))
-MOVED = Slice("gpus", "gpu.nvidia.com", frozenset({"GPU-b"}))
+GPU = ResourceSlice("gpus", "gpu.nvidia.com", frozenset({"GPU-a"}))
+CHANNEL = ResourceSlice("channels", "compute-domain.nvidia.com", frozenset({"channel"}))
+MOVED = ResourceSlice("gpus", "gpu.nvidia.com", frozenset({"GPU-b"}))
 
 
 def stored(one):
@@ -318,12 +318,12 @@ def test_a_bug_ends_the_thread(watch, found, of):
     ],
 )
 def test_a_slice_is_read_as_far_as_it_can_be(spec, texts):
-    found = read_slice({"metadata": {"name": "one"}, "spec": spec})
+    found = read_resource_slice({"metadata": {"name": "one"}, "spec": spec})
     assert (found.name, found.texts) == ("one", frozenset(texts))
 
 
 def test_claimants_are_who_names_one_of_the_gpus():
-    assert claimants([MOVED, CHANNEL, GPU], {"GPU-a"}) == ("gpu.nvidia.com",)
-    assert claimants([MOVED, CHANNEL], {"GPU-a"}) == ()
-    amd = Slice("amd", "gpu.amd.com", frozenset({"0000:03:00.0"}))
-    assert claimants([amd, GPU], {"GPU-a"}) == ("gpu.amd.com", "gpu.nvidia.com")
+    assert find_dra_drivers([MOVED, CHANNEL, GPU], {"GPU-a"}) == ("gpu.nvidia.com",)
+    assert find_dra_drivers([MOVED, CHANNEL], {"GPU-a"}) == ()
+    amd = ResourceSlice("amd", "gpu.amd.com", frozenset({"0000:03:00.0"}))
+    assert find_dra_drivers([amd, GPU], {"GPU-a"}) == ("gpu.amd.com", "gpu.nvidia.com")

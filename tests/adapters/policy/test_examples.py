@@ -10,7 +10,7 @@ from tests.support.policies import SHIPPED, load, load_spec, problems_of_spec
 from webhook.core.admission import decide as admission
 from webhook.core.admission import workload_review
 from webhook.core.admission.policy_examples import run_example
-from webhook.core.pod.views import labels_of, service_account_of
+from webhook.core.pod.views import read_labels, read_service_account
 from webhook.core.policy.match import Subject
 
 RULES = """  rules:
@@ -185,8 +185,8 @@ def test_every_rule_of_a_shipped_policy_has_an_example(file):
         subject = Subject(
             namespace=example.namespace,
             namespace_labels=example.namespace_labels,
-            pod_labels=labels_of(example.pod),
-            service_account=service_account_of(example.pod),
+            pod_labels=read_labels(example.pod),
+            service_account=read_service_account(example.pod),
         )
         rule = policy.rule_for(subject)
         proven.add(rule and rule.name)

@@ -18,16 +18,16 @@ from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, probl
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.nvidia.programs import Program
 from webhook.core.policy.match import Subject
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     WHOLE_GPU_RESOURCES,
     Action,
-    Amounts,
-    Bounds,
     DriverLimit,
     EnforceBy,
     Isolation,
+    MemoryBounds,
     Placement,
     PodRestart,
+    ResourceAmounts,
     ResourceClaims,
     RunAs,
     VisibleDevices,
@@ -49,7 +49,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     (rule,) = policy.rules
     assert rule.match.holds(Subject(namespace="any-namespace"))
     assert rule.action is Action.ENFORCE
-    assert rule.memory == Bounds(None, None)
+    assert rule.memory == MemoryBounds(None, None)
     assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)
     assert rule.node_selector == {"vramwarden.io/gpu": "true"}
     assert (rule.tolerations, rule.env, rule.runtime_class_name) == ((), (), "Auto")
@@ -64,7 +64,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
     assert (held.pod_restart, held.driver_limit) == (PodRestart.NONE, DriverLimit.AUTO)
-    assert held.resources == Amounts()
+    assert held.resources == ResourceAmounts()
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
 
@@ -328,12 +328,12 @@ KEPT = [
     *((f"memory: {{max: {text}}}", "memory.max_bytes", 2**33) for text in ("8Gi", "8192Mi", "8589934592", "'8589934592'")),
     ("memory: {max: 8e9}", "memory.max_bytes", 7630 * 2**20),
     # the sidecar's amounts, exactly and in one way
-    ("enforcement: {resources: null}", "enforcement.resources", Amounts()),
-    ("enforcement: {resources: {}}", "enforcement.resources", Amounts()),
-    ("enforcement: {resources: {limits: {cpu: 1000m, memory: 0.25Gi}}}", "enforcement.resources", Amounts(cpu_limit="1", memory_limit="256Mi")),
-    ("enforcement: {resources: {requests: {cpu: 0.5, memory: 64M}}}", "enforcement.resources", Amounts("500m", None, "62500Ki", None)),
-    ("enforcement: {resources: {requests: {cpu: 0, memory: 48Mi}, limits: {cpu: 2, memory: 67108864}}}", "enforcement.resources", Amounts("0", "2", "48Mi", "64Mi")),
-    ("enforcement: {resources: {requests: {cpu: null}, limits: {memory: null}}}", "enforcement.resources", Amounts()),
+    ("enforcement: {resources: null}", "enforcement.resources", ResourceAmounts()),
+    ("enforcement: {resources: {}}", "enforcement.resources", ResourceAmounts()),
+    ("enforcement: {resources: {limits: {cpu: 1000m, memory: 0.25Gi}}}", "enforcement.resources", ResourceAmounts(cpu_limit="1", memory_limit="256Mi")),
+    ("enforcement: {resources: {requests: {cpu: 0.5, memory: 64M}}}", "enforcement.resources", ResourceAmounts("500m", None, "62500Ki", None)),
+    ("enforcement: {resources: {requests: {cpu: 0, memory: 48Mi}, limits: {cpu: 2, memory: 67108864}}}", "enforcement.resources", ResourceAmounts("0", "2", "48Mi", "64Mi")),
+    ("enforcement: {resources: {requests: {cpu: null}, limits: {memory: null}}}", "enforcement.resources", ResourceAmounts()),
     # its image, secrets and restarts
     ("enforcement: {image: mirror/enforcer@sha256:a}", "enforcement.image", "mirror/enforcer@sha256:a"),
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),

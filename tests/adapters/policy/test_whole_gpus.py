@@ -13,7 +13,7 @@ from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Subject
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action
+from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Accounting, Action
 
 RESOURCES = [
     "nvidia.com/mig-1g.10gb",

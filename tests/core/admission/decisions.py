@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import EnforceBy, Rule
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import EnforceBy, Rule
 
 VRAM = "vramwarden.io/vram"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -168,13 +168,13 @@ def decided(
     phase: Phase = Phase.MUTATE,
     *,
     policy=None,
-    cluster=UNKNOWN,
+    cluster=UNKNOWN_CLUSTER,
     **fields: Any,
 ):
     return decide(a_request(copy.deepcopy(pod), **fields), policy or a_policy(rule), cluster, phase)
 
 
-def updated(old, new, *, policy=None, cluster=UNKNOWN, phase=Phase.VALIDATE, **fields: Any):
+def updated(old, new, *, policy=None, cluster=UNKNOWN_CLUSTER, phase=Phase.VALIDATE, **fields: Any):
     request = a_request(new, operation="UPDATE", old=old, **fields)
     return decide(request, policy or a_policy(), cluster, phase)
 

@@ -7,7 +7,7 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import Accounting
+from webhook.core.policy.model import Accounting
 
 SLICE = "nvidia.com/mig-"
 SLOT = "nvidia.com/gpu"

@@ -8,8 +8,8 @@ from tests.core.admission.decisions import decided
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Action, Rollout
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import Action, Rollout
 
 GIB = 2**30
 MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
@@ -42,4 +42,4 @@ def test_a_rollout_that_observes_advises_as_well():
 def test_an_update_is_no_new_pod():
     pod = a_pod("8Gi")
     request = a_request(pod, operation="UPDATE", old=pod)
-    assert decide(request, a_policy(), UNKNOWN, MUTATE).advice_bytes is None
+    assert decide(request, a_policy(), UNKNOWN_CLUSTER, MUTATE).advice_bytes is None

@@ -18,7 +18,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import EnforceBy, Placement
+from webhook.core.policy.model import EnforceBy, Placement
 from webhook.names import NODE_ENFORCEMENT_LABEL, NODE_SENTRY_LABEL
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

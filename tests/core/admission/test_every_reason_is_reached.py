@@ -25,7 +25,7 @@ from tests.core.admission.faults import (
 from tests.support.pods import a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.model import MemoryBounds
 
 
 def denied_after_creation():
@@ -44,7 +44,7 @@ def test_every_reason_is_reached_by_a_test():
         *(decided(a_full_pod(**fields)) for _, fields, _ in SPEC_FAULTS),
         *(decided(a_full_pod(m, annotations=notes)) for _, m, notes, _ in DEMAND_FAULTS),
         decided(a_hardened_pod(restricted=True, users=(None, None))),
-        decided(a_full_pod(), a_rule(memory=Bounds(max_bytes=2**30))),
+        decided(a_full_pod(), a_rule(memory=MemoryBounds(max_bytes=2**30))),
         *denied_after_creation(),
     ]
     for _, _, fields, _ in CONTAINER_FAULTS:

@@ -23,7 +23,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.test_laws import defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Accounting, EnforceBy, GPUClass, Placement
+from webhook.core.policy.model import Accounting, EnforceBy, GPUClass, Placement
 from webhook.names import BINDING_ANNOTATIONS
 
 NAME, PATH, VARIABLE_NAME = "vram-gate", "/run/vram-gate", "VRAMWARDEN_GPU_ASSIGNMENT"

@@ -12,9 +12,9 @@ from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.admission.workload_review import advise
-from webhook.core.pod.findings import MOST_FINDINGS
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Action, Rollout
+from webhook.core.pod.findings import MAX_FINDINGS
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import Action, Rollout
 
 MESSAGE = "ask in #gpu-help"
 SAID = "Your platform team says: ask in #gpu-help"
@@ -22,7 +22,7 @@ MALFORMED = "spec.containers[0].env: must be a list, not an object"
 
 
 def decided(pod, phase=Phase.MUTATE, **rule):
-    return decide(a_request(pod), a_policy(a_rule(message=MESSAGE, **rule)), UNKNOWN, phase)
+    return decide(a_request(pod), a_policy(a_rule(message=MESSAGE, **rule)), UNKNOWN_CLUSTER, phase)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -41,7 +41,7 @@ def test_no_single_cause_has_the_message():
 def test_the_message_stands_behind_findings_too_many_to_be_shown():
     containers = [a_container(f"c{n}", securityContext={"privileged": True}) for n in range(200)]
     decision = decided(a_pod("8Gi", containers=containers))
-    assert 100 < len(decision.findings) < MOST_FINDINGS
+    assert 100 < len(decision.findings) < MAX_FINDINGS
     more = len(decision.findings) - 100
     assert decision.message.endswith(f"\n; and {more} more findings. {SAID}")
 
@@ -81,6 +81,6 @@ def test_the_authors_of_a_workload_read_the_message_once():
     pod = a_pod("8GB", hostPID=True)
     owner = {"metadata": {"name": "train"}, "spec": {"template": pod}}
     request = replace(a_request(owner), kind="apps/Deployment")
-    warnings = advise(request, a_policy(a_rule(message=MESSAGE)), UNKNOWN).warnings
+    warnings = advise(request, a_policy(a_rule(message=MESSAGE)), UNKNOWN_CLUSTER).warnings
     assert [SAID in warning for warning in warnings] == [False, False, True]
     assert warnings[2] == SAID

@@ -28,18 +28,18 @@ from webhook.adapters.review_json import BadReviewError, read_review, write_revi
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.programs import Program
-from webhook.core.pod.quantity import canonical
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import (
+from webhook.core.pod.quantity import canonicalize
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import (
     AUTO_RUNTIME_CLASS,
     Accounting,
     Action,
-    Amounts,
     DriverLimit,
     EnforceBy,
     Isolation,
     Placement,
     PodRestart,
+    ResourceAmounts,
     ResourceClaims,
     RunAs,
     VisibleDevices,
@@ -64,7 +64,11 @@ RULES = st.builds(
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
             "pod_restart": st.sampled_from(PodRestart),
             "resources": st.sampled_from(
-                [Amounts(), Amounts("20m", None, None, "1000000000"), Amounts("50m", "50m")]
+                [
+                    ResourceAmounts(),
+                    ResourceAmounts("20m", None, None, "1000000000"),
+                    ResourceAmounts("50m", "50m"),
+                ]
             ),
         }
     ),
@@ -87,7 +91,7 @@ def defaulted(pod):
     return after
 
 
-def mutated(pod, policy, cluster=UNKNOWN):
+def mutated(pod, policy, cluster=UNKNOWN_CLUSTER):
     decision = decide(a_request(pod), policy, cluster, Phase.MUTATE)
     assert decision.allowed, decision.message
     return decision
@@ -174,7 +178,7 @@ class Denied(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def admitted(pod, policy, phase):
-    decision = decide(a_request(pod), policy, UNKNOWN, phase)
+    decision = decide(a_request(pod), policy, UNKNOWN_CLUSTER, phase)
     if not decision.allowed:
         raise Denied(decision.message)
     return defaulted(decision.obj)
@@ -219,13 +223,15 @@ HARDENED = {"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation":
 @given(asking_pods(), RULES)
 def test_under_non_root_nobody_but_the_sidecar_may_be_root(pod, rule):
     policy = a_policy(replace(rule, isolation=Isolation.NON_ROOT))
-    assert decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE).reasons == ("PrivilegedContainer",)
+    assert decide(a_request(pod), policy, UNKNOWN_CLUSTER, Phase.MUTATE).reasons == (
+        "PrivilegedContainer",
+    )
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
             container["securityContext"] = {**(container.get("securityContext") or {}), **HARDENED}
     once = mutated(pod, policy).obj
     assert mutated(once, policy).patch == ()
-    decision = decide(a_request(once), policy, UNKNOWN, Phase.VALIDATE)
+    decision = decide(a_request(once), policy, UNKNOWN_CLUSTER, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
     roots = [
         container["name"]
@@ -239,7 +245,7 @@ def test_under_non_root_nobody_but_the_sidecar_may_be_root(pod, rule):
 @given(asking_pods(), RULES)
 def test_a_pod_that_is_decided_is_never_changed_itself(pod, rule):
     before = copy.deepcopy(pod)
-    decide(a_request(pod), a_policy(rule), UNKNOWN, Phase.MUTATE)
+    decide(a_request(pod), a_policy(rule), UNKNOWN_CLUSTER, Phase.MUTATE)
     assert pod == before
 
 
@@ -293,8 +299,8 @@ def test_an_explicit_amount_is_left_as_it_is_written(pod, rule):
     assert {key: after[key] for key in written} == written
     if written:  # a request is added, in the spelling of the limit
         assert {key[0] for key in after} == {key[0] for key in written}
-        assert {canonical(amount) for amount in after.values()} == {
-            canonical(amount) for amount in written.values()
+        assert {canonicalize(amount) for amount in after.values()} == {
+            canonicalize(amount) for amount in written.values()
         }
 
 
@@ -323,7 +329,7 @@ def test_a_container_that_is_prepended_later_moves_no_vram(pod, rule, accounting
 
 @given(asking_pods(), RULES)
 def test_a_pod_without_its_translation_is_not_stored(pod, rule):
-    decision = decide(a_request(pod), a_policy(rule), UNKNOWN, Phase.VALIDATE)
+    decision = decide(a_request(pod), a_policy(rule), UNKNOWN_CLUSTER, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     assert decision.reasons == ("Unmutated",)
 
@@ -331,7 +337,9 @@ def test_a_pod_without_its_translation_is_not_stored(pod, rule):
 @given(asking_pods(), st.sampled_from([Action.WARN, Action.AUDIT]))
 def test_a_pod_allowed_in_spite_of_findings_is_not_mutated(pod, action):
     pod["spec"]["hostPID"] = True
-    decision = decide(a_request(pod), a_policy(a_rule(action=action)), UNKNOWN, Phase.MUTATE)
+    decision = decide(
+        a_request(pod), a_policy(a_rule(action=action)), UNKNOWN_CLUSTER, Phase.MUTATE
+    )
     assert decision.allowed
     assert decision.reasons == ("HostPID",)
     assert decision.patch == ()
@@ -416,7 +424,7 @@ def test_any_json_in_place_of_any_field_gets_an_answer(place, new, phase, rule):
     except BadReviewError as error:
         assert str(error)
         return
-    decision = decide(request, a_policy(rule), UNKNOWN, phase)
+    decision = decide(request, a_policy(rule), UNKNOWN_CLUSTER, phase)
     answer = orjson.loads(write_review(request.uid, decision))
     assert answer["response"]["uid"] == request.uid
     assert answer["response"]["allowed"] is decision.allowed
@@ -426,4 +434,4 @@ def test_any_json_in_place_of_any_field_gets_an_answer(place, new, phase, rule):
 @pytest.mark.parametrize("value", ["", " ", "0", "-1", "8GB", "NaN", "1e999", "0x8", "8Gi,"])
 def test_nothing_malformed_means_no_limit(value):
     for phase in Phase:
-        assert not decide(a_request(a_pod(value)), a_policy(), UNKNOWN, phase).allowed
+        assert not decide(a_request(a_pod(value)), a_policy(), UNKNOWN_CLUSTER, phase).allowed

@@ -37,15 +37,15 @@ from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import (
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, OTHER_PRODUCTS_BY_RESOURCE
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import (
     WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
-    Bounds,
     Isolation,
+    MemoryBounds,
     RunAs,
 )
 from webhook.names import ASKING_ANNOTATIONS
@@ -57,7 +57,7 @@ UNNAMED = "without a name it goes to"
 
 
 def judged(pod, policy):
-    return decide(a_request(respelled(pod)), policy, UNKNOWN, Phase.MUTATE)
+    return decide(a_request(respelled(pod)), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
 
 
 def messages(decision):
@@ -143,10 +143,10 @@ def test_the_line_that_names_the_first_container_leaves_no_warning(names, memory
 A10 = replace(A100, name="a10", node_selector={})
 RULES = {
     "no bounds": a_rule(),
-    "at most 4Gi": a_rule(memory=Bounds(max_bytes=4 * GI)),
-    "at most 8G": a_rule(memory=Bounds(max_bytes=7630 * 2**20)),
-    "at least 16Gi": a_rule(memory=Bounds(min_bytes=16 * GI)),
-    "between": a_rule(memory=Bounds(2 * GI, 3 * GI), max_gpu_count=1),
+    "at most 4Gi": a_rule(memory=MemoryBounds(max_bytes=4 * GI)),
+    "at most 8G": a_rule(memory=MemoryBounds(max_bytes=7630 * 2**20)),
+    "at least 16Gi": a_rule(memory=MemoryBounds(min_bytes=16 * GI)),
+    "between": a_rule(memory=MemoryBounds(2 * GI, 3 * GI), max_gpu_count=1),
     "of a class": a_rule(default_class="a100"),
     "a class alone": a_rule(allowed_classes=("a10",), max_gpu_count=1),
     "no class": a_rule(allowed_classes=()),
@@ -154,7 +154,7 @@ RULES = {
     "a share for a GPU": a_rule(translate_whole_gpu_bytes=2 * GI),
     "non-root": a_rule(isolation=Isolation.NON_ROOT, host_paths=("/data",)),
     "as the workload": a_rule(enforcement={"run_as": RunAs.WORKLOAD}),
-    "warns": a_rule(action=Action.WARN, memory=Bounds(max_bytes=4 * GI)),
+    "warns": a_rule(action=Action.WARN, memory=MemoryBounds(max_bytes=4 * GI)),
 }
 POLICIES = {
     name: a_policy(
@@ -203,10 +203,10 @@ FOREIGN = {
     "Volcano, in GPUs": limited({"volcano.sh/vgpu-number": "2"}),
     "gpushare in GiB": limited({"aliyun.com/gpu-mem": "3"}),
     "gpushare in MiB": limited({"aliyun.com/gpu-mem": "2000"}),
-    **{f"{name} alone": limited({name: "2"}) for name in FOREIGN_RESOURCES},
+    **{f"{name} alone": limited({name: "2"}) for name in OTHER_PRODUCTS_BY_RESOURCE},
     **{
         f"{key} {one}": a_pod(annotations={key: one})
-        for key in FOREIGN_ANNOTATIONS
+        for key in OTHER_PRODUCTS_BY_ANNOTATION
         for one in ("2000", "0.5", "8Gi", "8GB")
     },
     "with a fault beside": limited({GPU: "1", HAMI: "3000"}, hostPID=True, nodeName="n"),
@@ -585,7 +585,7 @@ UNITS = st.sampled_from(
 SIZES = st.builds(str.__add__, NUMBERS, UNITS) | st.sampled_from(AMOUNTS)
 BOUNDS = st.tuples(
     *[st.none() | st.sampled_from([2**20, GI, 7630 * 2**20, 8 * GI, 40 * GI])] * 2
-).map(lambda pair: Bounds(*sorted(pair)) if None not in pair else Bounds(*pair))
+).map(lambda pair: MemoryBounds(*sorted(pair)) if None not in pair else MemoryBounds(*pair))
 NAMES = ("main", "side")
 KEYS = [MEMORY, "gpu-memory", "vramwarden/gpu-memory", "vramwarden.io/gpu-mem"]
 
@@ -594,7 +594,7 @@ KEYS = [MEMORY, "gpu-memory", "vramwarden/gpu-memory", "vramwarden.io/gpu-mem"]
 def asked(draw):
     """Draw a pod that asks for VRAM by us or by others, well or badly."""
     notes = {}
-    resources = [GPU, *FOREIGN_RESOURCES]
+    resources = [GPU, *OTHER_PRODUCTS_BY_RESOURCE]
     match draw(st.sampled_from(["list", "annotation", "resources"])):
         case "list":
             names = draw(st.lists(st.sampled_from([*NAMES, "other"]), min_size=1, unique=True))
@@ -623,7 +623,7 @@ def asked(draw):
         containers=[a_container("main", resources={}), a_container("side", resources={})],
         annotations={MEMORY: "main=8GB, side=0"},
     ),
-    Bounds(2**20, 8 * GI),
+    MemoryBounds(2**20, 8 * GI),
     None,
     ("*",),
     None,

@@ -19,8 +19,8 @@ from tests.support.pods import RULE, a_container, a_pod, a_policy, a_review, a_r
 from webhook.adapters.review_json import BadReviewError, read_review, write_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import Action, Policy
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import Action, Policy
 
 COUNT = "vramwarden.io/gpu-count"
 CLASS = "vramwarden.io/gpu-class"
@@ -133,7 +133,7 @@ def test_what_peers_leave_alone_is_left_alone(pod, policy, phase):
 def test_another_operation_is_left_alone(operation):
     review = a_review(None, operation=operation, oldObject=INVALID)
     request = read_review(json.dumps(review).encode())
-    assert decide(request, a_policy(), UNKNOWN, Phase.VALIDATE).outcome is Outcome.SKIPPED
+    assert decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.VALIDATE).outcome is Outcome.SKIPPED
 
 
 def amount_of_main(pod):
@@ -206,7 +206,7 @@ def test_an_empty_review_is_rejected_in_one_sentence(body):
 )
 def test_one_answer_lists_every_fault_with_its_path(faults):
     request = read_review(json.dumps(a_review(a_pod("8Gi", **faults))).encode())
-    decision = decide(request, a_policy(), UNKNOWN, Phase.MUTATE)
+    decision = decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE)
     response = json.loads(write_review(request.uid, decision))["response"]
     assert (response["uid"], response["allowed"]) == (request.uid, False)
     status = response["status"]

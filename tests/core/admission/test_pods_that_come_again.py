@@ -27,7 +27,7 @@ from tests.core.admission.test_laws import RULES, mutated
 from tests.support.pods import a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import EnforceBy, Placement
+from webhook.core.policy.model import EnforceBy, Placement
 from webhook.names import (
     BINDING_ANNOTATIONS,
     ENFORCER_CONTAINER,

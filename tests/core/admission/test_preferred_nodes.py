@@ -15,7 +15,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Placement
+from webhook.core.policy.model import Placement
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

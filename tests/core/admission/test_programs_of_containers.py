@@ -21,7 +21,7 @@ from tests.core.admission.plugins import translated as plugins_translated
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.nvidia.programs import Program
-from webhook.core.policy.values import EnforceBy, Placement, VisibleDevices
+from webhook.core.policy.model import EnforceBy, Placement, VisibleDevices
 
 MIB = "VRAMWARDEN_GPU_MEMORY_MIB"
 FRACTION = "VRAMWARDEN_GPU_MEMORY_FRACTION"

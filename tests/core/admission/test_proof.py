@@ -16,24 +16,24 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.admission.workload_review import prove
 from webhook.core.pod.patch import PatchError, condense
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import VisibleDevices
 
 
 @given(asking_pods(), RULES)
 def test_the_patch_of_every_pod_with_a_demand_holds(pod, rule):
     request, policy = a_request(pod), a_policy(rule)
-    decision = decide(request, policy, UNKNOWN, Phase.MUTATE)
+    decision = decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision.patch, policy, UNKNOWN)
+    prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 @given(asking_pods(), RULES, RULES)
 def test_a_condensed_patch_says_the_same(pod, rule, other):
-    again = decide(a_request(pod), a_policy(other), UNKNOWN, Phase.MUTATE).obj
+    again = decide(a_request(pod), a_policy(other), UNKNOWN_CLUSTER, Phase.MUTATE).obj
     for comes in (pod, again):
         untouched = copy.deepcopy(comes)
-        decision = decide(a_request(comes), a_policy(rule), UNKNOWN, Phase.MUTATE)
+        decision = decide(a_request(comes), a_policy(rule), UNKNOWN_CLUSTER, Phase.MUTATE)
         patch = condense(comes, decision.patch, "spec")
         assert jsonpatch.apply_patch(comes, patch) == decision.obj
         assert comes == untouched
@@ -50,14 +50,18 @@ def test_the_patch_of_a_pod_whose_gpus_are_hidden_holds():
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     request = a_request(a_pod(containers=[a_container(env=env)]))
     policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
-    decision = decide(request, policy, UNKNOWN, Phase.MUTATE)
+    decision = decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision.patch, policy, UNKNOWN)
+    prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 def decided(**changes):
     request, policy = a_request(a_pod("8Gi")), a_policy()
-    return request, replace(decide(request, policy, UNKNOWN, Phase.MUTATE), **changes), policy
+    return (
+        request,
+        replace(decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE), **changes),
+        policy,
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def decided(**changes):
 def test_a_patch_that_does_not_hold_is_found(patch, why):
     request, decision, policy = decided(patch=tuple(patch))
     with pytest.raises(PatchError, match=why):
-        prove(request, decision.patch, policy, UNKNOWN)
+        prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 def test_a_patch_that_lacks_any_operation_is_found():
@@ -81,4 +85,4 @@ def test_a_patch_that_lacks_any_operation_is_found():
     for index in range(len(decision.patch)):
         rest = (*decision.patch[:index], *decision.patch[index + 1 :])
         with pytest.raises(PatchError):
-            prove(request, rest, policy, UNKNOWN)
+            prove(request, rest, policy, UNKNOWN_CLUSTER)

@@ -21,8 +21,8 @@ from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
 from webhook.adapters.review_json import encode_review
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Action, Rollout, VisibleDevices
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import Action, Rollout, VisibleDevices
 
 SEES = variable(VISIBLE, "all")
 WITHOUT_DEMAND = [
@@ -95,7 +95,7 @@ def test_a_pod_with_a_demand_is_judged_as_ever(pod):
 def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout():
     once = judged(a_full_pod())
     assert (once.outcome, once.obj) == (Outcome.MUTATED, decided(a_full_pod()).obj)
-    for cluster in (UNKNOWN, OBSERVED):
+    for cluster in (UNKNOWN_CLUSTER, OBSERVED):
         assert_left(decided(once.obj, phase=Phase.VALIDATE, cluster=cluster))
 
 

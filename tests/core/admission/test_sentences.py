@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.admission.decisions import decided, variable
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.model import MemoryBounds
 
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 VRAM = "vramwarden.io/vram"
@@ -17,7 +17,7 @@ ANOTHER = "if you did not write it, another webhook did"
 SLICE = "nvidia.com/mig-1g.10gb"
 AMD = "amd.com/gpu"
 FIRST = "spec.containers[0]"
-RULE = a_rule(memory=Bounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
+RULE = a_rule(memory=MemoryBounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
 
 
 def asking(**resources: Any):

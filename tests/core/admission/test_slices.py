@@ -23,8 +23,8 @@ from tests.support.pods import A100 as A100_CLASS
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Accounting, GPUClass
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import Accounting, GPUClass
 
 MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Accounting.MIG)
 
@@ -268,7 +268,7 @@ def test_what_others_take_away_is_missed(harm, digest):
 
 def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
     assert answered(a_pod("8Gi"), under()).advice_bytes is None
-    assert answered(a_pod("8Gi"), (a_policy(), UNKNOWN)).advice_bytes is not None
+    assert answered(a_pod("8Gi"), (a_policy(), UNKNOWN_CLUSTER)).advice_bytes is not None
 
 
 def test_what_a_user_asks_of_the_same_label_stays():

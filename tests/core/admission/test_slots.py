@@ -17,7 +17,7 @@ from tests.core.admission.plugins import (
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.values import Accounting, TimeSliced
+from webhook.core.policy.model import Accounting, TimeSliced
 
 
 def test_a_pod_gets_one_slot_and_a_sidecar_that_sees_all_gpus_of_its_node():

@@ -20,7 +20,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Accounting, Placement, PodRestart
+from webhook.core.policy.model import Accounting, Placement, PodRestart
 
 
 def added(old, new, path=()):

@@ -19,9 +19,9 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_policy, a_rule
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import Bounds, EnforceBy, Placement, PodRestart
+from webhook.core.policy.model import EnforceBy, MemoryBounds, Placement, PodRestart
 
-OTHER = another_policy(a_rule(memory=Bounds(max_bytes=2**40)))
+OTHER = another_policy(a_rule(memory=MemoryBounds(max_bytes=2**40)))
 
 
 def stored_under_another_policy(pod):

@@ -23,7 +23,7 @@ from tests.core.admission.faults import DEBUGGER_FAULTS, FROM_MAP
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.values import Action, EnforceBy, Isolation, VisibleDevices
+from webhook.core.policy.model import Action, EnforceBy, Isolation, VisibleDevices
 
 
 @pytest.mark.parametrize("phase", Phase)

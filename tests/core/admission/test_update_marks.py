@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Action
+from webhook.core.policy.model import Action
 
 ANNOTATIONS = (
     *("gpu-memory", "gpu-class", "gpu-count", "admitted"),

@@ -7,11 +7,11 @@ import pytest
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide, governing_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 
 
 def rule(request, policy):
-    found = governing_rule(request, policy, UNKNOWN)
+    found = governing_rule(request, policy, UNKNOWN_CLUSTER)
     return found.name if found else ""
 
 
@@ -34,7 +34,7 @@ def test_a_pod_without_a_service_account_has_the_default_one(spec, name):
 def test_a_service_account_that_is_no_text_is_malformed():
     request = a_request(a_pod("8Gi", serviceAccountName=1))
     policy = a_policy(a_rule(service_accounts=("trainer",)))
-    assert decide(request, policy, UNKNOWN, Phase.MUTATE).outcome is Outcome.MALFORMED
+    assert decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE).outcome is Outcome.MALFORMED
 
 
 def test_labels_that_an_update_adds_or_removes_choose_no_other_rule():

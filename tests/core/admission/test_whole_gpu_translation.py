@@ -18,8 +18,8 @@ from webhook.core.admission.workload_review import advise, prove
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Rollout
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, Rollout
 
 GPU = "nvidia.com/gpu"
 PATH = f"spec.containers[0].resources.limits[{GPU}]"
@@ -44,7 +44,7 @@ def a_whole_pod(*containers, **fields):
     return a_pod(containers=list(containers) or [gpus()], **fields)
 
 
-def decided(pod, policy=None, phase=Phase.MUTATE, cluster=UNKNOWN, **fields):
+def decided(pod, policy=None, phase=Phase.MUTATE, cluster=UNKNOWN_CLUSTER, **fields):
     return decide(a_request(pod, **fields), policy or a_policy_that_shares(), cluster, phase)
 
 
@@ -208,7 +208,7 @@ def test_the_warning_fits_into_what_the_api_server_returns():
 def test_the_author_of_a_workload_reads_it_too():
     owner = {"metadata": {"name": "train"}, "spec": {"template": a_whole_pod()}}
     request = a_request(owner, kind="apps/Deployment")
-    (said,) = advise(request, a_policy_that_shares(), UNKNOWN).warnings
+    (said,) = advise(request, a_policy_that_shares(), UNKNOWN_CLUSTER).warnings
     assert said == f"spec.template.{TAKEN}"
 
 
@@ -241,7 +241,9 @@ def test_laws_hold_for_what_was_a_whole_gpu(pod, rule):
     )
     decision = decided(pod, policy)
     assert decision.outcome is Outcome.MUTATED, decision.message
-    prove(a_request(pod), decision.patch, policy, UNKNOWN)  # once is twice, and the pod is stored
+    prove(
+        a_request(pod), decision.patch, policy, UNKNOWN_CLUSTER
+    )  # once is twice, and the pod is stored
     sent = condense(pod, decision.patch, "spec")
     assert apply_patch(pod, sent) == decision.obj
     assert decided(defaulted(decision.obj), policy).patch == ()

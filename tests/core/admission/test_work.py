@@ -30,8 +30,8 @@ from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
 from webhook.core.pod.patch import condense
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import VisibleDevices
 from webhook.server.connections import SMALL_BODY_BYTES
 
 pytestmark = pytest.mark.process  # half a minute, for counting slows each call down
@@ -242,7 +242,9 @@ def assert_bounded(count: int, size_bytes: int) -> None:
 
 def creation(pod: Json, phase: Phase, devices: VisibleDevices) -> int:
     policy = a_policy(a_rule(visible_devices=devices))
-    return calls(lambda: write_review("u-1", decide(a_request(pod), policy, UNKNOWN, phase)))
+    return calls(
+        lambda: write_review("u-1", decide(a_request(pod), policy, UNKNOWN_CLUSTER, phase))
+    )
 
 
 def update(pod: Json, subresource: str) -> int:
@@ -255,7 +257,9 @@ def update(pod: Json, subresource: str) -> int:
         new = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
     new["spec"] = orjson.loads(orjson.dumps(new["spec"]))  # shares nothing, as off the wire
     request = a_request(new, operation="UPDATE", old=pod, subresource=subresource)
-    return calls(lambda: write_review("u-1", decide(request, a_policy(), UNKNOWN, Phase.MUTATE)))
+    return calls(
+        lambda: write_review("u-1", decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE))
+    )
 
 
 @pytest.mark.parametrize("name", [*BEYOND, *WITHIN])
@@ -279,7 +283,7 @@ def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
 def test_a_patch_is_condensed_by_a_few_calls_for_each_operation():
     many = named(240, env=[{"name": "A"}])
     pod = a_pod(",".join(f"{one['name']}=1Gi" for one in many), containers=many)
-    patch = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE).patch
+    patch = decide(a_request(pod), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE).patch
     assert len(patch) > 900
     assert calls(lambda: condense(pod, patch, "spec")) <= 20 * len(patch)
 

@@ -12,9 +12,9 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission import workload_review
 from webhook.core.admission.decision import Outcome
 from webhook.core.admission.workload_review import WorkloadAdvice, advise
-from webhook.core.policy.cluster import UNKNOWN, Cluster
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.core.policy.values import Action, Bounds, Rollout
+from webhook.core.policy.model import Action, MemoryBounds, Rollout
 
 MEMORY = "vramwarden.io/gpu-memory"
 PATHS = {
@@ -35,7 +35,7 @@ def a_review(pod, kind="apps/Deployment", operation="CREATE", **metadata):
 
 
 def advised(pod, rule=None, **review):
-    return advise(a_review(pod, **review), a_policy(rule or a_rule()), UNKNOWN)
+    return advise(a_review(pod, **review), a_policy(rule or a_rule()), UNKNOWN_CLUSTER)
 
 
 @pytest.mark.parametrize("kind", PATHS)
@@ -76,7 +76,7 @@ def test_every_finding_is_said():
     ],
 )
 def test_the_rules_action_decides_what_is_said(action, said):
-    rule = a_rule(action=action, memory=Bounds(max_bytes=2**30))
+    rule = a_rule(action=action, memory=MemoryBounds(max_bytes=2**30))
     warnings = advised(a_pod("8Gi"), rule).warnings
     assert len(warnings) == (said is not None)
     assert all(one.startswith(said) for one in warnings)
@@ -84,7 +84,9 @@ def test_the_rules_action_decides_what_is_said(action, said):
 
 def test_audit_is_silent_about_annotations_at_the_wrong_level_as_well():
     request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
-    advice = advise(request, a_policy(a_rule(action=Action.AUDIT)), UNKNOWN, lambda *_: "more")
+    advice = advise(
+        request, a_policy(a_rule(action=Action.AUDIT)), UNKNOWN_CLUSTER, lambda *_: "more"
+    )
     assert (advice.warnings, advice.outcome) == ((), Outcome.AUDITED)
     assert (advice.reasons, advice.rule) == (("InvalidQuantity",), "default")
 
@@ -100,7 +102,9 @@ def test_while_a_rollout_observes_pods_without_a_demand_bring_warnings():
 def test_where_no_rule_judges_nothing_is_said(rule):
     asked = []
     request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
-    advice = advise(request, a_policy(rule), UNKNOWN, lambda *about: asked.append(about) or "more")
+    advice = advise(
+        request, a_policy(rule), UNKNOWN_CLUSTER, lambda *about: asked.append(about) or "more"
+    )
     assert (advice.warnings, advice.outcome, asked) == ((), Outcome.SKIPPED, [])
 
 
@@ -146,7 +150,7 @@ def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
 def test_what_is_wrong_once_a_key_is_moved_is_said_at_once():
     whole = a_container("main", resources={"limits": {"nvidia.com/gpu": "1"}})
     request = a_review(a_pod(containers=[whole]), annotations={MEMORY: "8"})
-    moved, beside = advise(request, a_policy(), UNKNOWN).warnings
+    moved, beside = advise(request, a_policy(), UNKNOWN_CLUSTER).warnings
     assert moved.startswith(f"metadata.annotations[{MEMORY}]: put it under {TEMPLATE}; ")
     assert moved.endswith("; 8 is 8 bytes; for MiB write 8Mi, for GiB 8Gi")
     where = "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
@@ -171,7 +175,7 @@ def test_more_advice_has_the_path_and_knows_the_review_and_what_is_asked():
         return "asks for 8Gi; 1Gi would do"
 
     request = a_review(a_pod("8Gi", labels={"app": "x"}))
-    advice = advise(request, a_policy(), UNKNOWN, more)
+    advice = advise(request, a_policy(), UNKNOWN_CLUSTER, more)
     path = f"spec.template.metadata.annotations[{MEMORY}]"
     assert advice.warnings == (f"{path}: asks for 8Gi; 1Gi would do",)
     assert asked == [("team-a", request.kind, {"app": "x"}, 8 * 2**30)]
@@ -179,22 +183,22 @@ def test_more_advice_has_the_path_and_knows_the_review_and_what_is_asked():
 
 def test_no_more_advice_if_pods_would_be_denied_or_ask_for_nothing():
     for pod in (a_pod("8GB"), a_pod()):
-        advice = advise(a_review(pod), a_policy(), UNKNOWN, lambda *_: "more")
+        advice = advise(a_review(pod), a_policy(), UNKNOWN_CLUSTER, lambda *_: "more")
         assert "more" not in advice.warnings
 
 
 @pytest.mark.parametrize("change", [{"operation": "DELETE"}, {"subresource": "scale"}])
 def test_what_creates_no_pods_is_silent(change):
-    assert advise(replace(a_review(a_pod("8GB")), **change), a_policy(), UNKNOWN) == WorkloadAdvice(
-        outcome=Outcome.SKIPPED, policy=a_policy().short_digest
-    )
+    assert advise(
+        replace(a_review(a_pod("8GB")), **change), a_policy(), UNKNOWN_CLUSTER
+    ) == WorkloadAdvice(outcome=Outcome.SKIPPED, policy=a_policy().short_digest)
 
 
 def test_other_kinds_are_silent_and_not_searched(monkeypatch):
     monkeypatch.setattr(workload_review, "find_templates", None)
     for kind in ("kubeflow.org/PyTorchJob", "batch.volcano.sh/Job", "ConfigMap"):
         request = replace(a_review(a_pod("8GB")), kind=kind)
-        assert advise(request, a_policy(), UNKNOWN).outcome is Outcome.SKIPPED
+        assert advise(request, a_policy(), UNKNOWN_CLUSTER).outcome is Outcome.SKIPPED
 
 
 @pytest.mark.process
@@ -206,13 +210,13 @@ def test_the_largest_workload_costs_no_more_than_the_largest_pod(key):
     few = dict(islice(room.items(), 1024))
     pod = a_pod(annotations=few, labels=few, containers=containers)
     request = a_review(pod, annotations=room, labels=room)
-    assert calls(lambda: advise(request, a_policy(), UNKNOWN)) < MOST_CALLS / 4
+    assert calls(lambda: advise(request, a_policy(), UNKNOWN_CLUSTER)) < MOST_CALLS / 4
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": {}}])
 def test_a_workload_without_a_template_is_silent(spec):
     request = replace(a_review(a_pod()), obj={"kind": "Deployment", "spec": spec})
-    assert advise(request, a_policy(), UNKNOWN).warnings == ()
+    assert advise(request, a_policy(), UNKNOWN_CLUSTER).warnings == ()
 
 
 def test_a_workload_is_judged_by_the_labels_of_its_namespace():
@@ -222,4 +226,4 @@ def test_a_workload_is_judged_by_the_labels_of_its_namespace():
     for labels, rule in (({"tier": "intern"}, "labelled"), ({}, "everybody")):
         assert advise(review, policy, Cluster(namespaces={"team-a": labels})).rule == rule
     with pytest.raises(NamespaceUnknownError):
-        advise(review, policy, UNKNOWN)
+        advise(review, policy, UNKNOWN_CLUSTER)

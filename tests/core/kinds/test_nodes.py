@@ -20,7 +20,7 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.node.inventory import RESIZED
 from webhook.core.nvidia.drivers import Proof
-from webhook.core.pod.gpus import LOST, SILENT
+from webhook.core.pod.gpus import FAULT_LOST, FAULT_SILENT
 
 HELD = {"heldBy": "driver", "idleSince": "2026-11-21T20:15:04Z"}
 PROVEN = {"proven": True, "backEnd": "misc", "why": "", "of": "a newer release"}
@@ -139,8 +139,8 @@ NOW = {"age_s": 0, "acts": True, "measured": (True, True), "fault": ""}
         ({"acts": False}, SentryFault.DOES_NOT_ACT),
         ({"measured": (True, False)}, SentryFault.NOT_MEASURED),
         ({"measured": (True,)}, SentryFault.NOT_MEASURED),
-        ({"measured": (True,), "fault": LOST}, None),
-        ({"measured": (True, False), "fault": SILENT}, None),
+        ({"measured": (True,), "fault": FAULT_LOST}, None),
+        ({"measured": (True, False), "fault": FAULT_SILENT}, None),
         ({"measured": (True, False), "fault": RESIZED}, SentryFault.NOT_MEASURED),
     ],
 )

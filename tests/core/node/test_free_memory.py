@@ -15,7 +15,7 @@ from webhook.core.node.patches import Patches, build_patches, is_free_memory_onl
 from webhook.core.node.state import build_desired_state
 from webhook.core.placement.assignments import Assignment, free_on
 from webhook.core.placement.fit import Denial, Need, place
-from webhook.core.pod.gpus import EVERY_GPU, MOST_COUNTED, free_label
+from webhook.core.pod.gpus import EVERY_GPU, MAX_COUNTED_GPUS, free_memory_label
 from webhook.core.pod.quantity import MIB
 
 FREE = "vramwarden.io/gpu-memory-free-mib"
@@ -48,8 +48,8 @@ def free_labels(node):
 
 
 def test_the_labels_are_one_for_each_number_of_gpus():
-    assert [free_label(count) for count in range(1, 17)] == ALL
-    assert free_label(99) == ALL[-1]
+    assert [free_memory_label(count) for count in range(1, 17)] == ALL
+    assert free_memory_label(99) == ALL[-1]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
     WITH_GPUS,
     ASSIGNMENTS,
     st.integers(1, 4000),
-    st.integers(1, MOST_COUNTED),
+    st.integers(1, MAX_COUNTED_GPUS),
 )
 def test_a_node_is_preferred_where_the_pod_can_be_placed_and_a_step_is_to_spare(
     inventory, taken, mib, count
@@ -161,7 +161,7 @@ def test_a_node_is_preferred_where_the_pod_can_be_placed_and_a_step_is_to_spare(
         need = Need(size_mib * MIB, count)
         return not isinstance(place("n", inventory.gpus, free, need), Denial)
 
-    shown = free_labels(put_right(NODE, inventory, taken)).get(free_label(count))
+    shown = free_labels(put_right(NODE, inventory, taken)).get(free_memory_label(count))
     preferred = shown is not None and int(shown) > mib - 1
     assert fits(mib) or not preferred
     step = min(1024, max(gpu.memory_bytes // MIB for gpu in inventory.gpus) // 16)

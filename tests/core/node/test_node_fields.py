@@ -27,7 +27,7 @@ from webhook.core.node.node_fields import (
     read_gpus,
     read_verdict,
 )
-from webhook.core.pod.gpus import UUID
+from webhook.core.pod.gpus import UUID_PATTERN
 from webhook.core.pod.quantity import MIB
 from webhook.names import VRAM_RESOURCE
 
@@ -162,7 +162,7 @@ def test_recalling_never_fails_whatever_the_annotation_says(value):
 
 ANY_ENTRY = st.fixed_dictionaries(
     {
-        "uuid": st.text(max_size=60) | st.from_regex(UUID, fullmatch=True),
+        "uuid": st.text(max_size=60) | st.from_regex(UUID_PATTERN, fullmatch=True),
         "memory": st.integers(-MIB, 2**51),
         "product": st.text(max_size=120),
         "index": st.integers(-1, 300) | st.booleans(),

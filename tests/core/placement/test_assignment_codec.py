@@ -22,9 +22,9 @@ from webhook.core.placement.assignment_codec import (
 from webhook.core.placement.assignments import Assignment, adopt
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.pod_state import read_pod_state
-from webhook.core.pod.gpus import MOST_GPUS
+from webhook.core.pod.gpus import MAX_GPUS
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit, EnforceBy
+from webhook.core.policy.model import DriverLimit, EnforceBy
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 
 
@@ -261,7 +261,7 @@ def test_no_pod_has_a_line_that_is_much_longer_than_others():
         {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": {"fieldPath": CHOSEN_PATH}}}
     ]
     state = read_pod_state(raw)
-    assert len(state.uuids) == MOST_GPUS
+    assert len(state.uuids) == MAX_GPUS
     (text,) = write_assignments(adopt(NODE, {}, [state], 2**40)).values()
     assert len(text) < 4096
 

@@ -20,7 +20,7 @@ from webhook.core.placement.assignments import Assignment, Draft, adopt, complet
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.garbage import UNBOUND_S, settle, to_ask
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.policy.values import DriverLimit, EnforceBy
+from webhook.core.policy.model import DriverLimit, EnforceBy
 
 GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]
 UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(

@@ -11,7 +11,7 @@ from webhook.core.placement.assignments import Assignment, adopt, complete, to_a
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.model import DriverLimit
 
 HOLD, OTHER = (
     CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enforce=True),

@@ -25,9 +25,9 @@ from webhook.core.placement.gpu_annotations import gpu_annotations
 from webhook.core.placement.pod_state import read_pod_state, terms_by_rule
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.cluster import UNKNOWN, Cluster
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import DriverLimit, EnforceBy, OnExcess, Placement
+from webhook.core.policy.model import DriverLimit, EnforceBy, OnExcess, Placement
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
@@ -100,10 +100,10 @@ def test_the_terms_of_a_mutated_pod_are_its_rules(by, delay_s, excess, placement
     }
     policy = a_policy(a_rule(placement=placement, enforcement=enforcement))
     raw = a_pod("8Gi")
-    decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(raw), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     enforced = by is not EnforceBy.NONE
     state = read_pod_state(apply_patch(raw, decision.patch))
-    assert terms_by_rule(state, policy, UNKNOWN) == CapTerms(
+    assert terms_by_rule(state, policy, UNKNOWN_CLUSTER) == CapTerms(
         cap_bytes=8 * GIB,
         tolerance_bytes=2**20,
         delay_s=delay_s,
@@ -186,11 +186,11 @@ def test_the_rule_that_admitted_a_pod_has_its_terms_or_the_first_that_matches(ru
 def test_terms_that_depend_on_labels_of_a_namespace_wait_until_they_are_known():
     state = state_of(annotations=ADMITTED)
     by_labels = admitting(namespace_labels={"tier": "gold"})
-    assert terms_by_rule(state, a_policy(by_labels), UNKNOWN) is None
-    assert terms_by_rule(state, a_policy(other(), by_labels), UNKNOWN) is None
-    assert terms_by_rule(state, a_policy(other()), UNKNOWN).grace_s == 2
+    assert terms_by_rule(state, a_policy(by_labels), UNKNOWN_CLUSTER) is None
+    assert terms_by_rule(state, a_policy(other(), by_labels), UNKNOWN_CLUSTER) is None
+    assert terms_by_rule(state, a_policy(other()), UNKNOWN_CLUSTER).grace_s == 2
     by_sidecar = state_of(enforcer(), annotations=ADMITTED)
-    assert terms_by_rule(by_sidecar, a_policy(by_labels), UNKNOWN) == by_sidecar.terms
+    assert terms_by_rule(by_sidecar, a_policy(by_labels), UNKNOWN_CLUSTER) == by_sidecar.terms
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_terms_that_depend_on_labels_of_a_namespace_wait_until_they_are_known():
 def test_a_pod_without_a_well_formed_mark_was_not_mutated_and_is_measured_only(mark):
     state = state_of(annotations={"vramwarden.io/admitted": mark})
     assert state.admission is None
-    assert terms_by_rule(state, a_policy(admitting()), UNKNOWN) == ALONE
+    assert terms_by_rule(state, a_policy(admitting()), UNKNOWN_CLUSTER) == ALONE
 
 
 def test_a_cap_is_at_most_the_amount_in_resources():
@@ -317,7 +317,7 @@ def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
         return
     promised = mode if opens else DriverLimit.OFF
     raw = a_pod("6000Mi")
-    decision = decide(a_request(raw), load_spec(tmp_path, spec), UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(raw), load_spec(tmp_path, spec), UNKNOWN_CLUSTER, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
     named = [
         env["name"] for one in decision.obj["spec"].get("initContainers", ()) for env in one["env"]

@@ -14,7 +14,7 @@ from webhook.core.nvidia.programs import CONTEXT_BYTES
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.gpu_annotations import gpu_annotations, memory_fraction
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.model import DriverLimit
 
 GIB = 1024 * MIB
 SMALL = replace(a_gpu("a", 15_000), total_bytes=16_000 * MIB)

@@ -21,12 +21,12 @@ from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PodState, Waits, read_pod_state, terms_by_rule
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.gpus import MOST_GPUS
+from webhook.core.pod.gpus import MAX_GPUS
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import EnforceBy, Placement
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import EnforceBy, Placement
 
 VRAM = "vramwarden.io/vram"
 GIB = 1024 * MIB
@@ -227,8 +227,8 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
         ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # twice counts once
         ("G" * LONGEST_UUID, ("G" * LONGEST_UUID,)),
         ("G" * (LONGEST_UUID + 1) + ",GPU-a", ("GPU-a",)),
-        (",".join(map(str, range(9999))), tuple(map(str, range(MOST_GPUS)))),
-        (",".join(map(str, range(MOST_GPUS + 1))), tuple(map(str, range(MOST_GPUS)))),
+        (",".join(map(str, range(9999))), tuple(map(str, range(MAX_GPUS)))),
+        (",".join(map(str, range(MAX_GPUS + 1))), tuple(map(str, range(MAX_GPUS)))),
         ("," * 9999 + "GPU-a", ()),
         ("*,GPU-a", ("GPU-a",)),  # which stands for all in the list
         ('GPU-",GPU-\\,GPU-\u0663,GPU-a', ("GPU-a",)),  # longer in the list than here
@@ -292,9 +292,9 @@ def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement, by):
     raw = a_pod(memory, containers=containers, initContainers=init, annotations=annotations)
     demand, _ = read_demand(read_pod(raw))
     policy = a_policy(a_rule(placement=placement, enforcement={"by": by}))
-    decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
+    decision = decide(a_request(raw), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
-    terms = terms_by_rule(state, policy, UNKNOWN)
+    terms = terms_by_rule(state, policy, UNKNOWN_CLUSTER)
     assert (terms.cap_bytes, terms.by) == (demand.per_gpu_bytes, by)
     at_binding = placement is Placement.BINDING
     assert (state.need, state.at_binding) == (Need(demand.per_gpu_bytes, count), at_binding)

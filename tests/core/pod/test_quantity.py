@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.core.formatting import MAX_BYTES
-from webhook.core.pod.fields import with_unit
+from webhook.core.pod.fields import guess_amount
 from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
     QuantityTooSmallError,
-    canonical,
+    canonicalize,
     format_bytes,
     parse_quantity,
     parse_vram,
@@ -195,12 +195,12 @@ compares them with a real one."""
 
 @pytest.mark.parametrize(("written", "stored"), SPELLINGS.items())
 def test_a_quantity_is_written_as_the_api_server_stores_it(written, stored):
-    assert canonical(written) == canonical(stored) == stored
+    assert canonicalize(written) == canonicalize(stored) == stored
 
 
 @pytest.mark.parametrize("written", ["8GB", "", "x" * 300, "1e30"])
 def test_what_is_no_quantity_that_can_be_counted_stays_as_it_is_written(written):
-    assert canonical(written) == written
+    assert canonicalize(written) == written
 
 
 @given(st.integers(1, MAX_BYTES), st.sampled_from(["", "Ki", "k", "M", "Gi", "e3", "m"]))
@@ -210,7 +210,7 @@ def test_the_api_servers_spelling_has_the_same_value(number, unit):
         value = parse_quantity(written)
     except QuantityError:
         return
-    assert parse_quantity(canonical(written)) == value
+    assert parse_quantity(canonicalize(written)) == value
 
 
 @pytest.mark.parametrize(
@@ -218,12 +218,12 @@ def test_the_api_servers_spelling_has_the_same_value(number, unit):
     [(8, "8Gi"), (0.5, "512Mi"), (1.5, "1.5Gi"), (1024, "1024Gi"), (8192, "8192Mi")],
 )
 def test_a_number_without_a_unit_is_guessed(number, amount):
-    assert with_unit(number) == amount
+    assert guess_amount(number) == amount
 
 
 @pytest.mark.parametrize("number", [0, -8, 2**20, 8e9])
 def test_a_number_that_may_be_bytes_is_not(number):
-    assert with_unit(number) == ""
+    assert guess_amount(number) == ""
 
 
 @pytest.mark.parametrize("number", ["2000m", "2", "2.0", "2e0", "0.002k"])

@@ -11,7 +11,7 @@ from webhook.core.pod import suggestions
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.model import MemoryBounds
 
 GI = 2**30
 VRAM = "vramwarden.io/vram"
@@ -28,7 +28,7 @@ def suggested(text, most=None, least=None, others=()):
     names = ["main", *(name for name, _ in others)]
     pod = read_pod(a_pod(containers=[a_container(name) for name in names]))
     bounds = [AmountBounds('rule "r"', least, most)]
-    return Suggestions(pod.containers, bounds).instead_of(
+    return Suggestions(pod.containers, bounds).describe_malformed(
         error_of(text), lambda amount: {**dict(others), "main": amount}
     )
 
@@ -68,7 +68,7 @@ def wrong_lists(count):
 
 
 def test_beyond_the_budget_the_verdict_is_the_same_without_suggestions(monkeypatch):
-    rule = a_rule(memory=Bounds(max_bytes=400 * GI))
+    rule = a_rule(memory=MemoryBounds(max_bytes=400 * GI))
     helped = decided(wrong_lists(16), rule)
     monkeypatch.setattr(suggestions, "WORK_BUDGET", 0)
     spent = decided(wrong_lists(16), rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.policy.cluster import SlicedNode, largest, smallest
+from webhook.core.policy.cluster import SlicedNode, find_largest_profile, find_smallest_profiles
 
 A = SlicedNode({"1g": 10, "2g": 20, "1g.20": 20}, {"pool": "a"})
 B = SlicedNode({"1h": 16, "2h": 35}, {"pool": "b", "zone": "x"})
@@ -25,7 +25,7 @@ B = SlicedNode({"1h": 16, "2h": 35}, {"pool": "b", "zone": "x"})
     ],
 )
 def test_the_smallest_of_one_node_are_chosen(nodes, amounts, chosen):
-    assert smallest(nodes, amounts) == chosen
+    assert find_smallest_profiles(nodes, amounts) == chosen
 
 
 class Read(dict):
@@ -40,13 +40,13 @@ class Read(dict):
 
 def test_nodes_with_equal_profiles_are_judged_once_whatever_is_asked_for():
     nodes = [SlicedNode(Read({"1g": 100, "2g": 200})) for _ in range(100)]
-    assert smallest(nodes, range(1, 51)) == dict.fromkeys(range(1, 51), "1g")
+    assert find_smallest_profiles(nodes, range(1, 51)) == dict.fromkeys(range(1, 51), "1g")
     assert Read.times == 100 + 50
 
 
 def test_the_largest_is_named():
-    assert largest([A, B]) == (35, "2h")
-    assert largest([]) == (0, "")
+    assert find_largest_profile([A, B]) == (35, "2h")
+    assert find_largest_profile([]) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from tests.support.pods import A100, a_policy, a_rule
 from webhook.adapters.policy.files import PolicySource, shipped_policy_path
 from webhook.core.policy.fence import (
     GPUS_KEY,
-    RULES_BYTES,
+    MAX_RULES_BYTES,
+    MAX_WHOLE_GPUS_BYTES,
     RULES_KEY,
-    WHOLE_GPUS_BYTES,
     fence_data,
 )
 from webhook.core.policy.match import Match, Subject, matches_any
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     Accounting,
     Action,
     EnforceBy,
@@ -76,7 +76,7 @@ def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
     below = resource.startswith("nvidia.com/") and not re.search(networks, resource)
     assert bool(re.search(bringing, resource) or below) is brings
     # Of what is ours itself the webhook says more than that it may bring GPUs.
-    assert shipped.may_bring_gpus(resource) is (brings and resource != "vramwarden.io/vram")
+    assert shipped.may_provide_gpus(resource) is (brings and resource != "vramwarden.io/vram")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_pattern_matches_what_its_rule_does(patterns, namespace):
 def test_rules_beyond_the_bound_are_left_to_the_webhook():
     rules = [a_rule(namespaces=(f"namespace-number-{number}",)) for number in range(1000)]
     text = fence_data(a_policy(*rules))[RULES_KEY]
-    assert RULES_BYTES - 200 < len(text) <= RULES_BYTES
+    assert MAX_RULES_BYTES - 200 < len(text) <= MAX_RULES_BYTES
     *kept, last = text.splitlines()
     assert kept == lines(*rules[: len(kept)])
     assert last == "^(.*)$ - ^$ -"
@@ -181,6 +181,6 @@ def test_rules_beyond_the_bound_are_left_to_the_webhook():
 
 def test_a_list_of_whole_gpus_beyond_the_bound_is_every_resource_with_a_domain():
     names = tuple(f"example.com/device-{number}" for number in range(1000))
-    assert len("|".join(names)) > WHOLE_GPUS_BYTES
+    assert len("|".join(names)) > MAX_WHOLE_GPUS_BYTES
     data = fence_data(a_policy(whole_gpu_resources=names))
     assert data[GPUS_KEY].split(" ")[0] == "/"

@@ -32,8 +32,8 @@ from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.pod_state import PodState, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import DriverLimit, EnforceBy, Policy
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import DriverLimit, EnforceBy, Policy
 from webhook.names import (
     ADMITTED_ANNOTATION,
     ASSIGNMENTS_NODE_ANNOTATION,
@@ -156,7 +156,7 @@ class World(ApiServer):
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
         """Those that each node ever had and that show a GPU; the last ones may be old."""
-        self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN
+        self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN_CLUSTER
         self.replicas: list[Replica] = []
         self._api = self.placement_api()
         self._kept: dict[str, Any] = {}

@@ -35,7 +35,7 @@ from webhook.core.placement.garbage import UNBOUND_S
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import DriverLimit, EnforceBy
+from webhook.core.policy.model import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,

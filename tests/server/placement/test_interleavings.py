@@ -20,7 +20,7 @@ from webhook.core.nvidia.variables import DeviceNames, format_visible_devices
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.garbage import UNBOUND_S
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.policy.values import DriverLimit, EnforceBy
+from webhook.core.policy.model import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,

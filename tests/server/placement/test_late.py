@@ -18,7 +18,7 @@ from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES, unguarded_node, unlimited_node, unnamed_gpus
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit, EnforceBy
+from webhook.core.policy.model import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,

@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from tests.support.pods import a_policy
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.tools.admit.command import admit
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.show.output import Output

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run, run_in_full
-from webhook.core.policy.values import Bounds
+from webhook.core.policy.model import MemoryBounds
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
@@ -82,7 +82,9 @@ def test_a_workflow_is_judged_with_what_argo_adds(text, line, said):
     ],
 )
 def test_a_rule_by_service_accounts_applies_to_workflows(text):
-    interns = a_rule(name="interns", service_accounts=("intern",), memory=Bounds(max_bytes=2**30))
+    interns = a_rule(
+        name="interns", service_accounts=("intern",), memory=MemoryBounds(max_bytes=2**30)
+    )
     said = run(text, policy=a_policy(interns, a_rule(name="all"))).err
     assert said.startswith("Workflow default/w: denied: TooLarge: ")
     assert 'rule "interns" allows at most 1Gi' in said

@@ -16,7 +16,7 @@ from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy
 from tests.support.policies import load
 from tests.tools.admit.runs import run_in_full
-from webhook.core.policy.values import Action, EnforceBy
+from webhook.core.policy.model import Action, EnforceBy
 from webhook.tools.manifests.documents import read_documents
 
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())

@@ -16,8 +16,8 @@ from webhook.core.admission.decision import Decision, Outcome, Phase
 from webhook.core.admission.workload_review import creation_of
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import Action, VisibleDevices
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import Action, VisibleDevices
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.manifests.documents import find_objects
 from webhook.tools.manifests.writing import fresh
@@ -58,7 +58,9 @@ def patched(pod: dict[str, Any]) -> Any:
     """Apply what the webhook would send."""
     (found,) = find_objects(pod)
     (target,) = found.targets()
-    decision = decide(creation_of(as_sent(target.pod), "team-a"), a_policy(), UNKNOWN, Phase.MUTATE)
+    decision = decide(
+        creation_of(as_sent(target.pod), "team-a"), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE
+    )
     return apply_patch(pod, list(decision.patch))
 
 

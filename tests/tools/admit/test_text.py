@@ -14,7 +14,7 @@ from tests.support.call_count import calls
 from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from tests.tools.admit.runs import POD, run
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.model import EnforceBy
 from webhook.tools.manifests.bounds import MOST_COMPARED_LINES
 from webhook.tools.manifests.reading import Layout, read_yaml
 from webhook.tools.manifests.writing import fresh, rewrite

@@ -40,9 +40,9 @@ from webhook.core.node.patches import build_patches
 from webhook.core.node.sharing import SharingInputs, apply_sharing, judge
 from webhook.core.node.state import NodeState, build_desired_state
 from webhook.core.placement.fit import Denial, Need, place
-from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.demand import requests_vram
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy, Rule
+from webhook.core.policy.model import Policy, Rule
 
 Answer = tuple[int, Any]
 Change = Callable[[ApiServer], object]
@@ -435,4 +435,4 @@ def in_team(answer: Answer) -> Callable[[Request], Answer | None]:
 
 def to_pods_that_ask(answer: Answer) -> Callable[[Request], Answer | None]:
     """Return an answer to pods for which our webhook is called."""
-    return lambda request: answer if asks_for_vram(request.body) else None
+    return lambda request: answer if requests_vram(request.body) else None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clusters import GIB, a_pod, ago
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import find_object
 from webhook.tools.snapshot.objects import LazyFact
 from webhook.tools.snapshot.pod import AWAY, ClusterPod
 
@@ -123,9 +123,9 @@ def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [], True])
 def test_what_is_no_object_reads_as_an_empty_one(odd):
-    assert part({"a": odd}, "a") == part({"a": odd}, "a", "b") == {}
-    assert part({"a": {"b": odd}}, "a", "b") == {}
-    assert part({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
+    assert find_object({"a": odd}, "a") == find_object({"a": odd}, "a", "b") == {}
+    assert find_object({"a": {"b": odd}}, "a", "b") == {}
+    assert find_object({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
 
 
 @pytest.mark.parametrize(

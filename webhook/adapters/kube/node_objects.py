@@ -25,7 +25,7 @@ from webhook.core.placement.assignment_codec import (
     read_whole,
 )
 from webhook.core.placement.assignments import Assignments
-from webhook.core.pod.whole import Slice, read_slice
+from webhook.core.pod.whole_gpus import ResourceSlice, read_resource_slice
 from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class FiguresUnread:
 class SlicesSeen:
     """All slices of the node as they are now."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[ResourceSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +155,21 @@ def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
     return _seen_in(found or {})
 
 
-def slices_of(kube: Kube, node: str) -> Collection[Slice]:
+def slices_of(kube: Kube, node: str) -> Collection[ResourceSlice]:
     """Return the slices of a node for `follow`, or to be read once."""
-    return Collection(kube=kube, path=SLICES, project=read_slice, fields=f"spec.nodeName={node}")
+    return Collection(
+        kube=kube, path=SLICES, project=read_resource_slice, fields=f"spec.nodeName={node}"
+    )
 
 
 def watch_slices(
     kube: Kube, node: str, send: Callable[[SlicesSeen | SlicesUnread], object]
 ) -> None:
     """Report the slices of a node, each change of them, and each failure, forever."""
-    known: dict[str, Slice] = {}
+    known: dict[str, ResourceSlice] = {}
     failures, refused = 0, False
 
-    def on_report(report: Report[Slice]) -> None:
+    def on_report(report: Report[ResourceSlice]) -> None:
         nonlocal known, failures, refused
         match report:
             case Listed(things):

@@ -25,11 +25,11 @@ from webhook.core.placement.assignment_codec import (
 from webhook.core.placement.assignments import Assignments
 from webhook.core.placement.pod_state import PodState, read_pod_state
 from webhook.core.pod.gpus import Gpu
-from webhook.core.pod.whole import (
+from webhook.core.pod.whole_gpus import (
     DRA_DRIVER,
-    MOST_CLAIMS,
-    claim_drivers,
-    claim_names,
+    MAX_CLAIMS,
+    find_claim_drivers,
+    find_claim_names,
     has_whole_gpu,
 )
 from webhook.names import (
@@ -196,7 +196,7 @@ class PlacementApi:
         def keep(raw: Json) -> tuple[str, bool, tuple[str, ...]]:
             metadata = raw["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}"
-            return name, has_whole_gpu(raw), claim_names(raw)
+            return name, has_whole_gpu(raw), find_claim_names(raw)
 
         on_node = f"spec.nodeName={node}"
         found = self._kube.list_cached(core_path("pods"), keep, fieldSelector=on_node)
@@ -209,22 +209,22 @@ class PlacementApi:
     def _claims_gpu(self, pod: str, claims: tuple[str, ...]) -> bool:
         """Return True if one of a pod's claims has a GPU; False if we may not read them.
 
-        Of a pod with more than `MOST_CLAIMS` it is not known; it counts if all that are read are
+        Of a pod with more than `MAX_CLAIMS` it is not known; it counts if all that are read are
         allocated. No pod runs with a claim that is not.
         """
         namespace = quote(pod.partition("/")[0], safe="")
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
         try:
             drivers = [
-                self._kube.find_projected(f"{path}/{quote(claim, safe='')}", claim_drivers)
-                for claim in claims[:MOST_CLAIMS]
+                self._kube.find_projected(f"{path}/{quote(claim, safe='')}", find_claim_drivers)
+                for claim in claims[:MAX_CLAIMS]
             ]
         except KubeError as error:
             if not error.forbidden:
                 raise
             return False
         has_gpu = any(DRA_DRIVER in found for found in drivers if found)
-        return has_gpu or (len(claims) > MOST_CLAIMS and all(drivers))
+        return has_gpu or (len(claims) > MAX_CLAIMS and all(drivers))
 
     def assignments(self, node: str) -> StoredList:
         """Read a node's assignments."""

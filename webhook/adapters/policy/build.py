@@ -13,8 +13,8 @@ from webhook.adapters.policy.models import ExamplePart, PolicyFile, RulePart
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, DocumentProblem, Path, show, show_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.match import matches_any, with_name
-from webhook.core.policy.values import (
+from webhook.core.policy.match import add_name_label, matches_any
+from webhook.core.policy.model import (
     WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
@@ -158,7 +158,7 @@ def _check_nodes(
     if rule.action is Action.IGNORE:
         return
     limits: Path = (*path, "enforcement", "driverLimit")
-    wanted = rule.selector_with(None)
+    wanted = rule.node_selector_for(None)
     label = wanted.get(NODE_DRIVER_LIMIT_LABEL)
     if label != rule.node_selector.get(NODE_DRIVER_LIMIT_LABEL, label):
         key = f"nodeSelector[{NODE_DRIVER_LIMIT_LABEL}]"
@@ -176,7 +176,7 @@ def _check_nodes(
                 )
                 at = (*path, "nodeSelector", key) if key in rule.node_selector else limits
                 yield source.problem(at, detail)
-        of_class = rule.of_class(gpu_class)
+        of_class = rule.for_class(gpu_class)
         if rule.driver_limit is DriverLimit.REQUIRE and not of_class.chooses_gpus:
             detail = f"Require needs accounting VRAM, also of {where}; write Auto, or {leave}"
             yield source.problem(limits, detail)
@@ -225,7 +225,7 @@ def _example(part: ExamplePart, where: str) -> Example:
             name=part.name,
             where=where,
             namespace=pod.namespace,
-            namespace_labels=with_name(pod.namespace, pod.namespace_labels),
+            namespace_labels=add_name_label(pod.namespace, pod.namespace_labels),
             pod={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
             runtime_classes=frozenset(part.runtime_classes),
             mig_profiles=part.mig_profiles,

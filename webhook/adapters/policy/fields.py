@@ -32,7 +32,7 @@ from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
 from webhook.core.policy.match import matches_any
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
+from webhook.core.policy.model import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR, VRAM_RESOURCE
 
 _T = TypeVar("_T")

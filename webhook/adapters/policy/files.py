@@ -19,7 +19,7 @@ from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import Document, DocumentProblem, read_documents, show_path
 from webhook.core.admission.policy_examples import run_example
 from webhook.core.bounds import SHOWN_FINDINGS
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 
 __all__ = [
     "DocumentProblem",

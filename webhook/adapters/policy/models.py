@@ -45,7 +45,7 @@ from webhook.adapters.policy.parts import (
 from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     AUTO_RUNTIME_CLASS,
     CAPABILITIES,
     SAFE_HOST_PATHS,

@@ -32,14 +32,14 @@ from webhook.core.enforcement.parameters import (
     TOLERANCE,
 )
 from webhook.core.pod.quantity import format_bytes, parse_quantity
-from webhook.core.policy.values import (
-    Amounts,
-    Bounds,
+from webhook.core.policy.model import (
     DriverLimit,
     EnforceBy,
     Enforcement,
+    MemoryBounds,
     OnExcess,
     PodRestart,
+    ResourceAmounts,
     RunAs,
     WhenBlind,
 )
@@ -92,7 +92,7 @@ def _built(value: Any) -> Any:
 class MemoryPart(Part):
     """Bounds of the VRAM per GPU, both inclusive."""
 
-    builds = Bounds
+    builds = MemoryBounds
 
     min_bytes: Vram | None = Field(None, alias="min")
     """The least VRAM per GPU that a pod may ask for; null is no bound."""
@@ -167,7 +167,7 @@ class LimitsPart(Part):
 class ResourcesPart(Part):
     """The sidecar's CPU and memory, as in a container."""
 
-    builds = Amounts
+    builds = ResourceAmounts
 
     requests: RequestsPart = RequestsPart()
     """What the scheduler keeps for the sidecar."""

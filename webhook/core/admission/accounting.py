@@ -27,19 +27,19 @@ from webhook.core.nvidia.device_plugin import (
 )
 from webhook.core.pod.demand import Demand
 from webhook.core.pod.fields import Json
-from webhook.core.pod.gpus import free_label
+from webhook.core.pod.gpus import free_memory_label
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
-    amount_or,
-    canonical,
+    canonicalize,
     format_bytes,
     parse_quantity,
+    parse_quantity_or,
 )
 from webhook.core.pod.views import Container, Pod, effective_amount
-from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
-from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
+from webhook.core.policy.cluster import Cluster, SlicedNode, find_smallest_profiles
+from webhook.core.policy.model import Accounting, GPUClass, Policy, Rule
 from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
 _KINDS: Final = ("requests", "limits")
@@ -65,7 +65,7 @@ class CountedAmounts:
 
     def holds(self, container: str, written: object) -> bool:
         """Return True if a written amount is what is counted for a container with VRAM."""
-        value = None if written is None else amount_or(written, None)
+        value = None if written is None else parse_quantity_or(written, None)
         if value is None or value.denominator != 1:
             return False
         return -(-value // self.unit) * self.unit == self.amounts[container][1]
@@ -107,7 +107,7 @@ def _slices(
     else:
         gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
         nodes = selected_nodes(pod, rule, gpu_class, cluster)
-        profiles = smallest(nodes, [*demand.amounts.values()]) or {}
+        profiles = find_smallest_profiles(nodes, [*demand.amounts.values()]) or {}
         chosen = {
             name: mig_resource(profiles[amount]) if amount in profiles else _NO_SLICE
             for name, amount in demand.amounts.items()
@@ -127,7 +127,7 @@ def selected_nodes(
     pod: Pod, rule: Rule, gpu_class: GPUClass | None, cluster: Cluster
 ) -> list[SlicedNode]:
     """Return the nodes with slices that a pod's node selector selects, once it is translated."""
-    selector = {**(pod.spec.get("nodeSelector") or {}), **rule.selector_with(gpu_class)}
+    selector = {**(pod.spec.get("nodeSelector") or {}), **rule.node_selector_for(gpu_class)}
     return [node for node in cluster.sliced_nodes if node.is_selected(selector)]
 
 
@@ -143,7 +143,7 @@ def is_translations(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
     if rule.accounting is Accounting.MIG:
         return is_mig_slice(resource) and ADMITTED_ANNOTATION in pod.annotations
     is_slot = rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource
-    return is_slot and amount_or(amount, None) == 1
+    return is_slot and parse_quantity_or(amount, None) == 1
 
 
 def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
@@ -163,7 +163,7 @@ def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) ->
         return
     limit = (resources.get("limits") or {}).get(resource)
     if counted.holds(name, limit):
-        written = canonical(str(limit))
+        written = canonicalize(str(limit))
     for kind in _KINDS:
         amounts = resources.get(kind)
         if counted.replaces:
@@ -206,7 +206,7 @@ def limited(pod: Pod, resource: str) -> Fraction | None:
 
 def preferred_on_nodes(demand: Demand) -> Json:
     """Build the preferred node affinity: as many GPUs as needed have room now."""
-    return _more_than(free_label(demand.gpu_count), demand.per_gpu_bytes)
+    return _more_than(free_memory_label(demand.gpu_count), demand.per_gpu_bytes)
 
 
 def _more_than(label: str, need_bytes: int) -> Json:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from webhook.core.pod.fields import Json, as_objects, part
-from webhook.core.pod.shapes import CONTAINER_FIELDS, Template, shown_path, value_at
+from webhook.core.pod.fields import Json, as_objects, find_object
+from webhook.core.pod.pod_templates import CONTAINER_FIELDS, Template, format_path, value_at
 
 _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
@@ -31,10 +31,10 @@ _PROCESSES: Final = (
 
 def asks_for_gpus(owner: Json, template: Template) -> bool:
     """Return True if a container of a template limits a resource for GPUs, or Ray counts some."""
-    spec, group = part(template.pod, "spec"), value_at(owner, template.path[:-1])
+    spec, group = find_object(template.pod, "spec"), value_at(owner, template.path[:-1])
     containers = (one for field in CONTAINER_FIELDS for one in as_objects(spec.get(field)))
-    amounts = [part(one, "resources", "limits") for one in containers]
-    amounts += (part(group, field) for field in ("resources", "rayStartParams"))
+    amounts = [find_object(one, "resources", "limits") for one in containers]
+    amounts += (find_object(group, field) for field in ("resources", "rayStartParams"))
     return any(
         "gpu" in str(name).lower() and str(amount) != "0"
         for one in amounts
@@ -53,14 +53,14 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
     if not group.endswith("kubeflow.org"):
         return ""
     for path in _PROCESSES:
-        given = part(owner, *path[:-1]).get(path[-1])
+        given = find_object(owner, *path[:-1]).get(path[-1])
         if re.fullmatch("[0-9]{1,9}", str(given)):
             if int(str(given)) <= gpu_count:
                 return ""
             right = f'"{gpu_count}"' if type(given) is str else gpu_count
             why = f"each process needs its own GPU, and each pod has {gpu_count}"
-            return f"{shown_path(path)}: write {right}; {why}"
-    if type(part(owner, "spec", "mlPolicy").get("torch")) is dict:
+            return f"{format_path(path)}: write {right}; {why}"
+    if type(find_object(owner, "spec", "mlPolicy").get("torch")) is dict:
         return (
             f"spec.mlPolicy.torch: write numProcPerNode: {gpu_count} under spec.trainer of its "
             "TrainJobs; Trainer counts GPUs by nvidia.com/gpu, and starts a process per CPU without"
@@ -71,10 +71,10 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
 def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
     path = template.path[:-1]
     at = value_at(owner, path)
-    resources = part(at, "resources")
+    resources = find_object(at, "resources")
     # KubeRay accepts one of the two alone.
     field, name = ("resources", "GPU") if resources else ("rayStartParams", "num-gpus")
-    given = part(at, field).get(name)
+    given = find_object(at, field).get(name)
     why = f"Ray counts GPUs by this number, and each pod of this group has {gpu_count}"
     if given is None:
         if asks_for_gpus(owner, template):
@@ -85,4 +85,4 @@ def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
         )
     elif str(given) in map(str, range(1, gpu_count + 1)):
         return ""
-    return f'{shown_path((*path, field))}: write {name}: "{gpu_count}"; {why}'
+    return f'{format_path((*path, field))}: write {name}: "{gpu_count}"; {why}'

@@ -18,23 +18,23 @@ from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
 from webhook.core.admission.rules.translation import mention_other_webhooks
 from webhook.core.admission.whole_gpu_translation import ShareOffer, offer_share
 from webhook.core.nvidia.variables import hide_devices_unless_set, hide_visible_devices
-from webhook.core.pod.complexity import outgrown, too_complex
-from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import Json, part
-from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError
+from webhook.core.pod.complexity import find_excesses, find_growth
+from webhook.core.pod.demand import requests_vram
+from webhook.core.pod.fields import Json, find_object
+from webhook.core.pod.findings import MESSAGE_PREFIX, Finding, MalformedObjectError
 from webhook.core.pod.patch import Edits, apply_patch
 from webhook.core.pod.request import Request
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import (
-    annotations_of,
-    changed,
-    labels_of,
+    preview_changes,
+    read_annotations,
+    read_labels,
     read_pod,
-    service_account_of,
+    read_service_account,
 )
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Subject
-from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
+from webhook.core.policy.model import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 MAX_FOLLOW_UPS: Final = 10
@@ -48,7 +48,7 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
     findings mention that.
     """
     decision = evaluate(request, policy, cluster, phase)
-    annotations = part(request.obj, "metadata", "annotations")
+    annotations = find_object(request.obj, "metadata", "annotations")
     is_denied = decision.outcome is Outcome.DENIED and request.operation == "CREATE"
     if is_denied and ADMITTED_ANNOTATION in annotations:
         return replace(decision, findings=tuple(map(mention_other_webhooks, decision.findings)))
@@ -64,10 +64,10 @@ def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -
     | request | decision |
     | --- | --- |
     | not a pod, DELETE, CONNECT, unknown subresource | skipped: allowed |
-    | a pod with our annotations that grew over the bounds: `outgrown` | denied, under any rule |
+    | a pod with our annotations that grew over the bounds: `find_growth` | denied, under any rule |
     | no rule matches, or its action is Ignore | skipped: allowed |
     | a mirror pod, created by a kubelet | skipped: allowed |
-    | a pod over the bounds of `too_complex` | `_decide_oversized` |
+    | a pod over the bounds of `find_excesses` | `_decide_oversized` |
     | CREATE of a pod | `_decide_creation` |
     | UPDATE of a pod, or its resize | the rule `immutable` |
     | UPDATE of its ephemeral containers | `_decide_debuggers` |
@@ -78,8 +78,8 @@ def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -
         return new_decision(outcome=Outcome.SKIPPED, skip=skip)
     rule = None
     try:
-        excess = too_complex(request.obj)
-        growth = () if _is_mirror_pod(request) else outgrown(request.obj, excess, request.old)
+        excess = find_excesses(request.obj)
+        growth = () if _is_mirror_pod(request) else find_growth(request.obj, excess, request.old)
         if growth:
             return new_decision(outcome=Outcome.DENIED, findings=growth)
         rule = governing_rule(request, policy, cluster)
@@ -87,7 +87,7 @@ def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -
         if skip or rule is None:
             return new_decision(outcome=Outcome.SKIPPED, rule=rule.name if rule else "", skip=skip)
         if request.old and not excess:
-            excess = too_complex(request.old)
+            excess = find_excesses(request.old)
         if excess:
             findings = tuple(finding for finding, _ in excess.values())
             return _decide_oversized(request, rule, policy, cluster, findings)
@@ -106,9 +106,9 @@ def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule |
     pod = request.old if request.operation == "UPDATE" else request.obj
     subject = Subject(
         namespace=request.namespace,
-        pod_labels=labels_of(pod),
-        namespace_labels=cluster.labels_of(request.namespace),
-        service_account=service_account_of(pod),
+        pod_labels=read_labels(pod),
+        namespace_labels=cluster.labels_for(request.namespace),
+        service_account=read_service_account(pod),
     )
     return policy.rule_for(subject)
 
@@ -139,7 +139,7 @@ def _exemption(request: Request, rule: Rule | None) -> Skip | None:
 
 
 def _is_mirror_pod(request: Request) -> bool:
-    return NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in annotations_of(request.obj)
+    return NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in read_annotations(request.obj)
 
 
 def _decide_oversized(
@@ -240,7 +240,9 @@ def _findings_after_suggestions(case: Case, known: tuple[Finding, ...]) -> tuple
 
     The pod's author reads all of them at once. No pod is judged more than these two times.
     """
-    pod = changed(case.pod, case.suggested_changes.annotations, case.suggested_changes.removed)
+    pod = preview_changes(
+        case.pod, case.suggested_changes.annotations, case.suggested_changes.removed
+    )
     after = new_case(pod, case.rule, case.policy, case.cluster)
     places = {(finding.reason, finding.path) for finding in known}
     return tuple(
@@ -299,7 +301,7 @@ def _hides_devices(case: Case) -> bool:
 
 def _allow_with_edits(case: Case, edits: Edits) -> Decision:
     # Advice on the amount does not apply to a slice, whose size is fixed.
-    advises = case.demand_if_any is not None and not case.rule.leaves_to_plugin
+    advises = case.demand_if_any is not None and not case.rule.uses_device_plugin
     return Decision(
         outcome=Outcome.MUTATED if edits.operations else Outcome.ALLOWED,
         patch=tuple(edits.operations),
@@ -342,12 +344,12 @@ def _conclude(
 
 
 def _guidance(rule: Rule) -> str:
-    return f"{GUIDANCE}{rule.message}" if rule.message else ""
+    return f"{MESSAGE_PREFIX}{rule.message}" if rule.message else ""
 
 
 def _is_observed(cluster: Cluster, *pods: Json) -> bool:
     """Return True if findings are only warnings: in a rollout, on pods that request no VRAM."""
-    return cluster.rollout is Rollout.OBSERVE and not any(map(asks_for_vram, pods))
+    return cluster.rollout is Rollout.OBSERVE and not any(map(requests_vram, pods))
 
 
 _OUTCOMES: Final[dict[Action, Outcome]] = {

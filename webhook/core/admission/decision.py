@@ -10,7 +10,7 @@ from typing import Any, Final
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json
-from webhook.core.pod.findings import Finding, render
+from webhook.core.pod.findings import Finding, join_findings
 from webhook.core.pod.patch import Operation, apply_patch
 from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN
 
@@ -96,7 +96,7 @@ class Decision:
     @property
     def message(self) -> str:
         """The message of a denial."""
-        message = self.malformed or render(self.findings)
+        message = self.malformed or join_findings(self.findings)
         return f"{message}. {self.guidance}" if self.guidance else message
 
     @property
@@ -120,7 +120,8 @@ class Decision:
         A tenant's pod can make it long, so it is cut. The answer to the tenant is not.
         """
         return shorten(
-            self.malformed or render(self.findings[:_LOGGED_FINDINGS], "; "), LONGEST_SENTENCE
+            self.malformed or join_findings(self.findings[:_LOGGED_FINDINGS], "; "),
+            LONGEST_SENTENCE,
         )
 
     @property

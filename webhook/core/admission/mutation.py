@@ -28,12 +28,12 @@ from webhook.core.nvidia.variables import (
     unset_widening,
 )
 from webhook.core.pod.demand import Demand
-from webhook.core.pod.fields import Json, set_once
+from webhook.core.pod.fields import Json, replace_by_name
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     AUTO_RUNTIME_CLASS,
     Accounting,
     EnforceBy,
@@ -97,7 +97,7 @@ def mutate_pod(
         env: list[Json] = container.raw.get("env") or []
         edits.change(place, "env", env, _env(container.raw, env, demand, rule))
         mounts: list[Json] = container.raw.get("volumeMounts") or []
-        mounted = set_once(mounts, GATE_VOLUME, MOUNT if has_gate else None)
+        mounted = replace_by_name(mounts, GATE_VOLUME, MOUNT if has_gate else None)
         edits.change(place, "volumeMounts", mounts, mounted)
     _select_nodes(edits, pod, rule, gpu_class)
     _choose_nodes(edits, pod, demand, rule, counted, stored=stored)
@@ -129,7 +129,7 @@ def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None
     selector = pod.spec.get("nodeSelector")
     missing = {
         key: value
-        for key, value in rule.selector_with(gpu_class).items()
+        for key, value in rule.node_selector_for(gpu_class).items()
         if not selector or selector.get(key) != value
     }
     edits.merge("/spec", "nodeSelector", selector, missing)
@@ -157,7 +157,7 @@ nodes that it shares |
     by = rule.enforcement.by
     if by is EnforceBy.NONE:
         return []
-    if rule.leaves_to_plugin:
+    if rule.uses_device_plugin:
         return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NOT_ENFORCED]}]
     if by is EnforceBy.SENTRY:
         return [{"key": NODE_SENTRY_LABEL, "operator": "In", "values": ["true"]}]
@@ -248,7 +248,7 @@ def _set_runtime_class(
         return
     if stored and rule.runtime_class_name == AUTO_RUNTIME_CLASS:
         return  # it may have come, or gone, since the pod was created
-    runtime_class = cluster.runtime_class_of(rule)
+    runtime_class = cluster.runtime_class_for(rule)
     if runtime_class:
         edits.put("/spec", "runtimeClassName", runtime_class)
 
@@ -275,21 +275,21 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
 
 def _with_gate(env: list[Json], *, gated: bool) -> list[Json]:
     """Set or remove the gate's variable."""
-    return set_once(env, GATE_VARIABLE, VARIABLE if gated else None)
+    return replace_by_name(env, GATE_VARIABLE, VARIABLE if gated else None)
 
 
 def _env_for_vram(
     env: list[Json], amount: int, rule: Rule, programs: tuple[str, ...], *, fraction: bool
 ) -> list[Json]:
     gated, chosen = rule.gates_workload, rule.chooses_gpus
-    if not rule.env and not rule.leaves_to_plugin:
+    if not rule.env and not rule.uses_device_plugin:
         ours = _env_of_ours(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
         if not env:
             return ours
         if env == ours:
             return env  # the pod was translated before
     env = _with_gate(env, gated=gated)
-    if rule.leaves_to_plugin:
+    if rule.uses_device_plugin:
         env = set_cap_variables(
             leave_to_device_plugin(env, defaults=rule.env), amount, fraction=fraction
         )
@@ -317,7 +317,7 @@ def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> N
     present: list[Json] = pod.spec.get("volumes") or []
     after = present
     for name in OUR_VOLUMES:
-        after = set_once(after, name, wanted.get(name))
+        after = replace_by_name(after, name, wanted.get(name))
     edits.change("/spec", "volumes", present, after)
 
 
@@ -342,7 +342,7 @@ def _mark(
     written = (
         {} if pod.annotations.get(ADMITTED_ANNOTATION) == mark else {ADMITTED_ANNOTATION: mark}
     )
-    if rule.leaves_to_plugin and GPU_MEMORY_ANNOTATION not in pod.annotations:
+    if rule.uses_device_plugin and GPU_MEMORY_ANNOTATION not in pod.annotations:
         amounts = demand.amounts.items()
         written[GPU_MEMORY_ANNOTATION] = ", ".join(
             f"{name}={format_bytes(amount)}" for name, amount in amounts

@@ -16,13 +16,13 @@ from webhook.core.admission.decision import Decision, Outcome, Skip
 from webhook.core.admission.workload_review import creation_of, decide_both
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import Json, items, strings, text
-from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
+from webhook.core.pod.fields import Json, get_objects, get_string, get_string_map
+from webhook.core.pod.findings import Finding, MalformedObjectError, join_findings, quote
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import Example, Policy
+from webhook.core.policy.model import Example, Policy
 from webhook.names import ADMITTED_ANNOTATION
 
 _SHOWN_TOLERATIONS: Final = 3
@@ -77,7 +77,7 @@ def _mismatches(
     if example.reasons is not None:
         reasons = tuple(dict.fromkeys(finding.reason.value for finding in findings))
         if set(reasons) != set(example.reasons):
-            said = first.malformed or last.malformed or render(findings, "; ")
+            said = first.malformed or last.malformed or join_findings(findings, "; ")
             wanted, got = ", ".join(example.reasons), ", ".join(reasons)
             yield f"wanted reasons [{wanted}], got [{got}]{': ' * bool(said)}{said}"
     if example.rule is not None and example.rule != first.rule:
@@ -105,16 +105,16 @@ def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
         if amount != expected:
             got = "an amount that cannot be read" if amount is None else _amount(amount)
             yield f"wanted resources {resource}: {_amount(expected)}, got {got}"
-    selector = strings(pod.spec, "nodeSelector", "spec")
+    selector = get_string_map(pod.spec, "nodeSelector", "spec")
     yield from _entries("nodeSelector", example.node_selector, selector)
     yield from _entries("annotation", example.annotations, pod.annotations)
     if example.runtime_class_name is not None:
-        name = text(pod.spec, "runtimeClassName", "spec")
+        name = get_string(pod.spec, "runtimeClassName", "spec")
         if name != example.runtime_class_name:
             wanted = example.runtime_class_name or "none"
             yield f"wanted runtimeClassName {wanted}, got {name or 'none'}"
     if example.tolerations:
-        yield from _tolerations(example.tolerations, items(pod.spec, "tolerations", "spec"))
+        yield from _tolerations(example.tolerations, get_objects(pod.spec, "tolerations", "spec"))
     if example.env:
         yield from _variables(example.env, pod)
     if example.translated is not None:
@@ -124,8 +124,8 @@ def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
 def _entries(what: str, wanted: Mapping[str, str] | None, got: Mapping[str, str]) -> Iterator[str]:
     for key, value in (wanted or {}).items():
         if got.get(key) != value:
-            found = quoted(got[key]) if key in got else "none"
-            yield f"wanted {what} {key}: {quoted(value)}, got {found}"
+            found = quote(got[key]) if key in got else "none"
+            yield f"wanted {what} {key}: {quote(value)}, got {found}"
 
 
 def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
@@ -161,8 +161,8 @@ def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
             elif entry.get("value", "") == value:
                 continue
             else:
-                got = quoted(entry.get("value", ""))
-            yield f"wanted env {name}: {quoted(value)} in container {container.name}, got {got}"
+                got = quote(entry.get("value", ""))
+            yield f"wanted env {name}: {quote(value)} in container {container.name}, got {got}"
 
 
 def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:

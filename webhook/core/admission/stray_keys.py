@@ -32,19 +32,19 @@ from webhook.core.admission.rules.near_misses import (
 from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import Json, part
+from webhook.core.pod.fields import Json, find_object
 from webhook.core.pod.findings import Finding, Reason, annotation_path
-from webhook.core.pod.shapes import (
+from webhook.core.pod.pod_templates import (
     CONTAINER_FIELDS,
     METADATA_FIELDS,
     Path,
     Template,
     TooMuchToSearchError,
-    in_order,
-    objects_in,
-    shown_path,
+    as_object_list,
+    format_path,
+    iterate_items,
     value_at,
-    walk,
+    visit_values,
 )
 from webhook.core.pod.views import read_pod
 from webhook.names import (
@@ -96,8 +96,8 @@ class StrayKey(NamedTuple):
     def field(self) -> str:
         """Its place as messages write it."""
         if self.is_in_text:
-            return shown_path(self.path)
-        return f"{shown_path(self.path[:-1])}[{shorten(self.key, LONGEST_KEY)}]"
+            return format_path(self.path)
+        return f"{format_path(self.path[:-1])}[{shorten(self.key, LONGEST_KEY)}]"
 
     @property
     def paths(self) -> list[Path]:
@@ -108,7 +108,7 @@ class StrayKey(NamedTuple):
     def warning(self) -> str:
         """The line to write, and the reason."""
         field = _field_of(self.meant)
-        shown = (shown_path(one.place(("metadata", field))) for one in self.templates)
+        shown = (format_path(one.place(("metadata", field))) for one in self.templates)
         places = list(dict.fromkeys(shown))
         if not places:
             return f"{self.field}: {self.cure or 'remove it; nothing reads it here'}"
@@ -126,7 +126,7 @@ def is_filled_in(value: object) -> bool:
 
 def is_open(template: Template) -> bool:
     """Return True if amounts of a template are still to be filled in."""
-    annotations = part(template.pod, "metadata", "annotations")
+    annotations = find_object(template.pod, "metadata", "annotations")
     return any(is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS)
 
 
@@ -152,11 +152,13 @@ def find_stray_keys(
     for path in paths:
         below = tuple(one for one in templates if one.path[: len(path)] == path)
         for field in METADATA_FIELDS:
-            keys = part(value_at(owner, path), "metadata", field)
+            keys = find_object(value_at(owner, path), "metadata", field)
             ours = islice(find_unread(keys, "" if path else kind, field), MOST_COMPARED)
             near = (key for key, _ in find_near_misses(keys, field)) if below else ()
             for key in (*ours, *near):
-                if not any(part(one.pod, "metadata", field).get(key) == keys[key] for one in below):
+                if not any(
+                    find_object(one.pod, "metadata", field).get(key) == keys[key] for one in below
+                ):
                     at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
                     read = get_close_matches(key, READ_KEYS.get((kind, field), ()), 1, 0.9)
                     if read and read[0] not in keys and not closest_key(key):
@@ -187,7 +189,7 @@ def _with_meaning(stray: StrayKey, asking: Sequence[Path]) -> StrayKey:
     if meant is None or not meant[0]:
         return stray._replace(templates=())
     at = "metadata", _field_of(meant[0])
-    free = [one for one in stray.templates if meant[0] not in part(one.pod, *at)]
+    free = [one for one in stray.templates if meant[0] not in find_object(one.pod, *at)]
     free.sort(key=lambda one: one.path not in asking)
     number = sum(one.path in asking for one in free)
     return stray._replace(meant=meant[0], value=meant[1], templates=tuple(free), asking=number)
@@ -211,8 +213,8 @@ def warnings_about(
         if one.templates and one.value and not is_filled_in(one.value)
     }
     asked = {one.meant: one.value for one in moved.values()}
-    annotations = {**part(pod, "metadata", "annotations"), **asked}
-    metadata = {**part(pod, "metadata"), "annotations": annotations}
+    annotations = {**find_object(pod, "metadata", "annotations"), **asked}
+    metadata = {**find_object(pod, "metadata"), "annotations": annotations}
     wrong: dict[str, list[str]] = {}
     beside: list[str] = []
     before = {(one.reason, one.path) for one in known}
@@ -269,7 +271,7 @@ def search_stray_keys(
             found.extend(
                 StrayKey(at, key, value[key]) for key in asked if (at := (*path, key)) not in judged
             )
-        for key, one in in_order(value) if not templates else ():
+        for key, one in iterate_items(value) if not templates else ():
             if type(one) is str and PREFIX in one and _POLICY_IN_TEXT not in one:
                 asking = _IN_TEXT.findall(one)[:1]
                 found.extend(StrayKey((*path, key), first, one, True) for first in asking)
@@ -279,7 +281,7 @@ def search_stray_keys(
             )
         return True
 
-    walk(obj, enter)
+    visit_values(obj, enter)
     return (*found, *useless_bounds(obj, version))
 
 
@@ -292,7 +294,7 @@ def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
     """
     if version not in {"v1", ""}:
         return
-    kind, hard = obj.get("kind"), part(obj, "spec", "hard")
+    kind, hard = obj.get("kind"), find_object(obj, "spec", "hard")
     for key in hard if kind == "ResourceQuota" else ():
         _, ours, name = key.partition(PREFIX)
         if not ours or key == _QUOTA:
@@ -302,7 +304,7 @@ def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
         why = "Kubernetes counts only requests" if ours + name == VRAM_RESOURCE else "no pod asks"
         why = f"{why} for this resource, so the line bounds nothing"
         yield StrayKey(("spec", "hard", key), key, hard[key], cure=f"{do}; {why}")
-    limits = objects_in(part(obj, "spec").get("limits")) if kind == "LimitRange" else ()
+    limits = as_object_list(find_object(obj, "spec").get("limits")) if kind == "LimitRange" else ()
     for index, limit in enumerate(limits):
         for field, amounts in limit.items():
             if type(amounts) is dict and VRAM_RESOURCE in amounts:
@@ -320,11 +322,11 @@ def is_unknown(key: str) -> bool:
 
 def _judged(template: Template) -> Iterator[Path]:
     """Yield the places in which admission or `find_stray_keys` reads our keys for a template."""
-    spec = part(template.pod, "spec")
+    spec = find_object(template.pod, "spec")
     amounts = [
         ("spec", field, index, "resources", kind)
         for field in CONTAINER_FIELDS
-        for index, _ in enumerate(objects_in(spec.get(field)))
+        for index, _ in enumerate(as_object_list(spec.get(field)))
         for kind in _HOLDS_AMOUNTS
     ]
     metadata = [("metadata", field) for field in METADATA_FIELDS]

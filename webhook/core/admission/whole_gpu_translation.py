@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from webhook.core.pod.fields import items
-from webhook.core.pod.findings import quoted
-from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.pod.fields import get_objects
+from webhook.core.pod.findings import quote
+from webhook.core.pod.other_products import WHOLE_GPU
 from webhook.core.pod.patch import Edits
-from webhook.core.pod.quantity import amount_or, format_bytes
+from webhook.core.pod.quantity import format_bytes, parse_quantity_or
 from webhook.core.pod.views import Container, Pod
-from webhook.core.policy.values import Action, Policy, Rule
+from webhook.core.policy.model import Action, Policy, Rule
 from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
 
 _KINDS: Final = ("limits", "requests")
@@ -90,7 +90,7 @@ def offer_share(pod: Pod, rule: Rule, policy: Policy) -> ShareOffer | None:
     }
     edits.merge("/metadata", "annotations", metadata.get("annotations"), annotations)
     path = f"{container.path}.resources.limits[{WHOLE_GPU}]"
-    return ShareOffer(edits, path, quoted(rule.name, _MAX_RULE_NAME), amount)
+    return ShareOffer(edits, path, quote(rule.name, _MAX_RULE_NAME), amount)
 
 
 def _only_gpu_container(pod: Pod, policy: Policy) -> Container | None:
@@ -105,8 +105,10 @@ def _only_gpu_container(pod: Pod, policy: Policy) -> Container | None:
             if found is not None:
                 return None
             found = container
-    if found is None or items(pod.spec, "resourceClaims", "spec"):
+    if found is None or get_objects(pod.spec, "resourceClaims", "spec"):
         return None
     limit = found.resources("limits").get(WHOLE_GPU)
     request = found.resources("requests").get(WHOLE_GPU, limit)
-    return found if amount_or(limit, None) == amount_or(request, None) == 1 else None
+    return (
+        found if parse_quantity_or(limit, None) == parse_quantity_or(request, None) == 1 else None
+    )

@@ -14,13 +14,13 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Decision, Outcome, Phase, Skip
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.programs import warn_of_size
-from webhook.core.pod.fields import Json, text_of
+from webhook.core.pod.fields import Json, find_string
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
+from webhook.core.pod.pod_templates import Form, Template
 from webhook.core.pod.request import Request
-from webhook.core.pod.shapes import Form, Template
-from webhook.core.pod.templates import find_templates, is_own_kind
+from webhook.core.pod.template_search import find_templates, is_builtin_kind
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 
 MoreAdvice = Callable[[Request, Json, int], str]
 """From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
@@ -48,7 +48,7 @@ def creation_of(pod: Json, namespace: str) -> Request:
         operation="CREATE",
         subresource="",
         namespace=namespace,
-        name=text_of(pod, "metadata", "name"),
+        name=find_string(pod, "metadata", "name"),
         dry_run=True,
         obj=pod,
         old={},
@@ -120,7 +120,7 @@ def advise(
     version = f"{group}/v1" if group else "v1"
     is_written = request.operation in {"CREATE", "UPDATE"} and not request.subresource
     # Only there a template is found without a search.
-    if not is_written or not is_own_kind(kind, version):
+    if not is_written or not is_builtin_kind(kind, version):
         return WorkloadAdvice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
     advice = WorkloadAdvice(policy=policy.short_digest)
     (template,) = find_templates(request.obj, kind, version)

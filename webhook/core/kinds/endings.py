@@ -17,7 +17,7 @@ from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.placement.pod_state import PodState
-from webhook.core.pod.fields import Json, as_object, as_objects, part
+from webhook.core.pod.fields import Json, as_object, as_objects, find_object
 from webhook.core.pod.gpus import Gpu
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
@@ -161,4 +161,4 @@ def read_words(enforcers: Sequence[Json]) -> TerminationMessage | None:
 
 
 def _terminated(container: Json, state: str) -> Json:
-    return part(container, state, "terminated")
+    return find_object(container, state, "terminated")

@@ -18,13 +18,13 @@ from webhook.core.formatting import replace_unprintable
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import (
-    LONGEST_FAULT,
-    LONGEST_PRODUCT,
-    LOST,
-    MOST_GPUS,
-    SILENT,
+    FAULT_LOST,
+    FAULT_SILENT,
+    MAX_FAULT_LENGTH,
+    MAX_GPUS,
+    MAX_PRODUCT_LENGTH,
     Gpu,
-    names_gpu,
+    is_valid_gpu_id,
 )
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
@@ -148,7 +148,7 @@ def unmeasured(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[
     A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
     """
     measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
-    answering = (gpu.uuid for gpu in gpus if gpu.fault not in {LOST, SILENT})
+    answering = (gpu.uuid for gpu in gpus if gpu.fault not in {FAULT_LOST, FAULT_SILENT})
     return tuple(uuid for uuid in answering if uuid not in measured)
 
 
@@ -175,7 +175,7 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
     name, observed_s = metadata.get("name"), read_time(status.get("observedAt"))
     if not isinstance(name, str) or observed_s is None:
         return None
-    gpus = [found for one in as_objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
+    gpus = [found for one in as_objects(status.get("gpus"), MAX_GPUS) if (found := _gpu(one))]
     return NodeFigures(
         name=name,
         observed_s=observed_s,
@@ -283,7 +283,7 @@ def _write_gpu(gpu: GpuFigures) -> Json:
     if not gpu.healthy:
         written["healthy"] = False
     if gpu.fault:
-        written["fault"] = gpu.fault[:LONGEST_FAULT]
+        written["fault"] = gpu.fault[:MAX_FAULT_LENGTH]
     if gpu.measured:
         written["measured"] = True
     written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
@@ -320,12 +320,12 @@ def _limit(raw: Json) -> Proof | None:
 def _gpu(raw: Json) -> GpuFigures | None:
     uuid, index = raw.get("uuid", ""), raw.get("index", -1)
     total, usable = _bytes(raw, "totalMi"), _bytes(raw, "usableMi")
-    if usable is None or not names_gpu(uuid, index):
+    if usable is None or not is_valid_gpu_id(uuid, index):
         return None
     return GpuFigures(
         uuid=uuid,
         index=index,
-        product=_text(raw, "product", LONGEST_PRODUCT),
+        product=_text(raw, "product", MAX_PRODUCT_LENGTH),
         total_bytes=usable if total is None else total,
         usable_bytes=usable,
         promised_bytes=_bytes(raw, "promisedMi"),
@@ -339,7 +339,7 @@ def _gpu(raw: Json) -> GpuFigures | None:
             for one in as_objects(raw.get("unmanaged"), MOST_PODS)
             if (used := _bytes(one, "usedMi")) is not None
         },
-        fault=_text(raw, "fault", LONGEST_FAULT),
+        fault=_text(raw, "fault", MAX_FAULT_LENGTH),
         measured=raw.get("measured") is True,
     )
 

@@ -17,9 +17,9 @@ from webhook.core.node.node_fields import SharingCode, node_labels, read_gpus, r
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.gpus import (
-    LONGEST_FAULT,
-    LOST,
-    SILENT,
+    FAULT_LOST,
+    FAULT_SILENT,
+    MAX_FAULT_LENGTH,
     Gpu,
 )
 from webhook.core.pod.quantity import MIB
@@ -46,7 +46,7 @@ NO_MEMORY: Final = "the driver reports no memory of its own, as with unified mem
 """Reason why a GPU such as GB10 is not shared."""
 _UNLESS_OTHERS: Final = f"if there is no other GPU, label the node {NODE_SHARE_LABEL}=false"
 
-AVAILABILITY_FAULTS: Final = frozenset({LOST, SILENT, RESIZED})
+AVAILABILITY_FAULTS: Final = frozenset({FAULT_LOST, FAULT_SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
 
@@ -208,10 +208,10 @@ def _judge(
         if now.memory_bytes == known.gpu.memory_bytes:
             return TrackedGpu(now)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return TrackedGpu(_ill(known.gpu, RESIZED if seen else SILENT))
+        return TrackedGpu(_ill(known.gpu, RESIZED if seen else FAULT_SILENT))
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return TrackedGpu(_ill(known.gpu, RESIZED if seen else LOST), since_s)
+        return TrackedGpu(_ill(known.gpu, RESIZED if seen else FAULT_LOST), since_s)
     return TrackedGpu(now) if now else None
 
 
@@ -237,7 +237,7 @@ def _mode_fault(seen: ScannedGpu, before: str) -> str:
 
 
 def _ill(gpu: Gpu, fault: str) -> Gpu:
-    return replace(gpu, healthy=False, fault=fault[:LONGEST_FAULT])
+    return replace(gpu, healthy=False, fault=fault[:MAX_FAULT_LENGTH])
 
 
 def _judge_enforcement(

@@ -17,14 +17,14 @@ from webhook.core.bounds import LONGEST_STORED
 from webhook.core.formatting import MOST_GPU_BYTES, replace_unprintable
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import (
-    LONGEST_FAULT,
-    LONGEST_PRODUCT,
-    MOST_GPUS,
+    MAX_FAULT_LENGTH,
+    MAX_GPUS,
+    MAX_PRODUCT_LENGTH,
     Gpu,
-    names_gpu,
+    is_valid_gpu_id,
 )
-from webhook.core.pod.quantity import MIB, amount_or
-from webhook.core.pod.whole import is_more_than_nothing
+from webhook.core.pod.quantity import MIB, parse_quantity_or
+from webhook.core.pod.whole_gpus import is_positive_amount
 from webhook.names import (
     NODE_GPUS_ANNOTATION,
     NODE_SHARING_ANNOTATION,
@@ -49,7 +49,7 @@ def read_vram_bytes(node: Mapping[str, Any]) -> int:
 
 def read_vram_amount(status: Mapping[str, Any], part: str) -> Fraction | None:
     """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
-    return amount_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
+    return parse_quantity_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:
@@ -58,7 +58,7 @@ def is_advertised(node: Mapping[str, Any]) -> bool:
     The list of GPUs or the capacity decides. Labels do not count: autoscalers set them beforehand.
     """
     capacity = (node.get("status") or {}).get("capacity") or {}
-    return bool(read_gpus(node)[0]) or is_more_than_nothing(capacity.get(VRAM_RESOURCE, 0))
+    return bool(read_gpus(node)[0]) or is_positive_amount(capacity.get(VRAM_RESOURCE, 0))
 
 
 class SharingCode(StrEnum):
@@ -168,7 +168,7 @@ def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
     """Return the GPUs that a node lists, and how many of its entries are none.
 
     An agent's token can write anything there, and its UUIDs reach pods, lists and messages. So an
-    entry that is malformed, or beyond the first `MOST_GPUS`, is no GPU, and its texts are printable
+    entry that is malformed, or beyond the first `MAX_GPUS`, is no GPU, and its texts are printable
     and bounded. A list that cannot be read at all counts as one such entry.
     """
     written = node_annotations(node).get(NODE_GPUS_ANNOTATION)
@@ -179,7 +179,7 @@ def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
     except (ValueError, TypeError, RecursionError):
         listed = None
     entries = listed if isinstance(listed, list) else [None]
-    gpus = [gpu for gpu in map(_read_gpu, entries[:MOST_GPUS]) if gpu is not None]
+    gpus = [gpu for gpu in map(_read_gpu, entries[:MAX_GPUS]) if gpu is not None]
     unread = len(entries) - len(gpus)
     gpus.sort(key=lambda gpu: (gpu.index, gpu.uuid))
     return tuple({gpu.uuid: gpu for gpu in gpus}.values()), unread
@@ -189,12 +189,12 @@ def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
-            if names_gpu(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
+            if is_valid_gpu_id(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
                 healthy = entry.get("healthy") is not False
                 return Gpu(
                     uuid=uuid,
                     memory_bytes=amount_bytes,
-                    product=replace_unprintable(name, LONGEST_PRODUCT),
+                    product=replace_unprintable(name, MAX_PRODUCT_LENGTH),
                     index=index,
                     total_bytes=_total(entry, amount_bytes),
                     healthy=healthy,
@@ -204,7 +204,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
 
 
 def _fault(fault: object) -> str:
-    return replace_unprintable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
+    return replace_unprintable(fault, MAX_FAULT_LENGTH) if isinstance(fault, str) else ""
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:

@@ -13,8 +13,8 @@ from webhook.core.bounds import LONGEST_STORED
 from webhook.core.documentation import Page
 from webhook.core.formatting import join_names_within, replace_unprintable
 from webhook.core.node.node_fields import node_annotations, node_labels
-from webhook.core.pod.foreign import WHOLE_GPU
-from webhook.core.pod.whole import AMD_DRA_DRIVER, gives_gpus, is_more_than_nothing
+from webhook.core.pod.other_products import WHOLE_GPU
+from webhook.core.pod.whole_gpus import AMD_DRA_DRIVER, is_gpu_resource, is_positive_amount
 from webhook.names import (
     NODE_DRA_ANNOTATION,
     NODE_SHARE_LABEL,
@@ -152,12 +152,14 @@ def find_allocator_resources(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 def had_other_allocator(node: Mapping[str, Any]) -> bool:
     """Return True if others give GPUs away, or did at some time: the kubelet keeps the name."""
-    return any(map(gives_gpus, _amounts(node, "capacity"))) or bool(find_allocator_resources(node))
+    return any(map(is_gpu_resource, _amounts(node, "capacity"))) or bool(
+        find_allocator_resources(node)
+    )
 
 
 def _offers(node: Mapping[str, Any], part: str) -> list[str]:
     amounts = _amounts(node, part)
-    return [name for name in amounts if gives_gpus(name) and is_more_than_nothing(amounts[name])]
+    return [name for name in amounts if is_gpu_resource(name) and is_positive_amount(amounts[name])]
 
 
 def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:

@@ -16,11 +16,11 @@ from webhook.core.node.inventory import Inventory
 from webhook.core.node.node_fields import write_gpus
 from webhook.core.pod.fields import Json
 from webhook.core.pod.gpus import (
-    MOST_COUNTED,
+    MAX_COUNTED_GPUS,
     Allocation,
     Gpu,
     free_bytes,
-    free_label,
+    free_memory_label,
 )
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
@@ -44,7 +44,7 @@ Conditions = Mapping[str, Json | None]
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
-FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
+FREE_LABELS: Final = tuple(map(free_memory_label, range(1, MAX_COUNTED_GPUS + 1)))
 
 _ALL_LABELS: Final = (
     *FREE_LABELS,
@@ -167,7 +167,7 @@ def _free_labels(
     left = free_bytes(gpus, taken)
     free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
     shown = map(str, sorted(free, reverse=True))
-    return dict(zip_longest(FREE_LABELS, islice(shown, MOST_COUNTED)))
+    return dict(zip_longest(FREE_LABELS, islice(shown, MAX_COUNTED_GPUS)))
 
 
 def _in_steps(gpu: Gpu, left_bytes: int) -> int:

@@ -17,7 +17,7 @@ from math import prod
 from typing import Final, Literal, NamedTuple
 
 from webhook.core.bounds import LONGEST_REFERENCE
-from webhook.core.pod.command_lines import GAP, CommandLine
+from webhook.core.pod.command_lines import SEPARATOR_PATTERN, CommandLine
 from webhook.core.pod.views import Container
 
 BoundKind = Literal["all", "free", "spare", "jax"]
@@ -112,8 +112,8 @@ PROGRAMS: Final = (
             r"|__task[=\s\0]+(?:fill_mask|token_class|sequence_class|text_embed)"
         ),
         runs=(
-            rf"vllm{GAP}(?:serve|run_batch)|dynamo\.vllm|fastchat\.serve\.vllm_worker"
-            rf"|vllm\.entrypoints\.(?:[\w.]*(?:api_server|run_batch)|cli\.main{GAP}serve)"
+            rf"vllm{SEPARATOR_PATTERN}(?:serve|run_batch)|dynamo\.vllm|fastchat\.serve\.vllm_worker"
+            rf"|vllm\.entrypoints\.(?:[\w.]*(?:api_server|run_batch)|cli\.main{SEPARATOR_PATTERN}serve)"
             "|__max_model_len|huggingfaceserver"
         ),
         image=_named("vllm|huggingfaceserver"),
@@ -124,7 +124,7 @@ PROGRAMS: Final = (
         takes="most of the GPU",
         bound="--mem-fraction-static",
         bounds=r"__mem_fraction_static|__max_total_tokens|__config(?!\w)",
-        runs=rf"sglang\.launch_server|sglang{GAP}serve|dynamo\.sglang",
+        runs=rf"sglang\.launch_server|sglang{SEPARATOR_PATTERN}serve|dynamo\.sglang",
         image=_named("sglang"),
     ),
     # launcher/src/main.rs; the same name in capitals is its variable.
@@ -133,7 +133,7 @@ PROGRAMS: Final = (
         takes="all of the GPU",
         bound="--cuda-memory-fraction",
         bounds="cuda_memory_fraction",
-        runs=rf"text_generation_(?:launcher|server{GAP}serve)",
+        runs=rf"text_generation_(?:launcher|server{SEPARATOR_PATTERN}serve)",
         image=_named("text-generation-inference|tgi"),
         variables="cuda_memory_fraction",
     ),
@@ -146,7 +146,7 @@ PROGRAMS: Final = (
             r"__(?:kv_cache_)?free_gpu_mem(?:ory)?_fraction|max_gpu_total_bytes|__config(?!\w)"
             "|extra_llm_api_options"
         ),
-        runs=rf"trtllm_serve(?!{GAP}(?:disaggregated|mm_embedding))",
+        runs=rf"trtllm_serve(?!{SEPARATOR_PATTERN}(?:disaggregated|mm_embedding))",
         of="free",
     ),
     # lmdeploy/cli/utils.py, cache_max_entry_count.
@@ -155,7 +155,7 @@ PROGRAMS: Final = (
         takes="0.8 of what its weights leave free",
         bound="--cache-max-entry-count",
         bounds="__cache_max_entry_count",
-        runs=rf"lmdeploy{GAP}serve{GAP}(?:api_server|gradio)",
+        runs=rf"lmdeploy{SEPARATOR_PATTERN}serve{SEPARATOR_PATTERN}(?:api_server|gradio)",
         of="free",
     ),
     # comfy/cli_args.py; comfy/model_management.py plans by what is free on the GPU.
@@ -164,7 +164,7 @@ PROGRAMS: Final = (
         takes="what is free on the whole GPU",
         bound="--reserve-vram",
         bounds=r"__reserve_vram|per_process_memory_fraction|__cpu(?!\w)",
-        runs=rf"comfyui/main\.py|comfy{GAP}launch",
+        runs=rf"comfyui/main\.py|comfy{SEPARATOR_PATTERN}launch",
         image=_named("comfy-?ui"),
         runs_in_image=r"main\.py|entrypoint\.sh\0(?=__)",
         of="spare",
@@ -207,9 +207,12 @@ _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("dp_size", "dp"), ("data", None)),
     # torch/distributed/run.py; deepspeed/launcher/runner.py; `ray start`
     "nproc_per_node": ("processes", ""),
-    "num_gpus": ("processes", rf"(?<!\w)(?:deepspeed{GAP}|ray{GAP}start)"),
+    "num_gpus": (
+        "processes",
+        rf"(?<!\w)(?:deepspeed{SEPARATOR_PATTERN}|ray{SEPARATOR_PATTERN}start)",
+    ),
     # accelerate/commands/launch.py: the number for all machines
-    "num_processes": ("tensor", rf"accelerate{GAP}launch"),
+    "num_processes": ("tensor", rf"accelerate{SEPARATOR_PATTERN}launch"),
 }
 """Factor of a number of GPUs by the name of a flag or variable, and the pattern of the commands
 with which it counts (None: the programs of the table). Each pod has the number of `processes`."""
@@ -238,8 +241,8 @@ _NOT_THE_SERVER: Final = re.compile(
 _OTHERS: Final = re.compile(
     r"\A(?!.*:cpu).*(?<![a-z0-9])(?:cupy|jax|julia|llama[._-]?cpp|ollama|onnxruntime|pytorch|rapidsai"
     "|tei|tensorflow|text-embeddings-inference|tritonserver)(?![a-z0-9])"
-    rf"|(?<![\w.])(?:llama_server|ollama{GAP}serve|text_embeddings_router|tritonserver"
-    rf"|tensorflow_model_server|dask(?:_cuda_|{GAP}cuda{GAP})worker)(?![\w.])"
+    rf"|(?<![\w.])(?:llama_server|ollama{SEPARATOR_PATTERN}serve|text_embeddings_router|tritonserver"
+    rf"|tensorflow_model_server|dask(?:_cuda_|{SEPARATOR_PATTERN}cuda{SEPARATOR_PATTERN})worker)(?![\w.])"
 )
 """Found in the image, or in the line of commands after it, of programs that need no bound."""
 _IS_SERVER: Final = re.compile("(?:vllm-openai|huggingfaceserver|lmsysorg/|nvidia/vllm|rhaiis/)")
@@ -249,7 +252,7 @@ _RUNS: Final = re.compile(
 )
 _ONLY_NAMES_IT: Final = re.compile(
     r"(?<![\w.])(?:\[|cat|curl|echo|export|find|grep|ls|pgrep|pip|pip3|pkill|printf|ps|sed|wget)"
-    rf"{GAP}[^;&|\n]*"
+    rf"{SEPARATOR_PATTERN}[^;&|\n]*"
 )
 """A command that names a program without running it, with its words."""
 _MODEL: Final = (

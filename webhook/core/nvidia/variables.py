@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
-from webhook.core.pod.fields import Json, set_once
+from webhook.core.pod.fields import Json, replace_by_name
 from webhook.names import VISIBLE_DEVICES_ANNOTATION
 
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -92,7 +92,7 @@ _COMPUTES: Final = driver_capabilities(COMPUTE_LIBRARIES)
 
 def hide_devices(env: list[Json]) -> list[Json]:
     """Hide all GPUs; where the variable exists, it is overwritten."""
-    return set_once(env, VISIBLE_DEVICES_ENV, _VOID)
+    return replace_by_name(env, VISIBLE_DEVICES_ENV, _VOID)
 
 
 def hide_visible_devices(env: list[Json]) -> list[Json]:
@@ -128,7 +128,7 @@ def hide_devices_unless_set(env: list[Json]) -> list[Json]:
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
     """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
     # Of entries with the same name the kubelet lets the last one win.
-    shown = set_once(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
+    shown = replace_by_name(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
     return _with_defaults(shown, defaults)
 
 
@@ -138,7 +138,7 @@ def leave_to_device_plugin(env: list[Json], *, defaults: Iterable[Json]) -> list
     Source: the kubelet puts the variables of devices before those of the container
     (k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions).
     """
-    return _with_defaults(set_once(env, VISIBLE_DEVICES_ENV, None), defaults)
+    return _with_defaults(replace_by_name(env, VISIBLE_DEVICES_ENV, None), defaults)
 
 
 def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:

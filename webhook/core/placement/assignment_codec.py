@@ -14,7 +14,7 @@ from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.cap_terms import CapTerms, shared_terms
 from webhook.core.pod.fields import Json, as_object
-from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, DriverLimit, EnforceBy
+from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, EnforceBy
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
 MOST_NAMED: Final = 3
@@ -132,7 +132,7 @@ def _read_entry(line: str) -> tuple[str, Assignment] | None:
         and 0 <= since <= LATEST_S
         and (count == 1 or gpus == [EVERY_GPU])
         and type(count) is int
-        and 0 < count <= MOST_GPUS
+        and 0 < count <= MAX_GPUS
         and pod.count("/") == 1
         and "" not in pod.split("/")
     ):

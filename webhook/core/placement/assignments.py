@@ -16,7 +16,7 @@ from typing import Final
 from webhook.core.placement.cap_terms import CapTerms, with_limit
 from webhook.core.placement.fit import Denial, held_node, place
 from webhook.core.placement.pod_state import PodState, may_use_gpus
-from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, DriverLimit, Gpu, allocate, free_bytes
+from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, Gpu, allocate, free_bytes
 from webhook.core.pod.quantity import MIB
 
 RENEW_S: Final = 30.0
@@ -170,7 +170,7 @@ def _entry(
 
 def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
     """Return the `count` of an entry; bounded, since a tenant may write any number on a pod."""
-    return min(pod.need.gpu_count, MOST_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
+    return min(pod.need.gpu_count, MAX_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
 def _completed(one: Assignment, pod: PodState | None, find_terms: Terms) -> Assignment:

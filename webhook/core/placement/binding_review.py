@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.pod.fields import Json, mapping, strings, text
+from webhook.core.pod.fields import Json, get_object, get_string, get_string_map
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
 from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
@@ -117,16 +117,16 @@ def read_binding(request: Request) -> Binding | None:
     """
     if request.kind != "Binding" or request.operation != "CREATE":
         return None
-    metadata = mapping(request.obj, "metadata", "")
+    metadata = get_object(request.obj, "metadata", "")
     for part in ("annotations", "labels"):
-        strings(metadata, part, "metadata")
-    name = text(metadata, "name", "metadata") or request.name
-    node = text(mapping(request.obj, "target", ""), "name", "target")
+        get_string_map(metadata, part, "metadata")
+    name = get_string(metadata, "name", "metadata") or request.name
+    node = get_string(get_object(request.obj, "target", ""), "name", "target")
     for path, value in (("metadata.name", name), ("target.name", node)):
         if not value:
             raise MalformedObjectError(path, "a name", None)
-    namespace = request.namespace or text(metadata, "namespace", "metadata")
-    return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
+    namespace = request.namespace or get_string(metadata, "namespace", "metadata")
+    return Binding(namespace, name, get_string(metadata, "uid", "metadata"), node, request.obj)
 
 
 def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
@@ -136,7 +136,7 @@ def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
         metadata = binding.obj.get("metadata")
         if metadata is None and verdict.annotations:
             edits.put("", "metadata", metadata := {})
-        _remove_marks(edits, mapping(binding.obj, "metadata", ""))
+        _remove_marks(edits, get_object(binding.obj, "metadata", ""))
         if metadata is not None:
             edits.merge(
                 "/metadata", "annotations", metadata.get("annotations"), verdict.annotations
@@ -147,6 +147,6 @@ def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
 def _remove_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
     """Take off a Binding what is ours to write."""
     for part in ("annotations", "labels"):
-        for key in strings(metadata, part, "metadata"):
+        for key in get_string_map(metadata, part, "metadata"):
             if key.startswith(PREFIX):
                 edits.remove(f"/metadata/{part}", key)

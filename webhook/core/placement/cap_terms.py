@@ -22,9 +22,9 @@ from webhook.core.enforcement.parameters import (
     parse_tolerance,
 )
 from webhook.core.pod.duration import parse_seconds
-from webhook.core.pod.fields import as_object, part, strings
+from webhook.core.pod.fields import as_object, find_object, get_string_map
 from webhook.core.pod.gpus import DriverLimit, EnforceBy
-from webhook.core.pod.views import MARK, Pod, service_account_of
+from webhook.core.pod.views import ADMITTED_PATTERN, Pod, read_service_account
 from webhook.core.policy.match import Subject
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -116,7 +116,7 @@ Sidecar; the cap is at most the amount |
     of_sidecar = _of_sidecar(pod, memory_bytes)
     if of_sidecar:
         return of_sidecar, None
-    mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    mark = ADMITTED_PATTERN.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if not mark:
         return build_terms(memory_bytes, EnforceBy.NONE), None
     labels = pod.labels
@@ -124,7 +124,7 @@ Sidecar; the cap is at most the amount |
         mark["rule"],
         str(as_object(pod.raw.get("metadata")).get("namespace")),
         tuple((key, labels[key]) for key in asked() if key in labels),
-        service_account_of(pod.raw),
+        read_service_account(pod.raw),
     )
     return build_terms(memory_bytes, EnforceBy.SENTRY), admission
 
@@ -183,7 +183,7 @@ def _written(pod: Pod) -> list[str] | None:
     for entry in enforcer.env():
         name = entry["name"]
         if name in _READ:
-            value, field = entry.get("value") or "", part(entry, "valueFrom", "fieldRef")
+            value, field = entry.get("value") or "", find_object(entry, "valueFrom", "fieldRef")
             if name == DRIVER_LIMIT_ENV and field.get("fieldPath") == _LIMIT_PATH:
                 value = _limit_of(pod)
             elif name == DRIVER_LIMIT_ENV or entry.get("valueFrom"):
@@ -198,7 +198,7 @@ def _limit_of(pod: Pod) -> DriverLimit:
     if pod.annotations.get(GPU_ANNOTATION):
         written = pod.annotations.get(DRIVER_LIMIT_ANNOTATION, "")
         return DriverLimit(written) if written in _LIMIT_MODES else DriverLimit.OFF
-    selected = strings(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL)
+    selected = get_string_map(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL)
     return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 

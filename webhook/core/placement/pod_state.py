@@ -19,15 +19,15 @@ from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.cap_terms import Admission, CapTerms, build_terms, read_terms
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import Json, as_object, mapping, text
+from webhook.core.pod.fields import Json, as_object, get_object, get_string
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy
+from webhook.core.pod.gpus import MAX_GPUS, UUID_PATTERN, DriverLimit, EnforceBy
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount, read_pod
-from webhook.core.pod.whole import has_ended
+from webhook.core.pod.whole_gpus import has_ended
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION, VRAM_RESOURCE
 
 
@@ -95,7 +95,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
     try:
         pod = read_pod(raw)
-        node = text(mapping(raw, "spec", ""), "nodeName", "spec")
+        node = get_string(get_object(raw, "spec", ""), "nodeName", "spec")
         need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
         terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
@@ -140,7 +140,7 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
 def _is_placed_at_binding(pod: Pod) -> bool:
     for container in pod.containers:
         for entry in container.env():
-            reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
+            reference = get_object(get_object(entry, "valueFrom", ""), "fieldRef", "")
             if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == CHOSEN_PATH:
                 return True
     return False
@@ -182,8 +182,8 @@ def named_gpus(written: str) -> tuple[str, ...]:
 
     Whoever may patch `pods/status` can write it, so it is bounded.
     """
-    parts = written.split(",", MOST_GPUS)[:MOST_GPUS]
-    return tuple(dict.fromkeys(filter(UUID.fullmatch, parts)))
+    parts = written.split(",", MAX_GPUS)[:MAX_GPUS]
+    return tuple(dict.fromkeys(filter(UUID_PATTERN.fullmatch, parts)))
 
 
 def _requested(container: Container) -> Fraction:
@@ -209,10 +209,10 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms |
     if admission is None or pod.need is None:
         return pod.terms
     memory_bytes, namespace = pod.need.memory_bytes, admission.subject.namespace
-    subject = replace(admission.subject, namespace_labels=cluster.labels_of(namespace))
+    subject = replace(admission.subject, namespace_labels=cluster.labels_for(namespace))
     admitting = (rule for rule in policy.rules if rule.name == admission.rule)
     try:
-        rule = next((rule for rule in admitting if rule.match.holds_namespace(subject)), None)
+        rule = next((rule for rule in admitting if rule.match.matches_namespace(subject)), None)
         rule = rule or policy.rule_for(subject)
     except NamespaceUnknownError:
         return None

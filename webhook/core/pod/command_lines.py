@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from webhook.core.bounds import MOST_READ, MOST_TEXTS
 from webhook.core.pod.views import Container
 
-GAP: Final = r"[\s\0]+"
+SEPARATOR_PATTERN: Final = r"[\s\0]+"
 """Pattern for what separates words, of a list and of a shell's line."""
-OURS: Final = "VRAMWARDEN_"
+OWN_VARIABLE_PREFIX: Final = "VRAMWARDEN_"
 """Prefix of the variables that a container with VRAM gets."""
 
 _MOST_OF_POD: Final = 2 * MOST_READ
@@ -118,7 +118,7 @@ def read_command_line(container: Container) -> CommandLine | None:
     variables = [
         Word(f"{container.path}.env[{index}].value", f"{name}={entry.get('value') or ''}", name)
         for index, entry in enumerate(env)
-        if not (name := entry["name"]).startswith(OURS)
+        if not (name := entry["name"]).startswith(OWN_VARIABLE_PREFIX)
     ]
     if sum(len(word.text) for word in (*words, *variables)) > MOST_READ:
         return None

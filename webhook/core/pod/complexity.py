@@ -10,9 +10,9 @@ where a policy says how much that is. Whoever forges the mark gains no more.
 CEL expressions in the API server come before this code: the chart's matchConditions and admission
 policies. The time that API servers up to 1.36 take for a list grows with the square of its length,
 and an expression that costs more than 1,000,000 units fails, which denies the pod. So each list
-that a tenant can make longer has a second bound, `UNREAD`: twice the first one, so that CEL reads
-whatever was admitted here. The second line denies what exceeds it. The chart gets both bounds by
-`make generate`.
+that a tenant can make longer has a second bound in `CEL_LIMITS`. It is twice the first one, so that
+CEL reads whatever was admitted here. The second line denies what exceeds it. The chart gets both
+bounds by `make generate`.
 
 Costs in Kubernetes 1.36.2, each of the costliest of our expressions:
 
@@ -94,7 +94,7 @@ TOLERATIONS: Final = Bound(256, "tolerations", ours=64)
 ENTRIES: Final = Bound(1024, "entries", ours=256)
 CHARACTERS: Final = Bound(4096, "characters", "shorten it")
 
-UNREAD: Final[Mapping[str, int]] = {
+CEL_LIMITS: Final[Mapping[str, int]] = {
     name: 2 * bound.most_of(translated=True)
     for name, bound in {
         "containers": CONTAINERS,
@@ -111,7 +111,7 @@ UNREAD: Final[Mapping[str, int]] = {
     }.items()
 }
 """How long a list is that CEL still goes through."""
-JUDGED: Final[Mapping[str, int]] = {
+UPDATE_LIMITS: Final[Mapping[str, int]] = {
     "tolerations": TOLERATIONS.most,
     "affinityTerms": AFFINITY_TERMS.most,
     "expressions": EXPRESSIONS.most,
@@ -129,26 +129,26 @@ Excess = dict[Bound, tuple[Finding, int]]
 _Measured = tuple[Bound, str, int]
 """A bound, the path of what exceeds it, and how many are there."""
 
-_OF_METADATA: Final[_Bounds] = (("annotations", dict, ENTRIES), ("labels", dict, ENTRIES))
-_OF_NODES: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
-_OF_SPEC: Final[_Bounds] = (
+_METADATA_BOUNDS: Final[_Bounds] = (("annotations", dict, ENTRIES), ("labels", dict, ENTRIES))
+_NODE_BOUNDS: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
+_SPEC_BOUNDS: Final[_Bounds] = (
     ("volumes", list, VOLUMES),
     ("tolerations", list, TOLERATIONS),
     ("resourceClaims", list, CLAIMS),
 )
-_OF_CONTAINER: Final[_Bounds] = (
+_CONTAINER_BOUNDS: Final[_Bounds] = (
     ("env", list, VARIABLES),
     ("envFrom", list, SOURCES),
     ("volumeMounts", list, MOUNTS),
 )
-_OF_RESOURCES: Final[_Bounds] = (
+_RESOURCE_BOUNDS: Final[_Bounds] = (
     ("requests", dict, RESOURCES),
     ("limits", dict, RESOURCES),
     ("claims", list, CLAIMS),
 )
 
 
-def too_complex(pod: Json) -> Excess:
+def find_excesses(pod: Json) -> Excess:
     """Return each bound that a pod exceeds: the finding at its first place, and the most it has.
 
     The pod is as it came: a field of a wrong type counts as nothing here, and is found when it is
@@ -166,7 +166,7 @@ def too_complex(pod: Json) -> Excess:
     | all containers | env, volumeMounts, resources |
     | all containers | resources with a domain, and the characters of their names |
     """
-    excesses = _excesses(pod)
+    excesses = _measure_pod(pod)
     if not excesses:
         return {}
     found: Excess = {}
@@ -180,7 +180,7 @@ def too_complex(pod: Json) -> Excess:
     return found
 
 
-def outgrown(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, ...]:
+def find_growth(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, ...]:
     """Return the findings of `excess` if a pod bears our marks and exceeded less before.
 
     Nobody is bound by such marks, so a forged pod of any size would be read as ours; and one that
@@ -188,7 +188,7 @@ def outgrown(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, .
     """
     if not excess or not (_is_marked(pod) or (before and _is_marked(before))):
         return ()
-    known = too_complex(before) if before and _is_marked(before) else {}
+    known = find_excesses(before) if before and _is_marked(before) else {}
     return tuple(
         finding
         for bound, (finding, count) in excess.items()
@@ -208,18 +208,18 @@ def _is_translated(pod: Json) -> bool:
     return type(mark) is str and mark.startswith("v1 ")
 
 
-def _excesses(pod: Json) -> list[_Measured]:
+def _measure_pod(pod: Json) -> list[_Measured]:
     """Return where a pod exceeds the bounds of one that nobody translated."""
     over: list[_Measured] = []
     metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
-    _measure(over, metadata, _OF_METADATA, "metadata")
-    _measure(over, spec, _OF_NODES, "spec")
+    _measure(over, metadata, _METADATA_BOUNDS, "metadata")
+    _measure(over, spec, _NODE_BOUNDS, "spec")
     annotations = _object(metadata, "annotations")
     for key in OUR_ANNOTATIONS if annotations else ():
         value = annotations.get(key)
         if type(value) is str and len(value) > CHARACTERS.most:
             over.append((CHARACTERS, annotation_path(key), len(value)))
-    _measure(over, spec, _OF_SPEC, "spec")
+    _measure(over, spec, _SPEC_BOUNDS, "spec")
     if spec.get("affinity"):
         _measure_affinity(over, _object(spec, "affinity"))
     _measure_containers(over, spec)
@@ -264,7 +264,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
                 continue
             variables += len(_list(container, "env"))
             mounts += len(_list(container, "volumeMounts"))
-            amounts = _resources(container)
+            amounts = _larger_resources(container)
             resources += len(amounts)
             if amounts and len(amounts) <= RESOURCES.most_of(translated=True):
                 names += [name for name in amounts if "/" in name and name != VRAM_RESOURCE]
@@ -285,7 +285,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
             over.append((bound, "spec.containers", total))
 
 
-def _resources(container: Json) -> Json:
+def _larger_resources(container: Json) -> Json:
     """Return the larger of a container's requests and limits.
 
     The API server makes a request of each limit, and a resource with a domain has both.
@@ -298,10 +298,10 @@ def _resources(container: Json) -> Json:
 
 
 def _measure_container(over: list[_Measured], container: Json) -> None:
-    _measure(over, container, _OF_CONTAINER)
+    _measure(over, container, _CONTAINER_BOUNDS)
     resources = container.get("resources")
     if type(resources) is dict and resources:
-        _measure(over, resources, _OF_RESOURCES, "resources")
+        _measure(over, resources, _RESOURCE_BOUNDS, "resources")
     context = container.get("securityContext")
     if type(context) is dict and context:
         granted = _object(context, "capabilities")

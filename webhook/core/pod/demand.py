@@ -9,19 +9,19 @@ from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.formatting import MAX_BYTES, shorten
-from webhook.core.pod.fields import Json, items, mapping
+from webhook.core.pod.fields import Json, get_object, get_objects
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
     Finding,
     Reason,
     annotation_path,
-    quoted,
+    quote,
 )
 from webhook.core.pod.memory_annotation import (
     MEMORY_PATH,
     Faults,
     Gap,
-    default_container,
+    find_default_container,
     read_amount,
     read_memory,
 )
@@ -53,7 +53,7 @@ _TOO_MANY_BYTES: Final = (
 )
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
-COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+GPU_COUNT_PATTERN: Final = re.compile(r"[1-9][0-9]{0,3}")
 """A number of GPUs, as an annotation has it."""
 _KINDS: Final = ("limits", "requests")
 
@@ -95,18 +95,18 @@ def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tupl
     With findings the demand is None if they suggest no complete one.
     """
     faults: Faults = []
-    plan = _scan(pod, faults, suggestions)
+    plan = _read_plan(pod, faults, suggestions)
     if not (plan.explicit or plan.annotated or faults):
         return None, ()
     gaps = [fault for fault in faults if isinstance(fault, Gap)]
     findings = tuple(
         fault
         if isinstance(fault, Finding)
-        else _fill(fault, plan, suggestions, is_last=fault is gaps[-1])
+        else _suggest_amount(fault, plan, suggestions, is_last=fault is gaps[-1])
         for fault in faults
     )
     if plan.explicit and plan.annotated and plan.complete:
-        findings += tuple(_disagreements(pod, plan))
+        findings += tuple(_find_disagreements(pod, plan))
     demand = plan.demand(pod) if plan.complete else None
     if demand is not None and demand.per_gpu_bytes * demand.gpu_count > MAX_BYTES:
         findings += (Finding(Reason.TOO_LARGE, demand.path, _TOO_MANY_BYTES),)
@@ -166,18 +166,18 @@ class _Plan:
         return -(-effective // (self.divisor * MIB)) * MIB
 
 
-def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
+def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
     """Read all that a pod asks for, and add what of it cannot be read to the faults."""
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
     asks, explicit = _explicit_amounts(pod, faults)
-    count = int(count_text) if count_text and COUNT.fullmatch(count_text) else 1
+    count = int(count_text) if count_text and GPU_COUNT_PATTERN.fullmatch(count_text) else 1
     if count_text is not None and str(count) != count_text:
         # An explicit amount is for all GPUs together, so another number would change each GPU's.
         count = 1 if asks or suggestions.max_count == 1 else 2
         sentence = f'is not a number of GPUs; write a positive integer, e.g. "{count}"'
         faults.insert(
-            0, Finding(Reason.INVALID_COUNT, _COUNT_PATH, f"{quoted(count_text)} {sentence}")
+            0, Finding(Reason.INVALID_COUNT, _COUNT_PATH, f"{quote(count_text)} {sentence}")
         )
     annotated = {} if memory is None else read_memory(pod, memory, faults)
     if memory is None and not asks:
@@ -194,7 +194,7 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
     """
     asks, totals = False, {}
     for container in pod.containers:
-        kind = _kind(container)
+        kind = _amount_field(container)
         if not kind:
             continue
         asks = True
@@ -205,26 +205,26 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
         if total:
             totals[container.name] = total
         elif isinstance(faults[-1], Gap):
-            faults[-1] = faults[-1]._replace(where=in_both(container, VRAM_RESOURCE))
-        unequal = unequal_amounts(container, VRAM_RESOURCE, _is_vram)
+            faults[-1] = faults[-1]._replace(where=both_fields_note(container, VRAM_RESOURCE))
+        unequal = find_unequal_amounts(container, VRAM_RESOURCE, _is_vram)
         if unequal:
             faults.append(unequal)
     return asks, totals
 
 
-def _kind(container: Container) -> str:
+def _amount_field(container: Container) -> str:
     """Return where a container's explicit amount is: limits, else requests; empty if nowhere."""
     return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
 
 
-def in_both(container: Container, resource: str) -> str:
+def both_fields_note(container: Container, resource: str) -> str:
     """Return the words for a resource that a container has in limits and requests; else none."""
     has_both = all(resource in container.resources(kind) for kind in _KINDS)
     return " in limits and requests" if has_both else ""
 
 
 def _resource_path(container: Container) -> str:
-    return f"{container.path}.resources.{_kind(container)}[{VRAM_RESOURCE}]"
+    return f"{container.path}.resources.{_amount_field(container)}[{VRAM_RESOURCE}]"
 
 
 def _check_orphans(pod: Pod, faults: Faults) -> None:
@@ -242,12 +242,12 @@ def _check_orphans(pod: Pod, faults: Faults) -> None:
     ]
     if not orphans:
         return
-    name = default_container(pod, faults)
+    name = find_default_container(pod, faults)
     sentence = f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU"
     faults += [Gap(reason, path, sentence, name) for reason, path in orphans]
 
 
-def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> Finding:
+def _suggest_amount(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> Finding:
     """Plan for an amount that is admitted, and return the finding that suggests it.
 
     The amounts planned so far count, so that all suggestions can be followed together. Before the
@@ -271,7 +271,9 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> 
     else:
         wanted = plan.per_gpu(plan.explicit) if in_list else plan.annotated
         agreed = wanted.get(name, 0) * (1 if in_list else plan.divisor)
-        said, amount = suggestions.instead_of(gap.error, amounts_with, agreed, is_last=is_last)
+        said, amount = suggestions.describe_malformed(
+            gap.error, amounts_with, agreed, is_last=is_last
+        )
         detail = f"{gap.sentence} {said}{gap.where if amount else ''}"
     if amount and name:
         amounts[name] = parse_vram(amount)  # whole bytes, also in `resources`
@@ -280,7 +282,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> 
     return Finding(gap.reason, gap.path, detail)
 
 
-def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
+def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
     """Compare the annotation with the amounts set by hand, container by container."""
     by_hand = plan.per_gpu(plan.explicit)
     for container in pod.containers:
@@ -288,11 +290,14 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
         if amount is None or amount == wanted:
             continue
         is_ours = ADMITTED_ANNOTATION in pod.annotations  # translation wrote the amount
-        do = f"remove {VRAM_RESOURCE}{in_both(container, VRAM_RESOURCE)}, or make the two agree"
+        do = (
+            f"remove {VRAM_RESOURCE}{both_fields_note(container, VRAM_RESOURCE)}, or make the "
+            "two agree"
+        )
         if wanted:
             there = f"asks for {format_bytes(wanted * plan.count)}"
         else:
-            there = f"gives VRAM only to {quoted(name := next(iter(plan.annotated)))}"
+            there = f"gives VRAM only to {quote(name := next(iter(plan.annotated)))}"
             if pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION) == name:
                 there += f"; {DEFAULT_CONTAINER_ANNOTATION} names it"
                 if is_ours:
@@ -306,7 +311,7 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
         yield Finding(Reason.CONFLICTING_AMOUNTS, path, detail)
 
 
-def asked_by(pod: Pod) -> str:
+def name_request_sources(pod: Pod) -> str:
     """Name all by which a pod asks for VRAM."""
     names = [key for key in ASKING_ANNOTATIONS if key in pod.annotations]
     if any(VRAM_RESOURCE in one.resources(kind) for one in pod.containers for kind in _KINDS):
@@ -314,25 +319,25 @@ def asked_by(pod: Pod) -> str:
     return " and ".join(names)
 
 
-def asks_for_vram(pod: Json) -> bool:
+def requests_vram(pod: Json) -> bool:
     """Return True if a pod as it came asks for VRAM, readable or not.
 
     It makes one pass over the containers, whatever their number; raises MalformedObjectError.
     """
-    annotations = mapping(mapping(pod, "metadata", ""), "annotations", "metadata")
+    annotations = get_object(get_object(pod, "metadata", ""), "annotations", "metadata")
     if any(key in annotations for key in ASKING_ANNOTATIONS):
         return True
-    spec = mapping(pod, "spec", "")
+    spec = get_object(pod, "spec", "")
     return any(
-        mapping(resources, kind, _RESOURCES_PATH).get(VRAM_RESOURCE) is not None
+        get_object(resources, kind, _RESOURCES_PATH).get(VRAM_RESOURCE) is not None
         for field in ("containers", "initContainers")
-        for container in items(spec, field, "spec")
-        if (resources := mapping(container, "resources", f"spec.{field}[*]"))
+        for container in get_objects(spec, field, "spec")
+        if (resources := get_object(container, "resources", f"spec.{field}[*]"))
         for kind in _KINDS
     )
 
 
-def unequal_amounts(
+def find_unequal_amounts(
     container: Container, resource: str, is_valid: Callable[[str], bool]
 ) -> Finding | None:
     """Return a finding if the request of an extended resource differs from its limit.

@@ -10,13 +10,13 @@ from typing import Final, Self
 from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
 from webhook.core.formatting import shorten
 
-MOST_FINDINGS: Final = 1000
+MAX_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
 SEPARATOR: Final = "\n; "
 """Between the findings of a message, so that `kubectl` shows each on its own line."""
 WRITTEN_BY_ANOTHER: Final = "if you did not write it, another webhook did"
 """End of sentences about what other webhooks write into pods."""
-GUIDANCE: Final = "Your platform team says: "
+MESSAGE_PREFIX: Final = "Your platform team says: "
 """Stands between findings and the `message` of the rule."""
 
 
@@ -232,17 +232,17 @@ def annotation_path(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def render(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
+def join_findings(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
     """Join findings to the message that a user reads in `kubectl`; of very many, the first."""
     lines = list(map(str, findings[:SHOWN_FINDINGS]))
     more = len(findings) - SHOWN_FINDINGS
     if more > 0:
-        count = f"{more} or" if len(findings) >= MOST_FINDINGS else more
+        count = f"{more} or" if len(findings) >= MAX_FINDINGS else more
         lines.append(f"and {count} more findings")
     return separator.join(lines)
 
 
-def quoted(value: object, limit: int = 64) -> str:
+def quote(value: object, limit: int = 64) -> str:
     """Show a user's value in a message: in quotes, escaped, cut to `limit` characters."""
     text = shorten(str(value), limit)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -14,26 +14,26 @@ from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 EVERY_GPU: Final = "*"
 """Stands in place of UUIDs for each GPU of a node."""
 
-MOST_COUNTED: Final = 16
+MAX_COUNTED_GPUS: Final = 16
 """For how many GPUs of a node the labels say what is free; few nodes have more."""
 
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 """Of a node or a pod: so many are read; servers have 16 at most."""
 
-LONGEST_FAULT: Final = 120
+MAX_FAULT_LENGTH: Final = 120
 """Characters that say why a GPU is not healthy."""
 
-LOST: Final = "is lost"
-SILENT: Final = "does not answer"
+FAULT_LOST: Final = "is lost"
+FAULT_SILENT: Final = "does not answer"
 """Faults of a GPU that its node's agent cannot reach."""
 
-UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
+UUID_PATTERN: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
 """A GPU's UUID, wherever it is read from an object."""
 
-LONGEST_PRODUCT: Final = 96
+MAX_PRODUCT_LENGTH: Final = 96
 """Characters of a product's name (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
 
-LARGEST_INDEX: Final = 255
+MAX_GPU_INDEX: Final = 255
 """Largest index of a GPU; the driver has fewer minor numbers for GPUs of one machine."""
 
 
@@ -86,26 +86,26 @@ class Allocation(Protocol):
         """The amount on each of them."""
 
 
-def names_gpu(uuid: object, index: object) -> bool:
+def is_valid_gpu_id(uuid: object, index: object) -> bool:
     """Return True if UUID and index have the form and size that a driver's have.
 
     Both are quoted in pods, lists and messages, and whoever can write a node's objects wrote them.
     """
     return (
         isinstance(uuid, str)
-        and UUID.fullmatch(uuid) is not None
+        and UUID_PATTERN.fullmatch(uuid) is not None
         and type(index) is int
-        and 0 <= index <= LARGEST_INDEX
+        and 0 <= index <= MAX_GPU_INDEX
     )
 
 
-def free_label(gpu_count: int) -> str:
+def free_memory_label(gpu_count: int) -> str:
     """Name the node label that says how much as many of its GPUs have free, each at least.
 
     `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
     would else be sent forever to a node where one GPU has room and the sum fits.
     """
-    counted = min(gpu_count, MOST_COUNTED)
+    counted = min(gpu_count, MAX_COUNTED_GPUS)
     return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
 
 

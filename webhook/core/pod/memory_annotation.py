@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.formatting import shorten
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quote
 from webhook.core.pod.quantity import (
     QuantityError,
     QuantityTooSmallError,
@@ -122,15 +122,15 @@ def read_memory(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
     elif "," in memory and not _WITH_DECIMALS.fullmatch(memory):
         wrong = "is a list without names; write name=size for each container"
     else:
-        name = default_container(pod, faults)
+        name = find_default_container(pod, faults)
         amount_bytes = read_amount(memory, MEMORY_PATH, name, faults)
         return {name: amount_bytes} if amount_bytes and name else {}
-    faults.append(_no_list(pod, f"{quoted(memory)} {wrong}"))
+    faults.append(_list_gap(pod, f"{quote(memory)} {wrong}"))
     return {}
 
 
-def _no_list(pod: Pod, sentence: str) -> Gap:
-    return Gap(Reason.INVALID_QUANTITY, MEMORY_PATH, sentence, default_container(pod, []))
+def _list_gap(pod: Pod, sentence: str) -> Gap:
+    return Gap(Reason.INVALID_QUANTITY, MEMORY_PATH, sentence, find_default_container(pod, []))
 
 
 def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
@@ -147,17 +147,17 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
             break
         prefix = f"{shorten(name, LONGEST_WORD)}="
         if not equals or not name:
-            faults.append(_no_list(pod, f"the entry {quoted(entry)} is not of the form name=size"))
+            faults.append(_list_gap(pod, f"the entry {quote(entry)} is not of the form name=size"))
         elif name not in known:
-            near = _nearest(name, free) if len(faults) < _MOST_COMPARED else ""
-            sentence = _unknown(name, known, near) + ("" if free else "; remove the entry")
+            near = _find_similar(name, free) if len(faults) < _MOST_COMPARED else ""
+            sentence = _describe_unknown(name, known, near) + ("" if free else "; remove the entry")
             faults.append(Finding(Reason.UNKNOWN_CONTAINER, MEMORY_PATH, sentence))
             if free:
                 other = near or free[0]
                 free.remove(other)
                 amounts[other] = read_amount(size, MEMORY_PATH, other, faults, prefix)
         elif name in amounts:
-            sentence = f"container {quoted(name)} stands twice in the list; keep one entry"
+            sentence = f"container {quote(name)} stands twice in the list; keep one entry"
             faults.append(Finding(Reason.INVALID_QUANTITY, MEMORY_PATH, sentence))
         else:
             amounts[name] = read_amount(size, MEMORY_PATH, name, faults, prefix)
@@ -174,12 +174,12 @@ def read_amount(text: str, path: str, container: str, faults: Faults, prefix: st
     except QuantityError as error:
         too_small = isinstance(error, QuantityTooSmallError)
         reason = Reason.TOO_SMALL if too_small else Reason.INVALID_QUANTITY
-        shown = prefix + (text if _PLAIN.fullmatch(text) else quoted(text))
+        shown = prefix + (text if _PLAIN.fullmatch(text) else quote(text))
         faults.append(Gap(reason, path, shown, container, error))
         return 0
 
 
-def default_container(pod: Pod, faults: Faults) -> str:
+def find_default_container(pod: Pod, faults: Faults) -> str:
     """Return the container that one quantity goes to; empty if there is none.
 
     | the first that there is | container |
@@ -191,7 +191,7 @@ def default_container(pod: Pod, faults: Faults) -> str:
 
     If the named one does not exist, add a fault and return the one without the annotation.
     """
-    found = next(iter(candidates(pod)), "")
+    found = next(iter(default_candidates(pod)), "")
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
     if named is None and found:
         return found
@@ -202,32 +202,32 @@ def default_container(pod: Pod, faults: Faults) -> str:
         if named in known:
             return named
         path = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
-        sentence = _unknown(named, known, _nearest(named, known))
+        sentence = _describe_unknown(named, known, _find_similar(named, known))
     faults.append(Finding(Reason.UNKNOWN_CONTAINER, path, sentence))
     return found
 
 
-def candidates(pod: Pod) -> list[str]:
+def default_candidates(pod: Pod) -> list[str]:
     """Return the containers of which the first gets one quantity, if no annotation names it."""
-    having = having_vram(pod)
+    having = containers_with_vram(pod)
     if len(having) == 1:
         return having
     apps = [container.name for container in pod.containers if container.field == "containers"]
-    return [*filterfalse(is_helper, apps)] or apps
+    return [*filterfalse(is_helper_container, apps)] or apps
 
 
-def having_vram(pod: Pod) -> list[str]:
+def containers_with_vram(pod: Pod) -> list[str]:
     """Return the containers that already have VRAM.
 
     In a pod that was translated before, a device plugin's slice or slot may take its place.
     """
-    having = _asking_for(pod, VRAM_RESOURCE.__eq__)
+    having = _containers_requesting(pod, VRAM_RESOURCE.__eq__)
     if not having and ADMITTED_ANNOTATION in pod.annotations:
-        return _asking_for(pod, lambda resource: resource.startswith(_OF_DEVICE_PLUGIN))
+        return _containers_requesting(pod, lambda resource: resource.startswith(_OF_DEVICE_PLUGIN))
     return having
 
 
-def _asking_for(pod: Pod, is_wanted: Callable[[str], bool]) -> list[str]:
+def _containers_requesting(pod: Pod, is_wanted: Callable[[str], bool]) -> list[str]:
     return [
         container.name
         for container in pod.containers
@@ -235,37 +235,41 @@ def _asking_for(pod: Pod, is_wanted: Callable[[str], bool]) -> list[str]:
     ]
 
 
-def is_helper(name: str) -> bool:
+def is_helper_container(name: str) -> bool:
     """Return True if a container has the name of a known helper."""
     return name in HELPER_CONTAINERS or _NUMBER.sub("", name) in HELPER_CONTAINERS
 
 
-def rivals(pod: Pod) -> list[str]:
+def ambiguous_containers(pod: Pod) -> list[str]:
     """Return the app containers among which one quantity goes to the first; none if it is named."""
-    found = [] if DEFAULT_CONTAINER_ANNOTATION in pod.annotations else candidates(pod)
+    found = [] if DEFAULT_CONTAINER_ANNOTATION in pod.annotations else default_candidates(pod)
     return found if len(found) > 1 else []
 
 
-def _unknown(name: str, known: Collection[str], nearest: str) -> str:
+def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
     shown = (shorten(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
     have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
     write = f"write {nearest} in place of {name}; " if nearest else ""
-    return f"{write}the pod has no container {quoted(name)}; it has {have or 'none'}"
+    return f"{write}the pod has no container {quote(name)}; it has {have or 'none'}"
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _find_similar(name: str, names: Iterable[str]) -> str:
     """Return the name for which another was probably mistyped; empty if there is none."""
     compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= LONGEST_LABEL]
     return next(iter(get_close_matches(name[:LONGEST_LABEL], compared, n=1)), "")
 
 
-def memory_line(pod: Pod, amounts: Mapping[str, str]) -> str:
+def annotation_value(pod: Pod, amounts: Mapping[str, str]) -> str:
     """Return the annotation's value: a list unless one amount could go to only one container."""
-    if [*amounts] == [default_container(pod, [])] and not rivals(pod):
+    if [*amounts] == [find_default_container(pod, [])] and not ambiguous_containers(pod):
         return next(iter(amounts.values()))
     return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
 
 
-def named_line(pod: Pod, name: str, value: str) -> str:
+def annotation_value_for(pod: Pod, name: str, value: str) -> str:
     """Return a value of the annotation; one amount is for the container, or for the default one."""
-    return value if "=" in value else memory_line(pod, {name or default_container(pod, []): value})
+    return (
+        value
+        if "=" in value
+        else annotation_value(pod, {name or find_default_container(pod, []): value})
+    )

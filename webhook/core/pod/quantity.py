@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
 from webhook.core.formatting import MAX_BYTES, MOST_GPU_BYTES
-from webhook.core.pod.fields import EXAMPLE, MOST_GIBIBYTES
+from webhook.core.pod.fields import EXAMPLE_AMOUNT, MAX_GPU_GIB
 
-_Otherwise = TypeVar("_Otherwise")
+_Default = TypeVar("_Default")
 
 _KIB: Final = 2**10
 MIB: Final = 2**20
@@ -35,32 +35,34 @@ _MULTIPLIERS: Final[dict[str, Fraction]] = {
 }
 
 
-class Meant(NamedTuple):
+class Guess(NamedTuple):
     """An amount that was probably meant."""
 
     amount: str
-    of: str = ""
+    unit: str = ""
     """The unit that it has, where the one of a bare number is guessed."""
 
 
 class QuantityError(ValueError):
     """A text is not an amount; the message says why, and what to write."""
 
-    def __init__(self, why: str, *meant: Meant, verb: str = "use") -> None:
+    def __init__(self, why: str, *guesses: Guess, verb: str = "use") -> None:
         """Take what is wrong, and what was probably meant, the likeliest first."""
         self.why = why
-        self.meant = meant
+        self.guesses = guesses
         self.verb = verb
-        super().__init__(f"{why}; {self.cure(meant, EXAMPLE)}")
+        super().__init__(f"{why}; {self.advice(guesses, EXAMPLE_AMOUNT)}")
 
-    def cure(self, meant: Sequence[Meant], example: str) -> str:
+    def advice(self, guesses: Sequence[Guess], example: str) -> str:
         """Say what to write: some of what was meant, else an example, else no amount."""
-        if not meant:
+        if not guesses:
             return f"write a size, e.g. {example}" if example else "write a size"
-        first, *others = meant
-        said = f"for {first.of} write " if first.of else f"{self.verb} "
-        more = (f", for {one.of} {one.amount}" if one.of else f" or {one.amount}" for one in others)
-        return f"{said}{first.amount}{''.join(more)}"
+        first, *others = guesses
+        text = f"for {first.unit} write " if first.unit else f"{self.verb} "
+        more = (
+            f", for {one.unit} {one.amount}" if one.unit else f" or {one.amount}" for one in others
+        )
+        return f"{text}{first.amount}{''.join(more)}"
 
 
 class QuantityTooSmallError(QuantityError):
@@ -86,7 +88,7 @@ def parse_quantity(text: str) -> Fraction:
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
     if match is None:
-        raise _malformed(text)
+        raise _malformed_error(text)
     suffix = match["suffix"]
     multiplier = _MULTIPLIERS.get(suffix)
     if multiplier is None:
@@ -103,7 +105,7 @@ def parse_quantity(text: str) -> Fraction:
     return value
 
 
-def amount_or(written: object, otherwise: _Otherwise) -> Fraction | _Otherwise:
+def parse_quantity_or(written: object, otherwise: _Default) -> Fraction | _Default:
     """Read an amount that somebody else judges, not we."""
     try:
         return parse_quantity(str(written))
@@ -119,7 +121,7 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
-def canonical(text: str) -> str:
+def canonicalize(text: str) -> str:
     """Return a quantity of `resources` as the API server stores it.
 
     A text that is no quantity, or exceeds int64 without a binary unit, is returned unchanged.
@@ -127,11 +129,11 @@ def canonical(text: str) -> str:
     Source: `ParseQuantity` and `CanonicalizeBytes` in quantity.go, after the defaults of
     ResourceList, which round up to a thousandth (pkg/apis/core/v1/defaults.go).
     """
-    return _canonical(text) if len(text) <= LONGEST_QUANTITY else text
+    return _canonicalize(text) if len(text) <= LONGEST_QUANTITY else text
 
 
 @lru_cache(maxsize=4096)
-def _canonical(text: str) -> str:
+def _canonicalize(text: str) -> str:
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         return text
@@ -171,11 +173,11 @@ def parse_vram(text: str) -> int:
     Raises QuantityError: malformed, zero, negative, a part of a byte; QuantityTooSmallError: under
     one MiB, which is always a forgotten unit.
     """
-    value = _positive(text)
+    value = _parse_positive(text)
     if value.denominator != 1 and (value < 1 or not _has_unit(text)):
-        raise _fraction(value)
+        raise _fraction_error(value)
     if value < MIB:
-        raise _too_small(text, value)
+        raise _too_small_error(text, value)
     return _round_up(value)
 
 
@@ -187,26 +189,26 @@ def parse_vram_resource(text: str) -> int:
     the API server denies in a pod template. No error suggests one.
     """
     try:
-        value = _positive(text)
+        value = _parse_positive(text)
     except QuantityError as error:
-        meant = tuple(map(_in_whole_bytes, error.meant))
-        if meant == error.meant:
+        guesses = tuple(map(_round_guess, error.guesses))
+        if guesses == error.guesses:
             raise
-        raise QuantityError(error.why, *meant, verb=error.verb) from None
+        raise QuantityError(error.why, *guesses, verb=error.verb) from None
     if value.denominator != 1:
-        raise _fraction(value)
+        raise _fraction_error(value)
     if value < MIB:
-        raise _too_small(text, value, bare=True)
+        raise _too_small_error(text, value, bare=True)
     _round_up(value)
     return int(value)
 
 
-def _in_whole_bytes(meant: Meant) -> Meant:
-    is_whole = parse_quantity(meant.amount).denominator == 1
-    return meant if is_whole else meant._replace(amount=format_bytes(parse_vram(meant.amount)))
+def _round_guess(guess: Guess) -> Guess:
+    is_whole = parse_quantity(guess.amount).denominator == 1
+    return guess if is_whole else guess._replace(amount=format_bytes(parse_vram(guess.amount)))
 
 
-def _positive(text: str) -> Fraction:
+def _parse_positive(text: str) -> Fraction:
     value = parse_quantity(text)
     if value <= 0:
         raise QuantityError("must be greater than zero")
@@ -220,9 +222,9 @@ def _round_up(value: Fraction) -> int:
     return rounded
 
 
-def _fraction(value: Fraction) -> QuantityError:
+def _fraction_error(value: Fraction) -> QuantityError:
     part = f", and {_NO_PARTS}" if value < 1 else ""
-    whole = [Meant(format_bytes(_round_up(value)))] if value > MIB else []
+    whole = [Guess(format_bytes(_round_up(value)))] if value > MIB else []
     return QuantityError(f"is a fraction of a byte{part}", *whole)
 
 
@@ -253,16 +255,16 @@ _UNIT: Final = re.compile(
 """As people write units, in English and in French; the first letter says which."""
 
 
-def _too_small(text: str, value: Fraction, *, bare: bool = False) -> QuantityTooSmallError:
+def _too_small_error(text: str, value: Fraction, *, bare: bool = False) -> QuantityTooSmallError:
     """Return the error for less than a MiB; `bare`: the API server writes 8000 as `8k`."""
     is_bare = text.isdigit() or (bare and text.endswith("k"))
     if not is_bare:
         return QuantityTooSmallError("is less than 1Mi, the smallest share")
     unit = "byte" if value == 1 else "bytes"
-    return QuantityTooSmallError(f"is {value} {unit}", *_of_bare_number(str(value)))
+    return QuantityTooSmallError(f"is {value} {unit}", *_guess_units(str(value)))
 
 
-def _malformed(text: str) -> QuantityError:
+def _malformed_error(text: str) -> QuantityError:
     """Say what is wrong with a quantity, and what was probably meant."""
     squeezed = "".join(text.split())
     if not squeezed:
@@ -270,30 +272,30 @@ def _malformed(text: str) -> QuantityError:
     if len(text) > LONGEST_QUANTITY:
         return QuantityError(f"is {len(text)} characters long")
     if squeezed != text and _GRAMMAR.fullmatch(squeezed):
-        return QuantityError("has a space in it", Meant(squeezed), verb="write")
+        return QuantityError("has a space in it", Guess(squeezed), verb="write")
     if _PART.fullmatch(squeezed):
         return QuantityError(f"is not a Kubernetes quantity, and {_NO_PARTS}")
-    return QuantityError("is not a Kubernetes quantity", *_meant_by(squeezed))
+    return QuantityError("is not a Kubernetes quantity", *_guess_amounts(squeezed))
 
 
-def _meant_by(text: str) -> list[Meant]:
+def _guess_amounts(text: str) -> list[Guess]:
     """Return what a malformed quantity probably means: a number, and a unit as people write it."""
     written = _NUMBER_AND_UNIT.fullmatch(text)
-    number = _number(written[1]) if written else ""
+    number = _normalize_number(written[1]) if written else ""
     if written is None or not number:
         return []
     if not written[2]:
-        found = _of_bare_number(number)
+        found = _guess_units(number)
     elif unit := _UNIT.fullmatch(written[2]):
         letter = unit[0][0].upper()
         decimal = [] if unit["binary"] else ["k" if letter == "K" else letter]
-        found = [Meant(number + one) for one in (*decimal, f"{letter}i")]
+        found = [Guess(number + one) for one in (*decimal, f"{letter}i")]
     else:
         return []
-    return [meant for meant in found if _is_vram(meant.amount)]
+    return [guess for guess in found if _is_vram(guess.amount)]
 
 
-def _number(written: str) -> str:
+def _normalize_number(written: str) -> str:
     """Return a number without what divides thousands, with a point before decimals, or nothing."""
     if _THOUSANDS.fullmatch(written):
         written = written.replace(",", "").replace("_", "")
@@ -302,10 +304,10 @@ def _number(written: str) -> str:
     return written if _NUMBER.fullmatch(written) else ""
 
 
-def _of_bare_number(number: str) -> list[Meant]:
+def _guess_units(number: str) -> list[Guess]:
     """Return what a number without a unit may be; up to so many nearly everybody means GiB."""
-    is_small = Fraction(number) <= MOST_GIBIBYTES
-    return [Meant(f"{number}Mi", "MiB"), *[Meant(f"{number}Gi", "GiB")] * is_small]
+    is_small = Fraction(number) <= MAX_GPU_GIB
+    return [Guess(f"{number}Mi", "MiB"), *[Guess(f"{number}Gi", "GiB")] * is_small]
 
 
 def _is_vram(amount: str) -> bool:

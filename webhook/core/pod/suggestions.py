@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from webhook.core.pod.fields import EXAMPLE
+from webhook.core.pod.fields import EXAMPLE_AMOUNT
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_vram
 from webhook.core.pod.views import Container, effective_amount
@@ -93,12 +93,12 @@ class Suggestions:
         `amounts_with` returns the pod's amounts per GPU with an example's bytes among them.
         """
         limits = [one for bound in self.bounds for one in (bound.max_bytes, bound.min_bytes) if one]
-        for text in (EXAMPLE, *map(format_bytes, limits), *_SMALL_EXAMPLES):
+        for text in (EXAMPLE_AMOUNT, *map(format_bytes, limits), *_SMALL_EXAMPLES):
             if self.rejection(amounts_with(parse_vram(text))) is None:
                 return text
         return ""
 
-    def instead_of(
+    def describe_malformed(
         self,
         error: QuantityError,
         amounts_with: Callable[[int], Mapping[str, int]],
@@ -114,19 +114,19 @@ class Suggestions:
         if agreed_bytes:
             fits = self.rejection(amounts_with(agreed_bytes)) is None
             amount = format_bytes(agreed_bytes) if fits else ""
-            return f"{error.why}; {error.cure((), amount)}", amount
-        rejections = [self._rejection_of(one.amount, amounts_with) for one in error.meant]
-        fitting = [one for one, why in zip(error.meant, rejections, strict=True) if why is None]
+            return f"{error.why}; {error.advice((), amount)}", amount
+        rejections = [self._rejection_of(one.amount, amounts_with) for one in error.guesses]
+        fitting = [one for one, why in zip(error.guesses, rejections, strict=True) if why is None]
         if not is_last and any(one.max_bytes for one in self.bounds):
             fitting = fitting[:1]
         if fitting:
-            return f"{error.why}; {error.cure(fitting, '')}", fitting[0].amount
+            return f"{error.why}; {error.advice(fitting, '')}", fitting[0].amount
         example = self.example(amounts_with)
         if rejections and rejections[0]:
             do = f"; write e.g. {example}" if example else ""
-            denied = f"{error.meant[0].amount} would be denied: {rejections[0]}{do}"
+            denied = f"{error.guesses[0].amount} would be denied: {rejections[0]}{do}"
             return f"{error.why}; {denied}", example
-        return f"{error.why}; {error.cure((), example)}", example
+        return f"{error.why}; {error.advice((), example)}", example
 
     def _rejection_of(
         self, text: str, amounts_with: Callable[[int], Mapping[str, int]]

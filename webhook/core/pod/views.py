@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, TypeVar
 
-from webhook.core.pod.fields import Json, items, mapping, strings, text
+from webhook.core.pod.fields import Json, get_object, get_objects, get_string, get_string_map
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.quantity import parse_quantity_or
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 Number = TypeVar("Number", int, Fraction)
 
-MARK: Final = re.compile(
+ADMITTED_PATTERN: Final = re.compile(
     rf"v1 (?P<rule>[a-z0-9.-]{{1,{LONGEST_LABEL}}}) (?P<digest>[0-9a-f]{{12}})"
 )
 """Annotation `admitted` of a mutated pod: the rule that admitted it, and the policy's digest."""
@@ -56,8 +57,8 @@ class Container:
         return amounts
 
     def _read_resources(self, kind: str) -> Mapping[str, str]:
-        resources = mapping(self.raw, "resources", self.path)
-        amounts = mapping(resources, kind, self.path, "resources")
+        resources = get_object(self.raw, "resources", self.path)
+        amounts = get_object(resources, kind, self.path, "resources")
         for value in amounts.values():
             if type(value) is not str:
                 path = f"{self.path}.resources.{kind}"
@@ -66,7 +67,7 @@ class Container:
 
     def env(self) -> list[Json]:
         """Return the list of environment variables, each with a name and a value that are text."""
-        entries = items(self.raw, "env", self.path)
+        entries = get_objects(self.raw, "env", self.path)
         for index, entry in enumerate(entries):
             name, value = entry.get("name"), entry.get("value")
             if type(name) is not str:
@@ -77,7 +78,7 @@ class Container:
 
     def security_context(self) -> Mapping[str, Any]:
         """Return the container's own security context."""
-        return mapping(self.raw, "securityContext", self.path)
+        return get_object(self.raw, "securityContext", self.path)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class Pod:
     """Containers that bear the sidecar's reserved name, ours or not."""
 
 
-def changed(
+def preview_changes(
     pod: Pod, annotations: Mapping[str, str], removed: Mapping[str, Collection[str]]
 ) -> Pod:
     """Return a view of a pod with other annotations, and without resources of some containers."""
@@ -102,14 +103,16 @@ def changed(
         pod,
         annotations={**pod.annotations, **annotations},
         containers=tuple(
-            _without(container, names) if (names := removed.get(container.name)) else container
+            _remove_resources(container, names)
+            if (names := removed.get(container.name))
+            else container
             for container in pod.containers
         ),
     )
 
 
-def _without(container: Container, names: Collection[str]) -> Container:
-    resources = dict(mapping(container.raw, "resources", container.path))
+def _remove_resources(container: Container, names: Collection[str]) -> Container:
+    resources = dict(get_object(container.raw, "resources", container.path))
     for kind in ("limits", "requests"):
         amounts = container.resources(kind)
         resources[kind] = {name: amount for name, amount in amounts.items() if name not in names}
@@ -118,7 +121,7 @@ def _without(container: Container, names: Collection[str]) -> Container:
 
 def read_pod(raw: Json) -> Pod:
     """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
-    spec = mapping(raw, "spec", "")
+    spec = get_object(raw, "spec", "")
     user: list[Container] = []
     enforcers: list[Container] = []
     for field in ("containers", "initContainers"):
@@ -127,43 +130,47 @@ def read_pod(raw: Json) -> Pod:
     return Pod(
         raw=raw,
         spec=spec,
-        annotations=annotations_of(raw),
-        labels=labels_of(raw),
+        annotations=read_annotations(raw),
+        labels=read_labels(raw),
         containers=tuple(user),
         enforcers=tuple(enforcers),
     )
 
 
-def annotations_of(raw: Json) -> Mapping[str, str]:
+def read_annotations(raw: Json) -> Mapping[str, str]:
     """Return a pod's annotations; raises MalformedObjectError."""
-    return strings(mapping(raw, "metadata"), "annotations", "metadata", by_hand=True)
+    return get_string_map(get_object(raw, "metadata"), "annotations", "metadata", by_hand=True)
 
 
-def labels_of(raw: Json) -> Mapping[str, str]:
+def read_labels(raw: Json) -> Mapping[str, str]:
     """Return a pod's labels; raises MalformedObjectError."""
-    return strings(mapping(raw, "metadata"), "labels", "metadata", by_hand=True)
+    return get_string_map(get_object(raw, "metadata"), "labels", "metadata", by_hand=True)
 
 
-def service_account_of(raw: Json) -> str:
+def read_service_account(raw: Json) -> str:
     """Return the name of a pod's ServiceAccount; raises MalformedObjectError.
 
     The API server's own plugin writes `default` before a webhook is asked; a manifest may have no
     name, or the field's old one alone.
     """
-    spec = mapping(raw, "spec")
-    name = text(spec, "serviceAccountName", "spec") or text(spec, "serviceAccount", "spec")
+    spec = get_object(raw, "spec")
+    name = get_string(spec, "serviceAccountName", "spec") or get_string(
+        spec, "serviceAccount", "spec"
+    )
     return name or "default"
 
 
 def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
     """Return the containers of one of the pod's container lists."""
     containers = []
-    for index, raw in enumerate(items(spec, field, "spec")):
+    for index, raw in enumerate(get_objects(spec, field, "spec")):
         path = f"spec.{field}[{index}]"
         name = raw.get("name")
         if type(name) is not str:
             raise MalformedObjectError(f"{path}.name", "a string", name)
-        is_sidecar = field == "initContainers" and text(raw, "restartPolicy", path) == "Always"
+        is_sidecar = (
+            field == "initContainers" and get_string(raw, "restartPolicy", path) == "Always"
+        )
         containers.append(
             Container(
                 field=field, index=index, name=name, raw=raw, is_sidecar=is_sidecar, path=path
@@ -172,7 +179,7 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
     return containers
 
 
-def requested(container: Container) -> dict[str, str]:
+def requested_amounts(container: Container) -> dict[str, str]:
     """Return the amount of each resource that a container asks for; the limit if it has both."""
     return {**container.resources("requests"), **container.resources("limits")}
 
@@ -205,3 +212,73 @@ def _amount(value: object, path: str) -> str:
     if type(value) in (int, float):
         return str(value)
     raise MalformedObjectError(path, "a quantity", value)
+
+
+_QOS_RESOURCES: Final = frozenset({"cpu", "memory"})
+_ZERO: Final = Fraction(0)
+
+
+def is_guaranteed(pod: Pod) -> bool:
+    """Say whether Kubernetes' quality-of-service class of a pod is Guaranteed without our sidecar.
+
+    | `spec.resources` | the containers, init containers among them | |
+    | --- | --- | --- |
+    | absent | each: limits of CPU and memory above zero, requests equal to them or not set | yes |
+    | absent | any other | no |
+    | limits of CPU and memory above zero, requests equal to them | any | yes |
+    | any other, also an empty one | any | no |
+
+    The API server sets requests in `spec.resources` that are missing before it asks us: to what the
+    containers request, else to the limits. So they are not missing in a pod that is Guaranteed.
+    Source: `ComputePodQOS` in k8s.io/kubernetes/pkg/apis/core/v1/helper/qos, and KEP-2837.
+    """
+    if pod.spec.get("resources") is not None:
+        of_pod = get_object(pod.spec, "resources", "spec")
+        requests, limits = (
+            get_object(of_pod, kind, "spec.resources") for kind in ("requests", "limits")
+        )
+        return requests.keys() >= _QOS_RESOURCES and _are_equal(requests, limits)
+    for container in pod.containers:
+        if not _are_equal(container.resources("requests"), container.resources("limits")):
+            return False
+    return True
+
+
+def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> bool:
+    if not limits.keys() >= _QOS_RESOURCES:
+        return False
+    for resource in _QOS_RESOURCES:
+        limit = limits[resource]
+        request = requests.get(resource, limit)
+        amount = _quantity(limit)
+        if (request != limit and _quantity(request) != amount) or amount.numerator <= 0:
+            return False
+    return True
+
+
+def total_request(pod: Pod, resource: str) -> Fraction:
+    """Return what the user's containers request of a resource together."""
+    amounts = {
+        container.name: _quantity(written)
+        for container in pod.containers
+        if (
+            written := container.resources("requests").get(resource)
+            or container.resources("limits").get(resource)
+        )
+    }
+    return effective_amount(pod.containers, amounts, _ZERO)
+
+
+def total_limit(pod: Pod, resource: str) -> tuple[Fraction, bool]:
+    """Return the limits of the user's containers together, and whether one has none."""
+    amounts = {
+        container.name: _quantity(written)
+        for container in pod.containers
+        if (written := container.resources("limits").get(resource))
+    }
+    unlimited = len(amounts) < len(pod.containers)
+    return effective_amount(pod.containers, amounts, _ZERO), unlimited
+
+
+def _quantity(written: object) -> Fraction:
+    return parse_quantity_or(written, _ZERO)

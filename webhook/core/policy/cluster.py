@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Rollout, Rule
+from webhook.core.policy.model import AUTO_RUNTIME_CLASS, Rollout, Rule
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 Namespaces = Mapping[str, Mapping[str, str] | None]
@@ -46,11 +46,11 @@ class Cluster:
     namespaces: Namespaces = field(default_factory=dict)
     """Labels for which rules ask: no review carries them."""
 
-    def labels_of(self, namespace: str) -> Mapping[str, str] | None:
+    def labels_for(self, namespace: str) -> Mapping[str, str] | None:
         """Return the labels of a namespace; None where they are not known, nor may be guessed."""
         return self.namespaces.get(namespace)
 
-    def runtime_class_of(self, rule: Rule) -> str | None:
+    def runtime_class_for(self, rule: Rule) -> str | None:
         """Return the RuntimeClass that a rule gives to pods that name none; None for none.
 
         | `runtimeClassName` of the rule | the cluster has `nvidia` | a pod gets |
@@ -65,11 +65,13 @@ class Cluster:
         return NVIDIA_RUNTIME_CLASS if NVIDIA_RUNTIME_CLASS in self.runtime_classes else None
 
 
-UNKNOWN: Final = Cluster()
+UNKNOWN_CLUSTER: Final = Cluster()
 """A cluster of which nothing is known."""
 
 
-def smallest(nodes: Iterable[SlicedNode], amounts: Collection[int]) -> dict[int, str] | None:
+def find_smallest_profiles(
+    nodes: Iterable[SlicedNode], amounts: Collection[int]
+) -> dict[int, str] | None:
     """Return the smallest profile for each amount, all of one node; None where no node has them.
 
     | of several nodes | is chosen |
@@ -81,14 +83,14 @@ def smallest(nodes: Iterable[SlicedNode], amounts: Collection[int]) -> dict[int,
     have as many amounts as containers, and a cluster thousands of nodes.
     """
     nodes = {tuple(node.profiles.items()): node for node in nodes}.values()
-    found = [chosen for node in nodes if (chosen := _of_node(node, amounts)) is not None]
+    found = [chosen for node in nodes if (chosen := _choose_profiles(node, amounts)) is not None]
     if not found:
         return None
     best = min(found, key=lambda one: (sum(size for size, _ in one), [name for _, name in one]))
     return {amount: name for amount, (_, name) in zip(amounts, best, strict=True)}
 
 
-def _of_node(node: SlicedNode, amounts: Iterable[int]) -> Sequence[tuple[int, str]] | None:
+def _choose_profiles(node: SlicedNode, amounts: Iterable[int]) -> Sequence[tuple[int, str]] | None:
     chosen = []
     for amount in amounts:
         enough = [(size, name) for name, size in node.profiles.items() if size >= amount]
@@ -98,7 +100,7 @@ def _of_node(node: SlicedNode, amounts: Iterable[int]) -> Sequence[tuple[int, st
     return chosen
 
 
-def largest(nodes: Iterable[SlicedNode]) -> tuple[int, str]:
+def find_largest_profile(nodes: Iterable[SlicedNode]) -> tuple[int, str]:
     """Return the bytes and the name of the largest profile; 0 where there is none."""
     return max(
         ((size, name) for node in nodes for name, size in node.profiles.items()), default=(0, "")

@@ -51,9 +51,9 @@ from typing import Final
 
 from webhook.core.bounds import LONGEST_TIME
 from webhook.core.policy.match import Match
-from webhook.core.policy.values import (
-    BRINGING_GPUS,
-    OF_NETWORKS,
+from webhook.core.policy.model import (
+    GPU_RESOURCES,
+    NETWORK_RESOURCES,
     Accounting,
     Action,
     EnforceBy,
@@ -75,13 +75,13 @@ alone, so that two releases never overwrite each other's data during an upgrade.
 
 SEAL_KEY: Final = "seal.v1"
 
-RULES_BYTES: Final = 32 * 1024
+MAX_RULES_BYTES: Final = 32 * 1024
 """Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
-WHOLE_GPUS_BYTES: Final = 2 * 1024
+MAX_WHOLE_GPUS_BYTES: Final = 2 * 1024
 """The API server matches each resource of a container with this pattern, and bounds what that costs
 (webhook/core/pod/complexity.py)."""
-_ANY: Final = ".*"
-_NOWHERE: Final = "^$"
+_ANY_TEXT: Final = ".*"
+_NO_NAMESPACE: Final = "^$"
 _NO_LABELS: Final = "-"
 _EVERYTHING: Final = Match()
 
@@ -93,28 +93,28 @@ def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, 
     resource with a domain brings GPUs: the fence then holds less, never more.
     """
     lines: list[str] = []
-    rest = _line(_EVERYTHING, ())
-    room = RULES_BYTES - len(rest) - 1
+    rest = _format_line(_EVERYTHING, ())
+    room = MAX_RULES_BYTES - len(rest) - 1
     for rule in policy.rules:
-        line = _line(rule.match, _words(rule, rollout, policy.accountings_of(rule)))
+        line = _format_line(rule.match, _list_words(rule, rollout, policy.accountings_for(rule)))
         room -= len(line) + 1
         if room < 0:
             lines.append(rest)
             break
         lines.append(line)
-    gpus = _pattern((VRAM_RESOURCE, *BRINGING_GPUS, *policy.whole_gpu_resources))
-    if len(_pattern(policy.whole_gpu_resources)) > WHOLE_GPUS_BYTES:
+    gpus = _pattern((VRAM_RESOURCE, *GPU_RESOURCES, *policy.whole_gpu_resources))
+    if len(_pattern(policy.whole_gpu_resources)) > MAX_WHOLE_GPUS_BYTES:
         gpus = "/"
     return {
         RULES_KEY: "".join(f"{line}\n" for line in lines),
-        GPUS_KEY: f"{gpus} {_pattern(OF_NETWORKS)}",
+        GPUS_KEY: f"{gpus} {_pattern(NETWORK_RESOURCES)}",
     }
 
 
-def sealed(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
+def seal_data(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
     """Return the `data` of a ConfigMap with its seal; keys of others beside it are not sealed."""
     head = f"{int(now_s)} {','.join(sorted(data))}"
-    return {**data, SEAL_KEY: f"{head} {_code(data, head, key)}"}
+    return {**data, SEAL_KEY: f"{head} {_authenticate(data, head, key)}"}
 
 
 def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s: float) -> float:
@@ -125,7 +125,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
     head, _, code = data.get(SEAL_KEY, "").rpartition(" ")
     at, _, listed = head.partition(" ")
     covered, wanted = set(listed.split(",")), set(names)
-    ours = _code({name: data.get(name) for name in covered}, head, key)
+    ours = _authenticate({name: data.get(name) for name in covered}, head, key)
     is_ours = hmac.compare_digest(code.encode(errors="replace"), ours.encode())
     if not is_ours or not (covered <= wanted or covered >= wanted):
         return math.inf
@@ -133,17 +133,17 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
     return abs(now_s - int(at)) if is_time else math.inf
 
 
-def _line(match: Match, words: Iterable[str]) -> str:
+def _format_line(match: Match, words: Iterable[str]) -> str:
     exception = match.exception
     # What more an exception asks for makes it one for fewer pods, and the line must match the rest.
-    if exception is None or exception.asks_for_pod:
-        left_out = (_NOWHERE, _NO_LABELS)
+    if exception is None or exception.depends_on_pod:
+        left_out = (_NO_NAMESPACE, _NO_LABELS)
     else:
-        left_out = _place(exception)
-    return " ".join((*_place(match), *left_out, *words))
+        left_out = _format_match(exception)
+    return " ".join((*_format_match(match), *left_out, *words))
 
 
-def _place(match: Match) -> tuple[str, str]:
+def _format_match(match: Match) -> tuple[str, str]:
     """Return what the API server compares with a namespace: a pattern, and labels."""
     labels = sorted(f"{key}={value}" for key, value in match.namespace_labels.items())
     return _pattern(match.namespaces or ("*",)), ",".join(labels) or _NO_LABELS
@@ -151,13 +151,13 @@ def _place(match: Match) -> tuple[str, str]:
 
 def _pattern(names: Iterable[str]) -> str:
     """Return an RE2 expression for names in which `*` is any text."""
-    found = (_ANY.join(map(re.escape, name.split("*"))) for name in names)
+    found = (_ANY_TEXT.join(map(re.escape, name.split("*"))) for name in names)
     return f"^({'|'.join(found)})$"
 
 
-def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
+def _list_words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
     """Yield what is held of a rule's pods, whatever class they name: what not all have is not."""
-    if rule.action is not Action.ENFORCE or rule.match.asks_for_pod:
+    if rule.action is not Action.ENFORCE or rule.match.depends_on_pod:
         return
     yield "translated"
     if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:
@@ -178,6 +178,6 @@ def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterab
         yield "void"
 
 
-def _code(data: Mapping[str, str | None], head: str, key: bytes) -> str:
+def _authenticate(data: Mapping[str, str | None], head: str, key: bytes) -> str:
     text = json.dumps([head, sorted(data.items())])
     return hmac.digest(key, text.encode(errors="replace"), "sha256").hex()

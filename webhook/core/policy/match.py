@@ -34,7 +34,7 @@ class Subject:
     """The name of the pod's own ServiceAccount, in its namespace."""
 
 
-def with_name(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
+def add_name_label(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Return a namespace's labels with the one by which the API server names each (KEP-2161)."""
     return {**labels, "kubernetes.io/metadata.name": namespace}
 
@@ -78,20 +78,20 @@ class Match:
                 return False
         return self.exception is None or not self.exception.holds(subject)
 
-    def holds_namespace(self, subject: Subject) -> bool:
+    def matches_namespace(self, subject: Subject) -> bool:
         """Return True if a pod's namespace meets this match, whatever the pod itself has.
 
         An exception that depends on the pod itself counts as not met. Raises
         NamespaceUnknownError.
         """
         exception = self.exception
-        if exception is not None and exception.asks_for_pod:
+        if exception is not None and exception.depends_on_pod:
             exception = None
         of_namespace = replace(self, pod_labels={}, service_accounts=(), exception=exception)
         return of_namespace.holds(subject)
 
     @property
-    def asks_for_pod(self) -> bool:
+    def depends_on_pod(self) -> bool:
         """Whether it depends on more of a pod than its namespace."""
         return any(match.pod_labels or match.service_accounts for match in self.parts)
 
@@ -106,25 +106,25 @@ class Match:
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     """Say whether a name is in a list of names and `*` patterns."""
     # Names are the user's: long ones, remembered, would fill the memory.
-    return (_remembered if len(name) <= LONGEST_PAIR else _matches)(name, patterns)
+    return (_matches_cached if len(name) <= LONGEST_PAIR else _matches)(name, patterns)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return _compiled(patterns).fullmatch(name) is not None
+    return _compile(patterns).fullmatch(name) is not None
 
 
 _NOTHING: Final = re.compile("(?!)")
-_remembered = lru_cache(maxsize=1024)(_matches)
+_matches_cached = lru_cache(maxsize=1024)(_matches)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
     if not patterns:
         return _NOTHING
-    return re.compile("|".join(map(_expression, patterns)), re.DOTALL)
+    return re.compile("|".join(map(_pattern_regex, patterns)), re.DOTALL)
 
 
-def _expression(pattern: str) -> str:
+def _pattern_regex(pattern: str) -> str:
     head, *rest = map(re.escape, pattern.split("*"))
     if not rest:
         return head

@@ -13,7 +13,7 @@ from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.pod_state import PodState, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics

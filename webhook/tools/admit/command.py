@@ -11,8 +11,8 @@ from typing import Final, TextIO
 import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
-from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
-from webhook.core.policy.values import Policy, Rollout
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster, SlicedNode
+from webhook.core.policy.model import Policy, Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
@@ -44,7 +44,7 @@ def admit(
     strict: bool = False,
     origin: Origin | None = None,
     namespace_labels: Mapping[str, str] | None = None,
-    cluster: Cluster = UNKNOWN,
+    cluster: Cluster = UNKNOWN_CLUSTER,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from webhook.core.nvidia.device_plugin import MIG_PROFILE
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.findings import quote
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
@@ -83,7 +83,7 @@ def read_namespace(_context: click.Context, _parameter: click.Parameter, value: 
     if _NAMESPACE.fullmatch(value):
         return value
     raise click.BadParameter(
-        f"{quoted(value)} can be no namespace: lower case letters, digits and -, at most 63"
+        f"{quote(value)} can be no namespace: lower case letters, digits and -, at most 63"
     )
 
 
@@ -95,7 +95,7 @@ def read_labels(
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"{quoted(value)} is no label; write key=value")
+            raise click.BadParameter(f"{quote(value)} is no label; write key=value")
         labels[key] = text
     return labels
 
@@ -111,11 +111,11 @@ def read_mig_profiles(
             found[name] = parse_vram(size)
         except QuantityError as error:
             raise click.BadParameter(
-                f"{quoted(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
+                f"{quote(value)} has no size of a slice: {error}; write e.g. 1g.10gb=9728Mi"
             ) from error
         if not re.fullmatch(MIG_PROFILE, name):
             raise click.BadParameter(
-                f"{quoted(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
+                f"{quote(name)} is not the name of a profile; write e.g. 1g.10gb=9728Mi"
             )
     return found
 
@@ -148,4 +148,4 @@ def read_size(
     try:
         return parse_vram(value)
     except QuantityError as error:
-        raise click.BadParameter(f"{quoted(value)} {error}") from None
+        raise click.BadParameter(f"{quote(value)} {error}") from None

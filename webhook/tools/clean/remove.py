@@ -12,7 +12,7 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.core.formatting import format_count, join_names
 from webhook.core.node.node_fields import node_labels
 from webhook.core.node.patches import NodeLeftovers, find_leftovers
-from webhook.core.pod.fields import Json, text_of
+from webhook.core.pod.fields import Json, find_string
 from webhook.names import NODE_SHARE_LABEL
 from webhook.options import ExitCode
 from webhook.tools.snapshot.facts import asking
@@ -116,7 +116,7 @@ class Cleaner:
         shared = set()
 
         def keep(node: Json) -> tuple[str, NodeLeftovers] | None:
-            name = text_of(node, "metadata", "name")
+            name = find_string(node, "metadata", "name")
             if any(one in node_labels(node) for one in kept):
                 shared.add(name)
             found = find_leftovers(node, kept)
@@ -177,7 +177,7 @@ def _list_ours(kube: Kube, path: str, **query: str) -> list[StoredName]:
     """Return the objects of a collection with our label; none if the kind is not served."""
 
     def keep(found: Json) -> StoredName:
-        fields = (text_of(found, "metadata", key) for key in ("namespace", "name", "uid"))
+        fields = (find_string(found, "metadata", key) for key in ("namespace", "name", "uid"))
         return StoredName(*fields)
 
     def read() -> list[StoredName]:

@@ -35,8 +35,8 @@ from webhook.core.kinds.histories import filled_cap, held_bytes
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.placement.fit import Need
-from webhook.core.pod.fields import part, text_of
-from webhook.core.pod.templates import find_templates
+from webhook.core.pod.fields import find_object, find_string
+from webhook.core.pod.template_search import find_templates
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
 from webhook.tools.explain import notes
 from webhook.tools.problems.bound_pod import (
@@ -241,7 +241,7 @@ def _diagnose_pod(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
         return _without_demand(snapshot, pod)
     judge = _bound if pod.state.node or pod.state.finished else _pending
     found = judge(snapshot, pod)
-    if instead := text_of(pod.annotations, IN_PLACE_OF_ANNOTATION):
+    if instead := find_string(pod.annotations, IN_PLACE_OF_ANNOTATION):
         text = f"{instead}, which the pod asked for: its rule has translateWholeGPU"
         found = replace(found, notes=(("GPU memory in place of", text), *found.notes))
     return found
@@ -414,7 +414,7 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     lines = snapshot.attempt(lambda: snapshot.log(pod), "the log of container vram-enforcer")
     ended = pod.enforcer_ended()
     failed = ended.get("exitCode") == _SELF_TEST_FAILED
-    log = read_log(lines or (), text_of(ended, "message"), self_test_failed=failed)
+    log = read_log(lines or (), find_string(ended, "message"), self_test_failed=failed)
     bound, state = BoundPod(pod=pod, log=log, nodes=nodes, now_s=snapshot.now_s), pod.state
     stops, reports = [*find_stops(bound)], [*find_reports(bound)]
     phase, headline = _headline(snapshot, bound)
@@ -467,7 +467,7 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
 def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
     """Return when a pod ended and its peak: by its sidecar, else by its workload's history."""
     pod, message = bound.pod, bound.message
-    states = (part(one, "state", "terminated") for one in pod.statuses())
+    states = (find_object(one, "state", "terminated") for one in pod.statuses())
     times = (read_time(one.get("finishedAt")) for one in states)
     ended_s = max((at_s for at_s in times if at_s is not None), default=None)
     when = "" if ended_s is None else f" {format_duration(bound.now_s - ended_s)} ago"

@@ -19,14 +19,14 @@ from webhook.core.admission.stray_keys import (
     search_stray_keys,
 )
 from webhook.core.admission.workload_review import pod_of
-from webhook.core.pod.fields import Json, text_of
+from webhook.core.pod.fields import Json, find_string
 from webhook.core.pod.patch import Operation, apply_patch
-from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
-from webhook.core.pod.templates import (
+from webhook.core.pod.pod_templates import Form, Template, TooMuchToSearchError
+from webhook.core.pod.template_search import (
     find_templates,
-    is_own_kind,
-    made_elsewhere,
-    makes_no_pods,
+    find_unjudged_fields,
+    is_builtin_kind,
+    is_builtin_without_pods,
 )
 from webhook.names import PREFIX
 from webhook.tools.manifests.reading import (
@@ -81,12 +81,12 @@ class ManifestObject:
         """
         try:
             found = find_templates(self.value, self.kind, self.version, _read_field)
-            is_own = is_own_kind(self.kind, self.version)
+            is_own = is_builtin_kind(self.kind, self.version)
             templates = [one for one in found if is_own or not is_open(one)]
             elsewhere = search_stray_keys(self.value, self.version, templates)
-            others = tuple(made_elsewhere(self.value, self.kind, self.version))
+            others = tuple(find_unjudged_fields(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
-            name = text_of(self.value, "metadata", "name") or "(no name)"
+            name = find_string(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
         is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
         is_apart = bool(elsewhere) and (not is_known or len(templates) < len(found))
@@ -120,7 +120,7 @@ class Target:
     def unread(self) -> Iterator[StrayKey]:
         """Keys that nothing reads, not even a controller that makes pods elsewhere."""
         kind, version = self.object.kind, self.object.version
-        is_known = self.found.form is not Form.ELSEWHERE or makes_no_pods(kind, version)
+        is_known = self.found.form is not Form.ELSEWHERE or is_builtin_without_pods(kind, version)
         for one in self.stray if kind != _GIVES_VRAM else ():
             is_unread = is_known or bool(one.cure) or is_unknown(one.key)
             if is_unread and not one.is_in_text:
@@ -134,7 +134,7 @@ class Target:
     @property
     def pod(self) -> Json:
         """The pod that the API server would send: the manifest's, or one made from the template."""
-        return pod_of(self.found, text_of(self.object.value, "metadata", "name"))
+        return pod_of(self.found, find_string(self.object.value, "metadata", "name"))
 
     def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
         """Return what a patch of the pod changes in the document, by where it stands."""
@@ -194,7 +194,7 @@ def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocu
 def _is_of_others(value: object) -> bool:
     """Say whether it is a list as other programs have them: JSON patches, playbooks."""
     return isinstance(value, list) and all(
-        isinstance(one, dict) and not text_of(one, "kind") for one in value
+        isinstance(one, dict) and not find_string(one, "kind") for one in value
     )
 
 
@@ -222,7 +222,7 @@ def find_objects(
             yield from find_objects(item, (*at, index), of, version)
     if not isinstance(value, dict):
         return
-    kind, version = text_of(value, "kind") or of, text_of(value, "apiVersion") or version
+    kind, version = find_string(value, "kind") or of, find_string(value, "apiVersion") or version
     items = value.get("items")
     if kind.endswith("List") and isinstance(items, list):
         if PREFIX in str(value.get("metadata")):  # no list has annotations or labels

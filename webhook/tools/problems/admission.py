@@ -9,7 +9,7 @@ from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.stray_keys import useless_bounds
 from webhook.core.formatting import format_count, join_names
 from webhook.core.policy.fence import RULES_KEY, fence_data
-from webhook.core.policy.values import Action, Rollout
+from webhook.core.policy.model import Action, Rollout
 from webhook.tools.problems.creation import unreachable_cause
 from webhook.tools.problems.installation import action_for, read_logs, upgrade
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity

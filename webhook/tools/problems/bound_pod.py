@@ -21,7 +21,7 @@ from webhook.core.kinds.nodes import (
     read_time,
     sentry_fault,
 )
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import find_object, find_string
 from webhook.names import (
     CAP_HELD_CONDITION,
     DRIVER_LIMIT_ANNOTATION,
@@ -190,9 +190,9 @@ def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
 def _with_names(pod: ClusterPod, why: str) -> str:
     """Return a sentence of sidecar or sentry with names of containers in place of their ids."""
     for one in pod.statuses():
-        container = text_of(one, "containerID").rpartition("//")[2][:SHOWN_ID]
+        container = find_string(one, "containerID").rpartition("//")[2][:SHOWN_ID]
         if container:
-            why = why.replace(f"container {container}", f"container {text_of(one, 'name')}")
+            why = why.replace(f"container {container}", f"container {find_string(one, 'name')}")
     return why
 
 
@@ -223,9 +223,9 @@ def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
 def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
     """Yield when a container of the user's ended with an error of its own, its name and code."""
     for one in pod.statuses():
-        name = text_of(one, "name")
+        name = find_string(one, "name")
         for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
-            ended = part(one, when, "terminated")
+            ended = find_object(one, when, "terminated")
             code = ended.get("exitCode")
             is_own = ended.get("reason") != "OOMKilled" and code not in _ENDED_BY_OTHERS
             if type(code) is int and is_own:
@@ -286,15 +286,17 @@ def find_running(bound: BoundPod) -> Iterator[Problem]:
 def _waiting_container(bound: BoundPod) -> Iterator[Problem]:
     """Yield the first container that the kubelet cannot start."""
     for one in bound.pod.statuses():
-        waits = part(one, "state", "waiting")
-        reason, said = text_of(waits, "reason"), text_of(waits, "message")
+        waits = find_object(one, "state", "waiting")
+        reason, said = find_string(waits, "reason"), find_string(waits, "message")
         if is_container_gated(one):
             if bound.pod.state.uuids:
                 detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
                 yield Problem(Code.CONTAINER_WAITS, Severity.INFO, detail)
                 return
         elif reason and reason not in _ORDINARY:
-            detail = f"container {text_of(one, 'name')}: {reason}" + (f": {said}" if said else "")
+            detail = f"container {find_string(one, 'name')}: {reason}" + (
+                f": {said}" if said else ""
+            )
             yield Problem(Code.CONTAINER_WAITS, Severity.ERROR, detail)
             return
 

@@ -9,10 +9,10 @@ from typing import Final
 from webhook.core.admission.decision import Decision
 from webhook.core.admission.rules.near_misses import comparable_keys, correction
 from webhook.core.formatting import join_names
-from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.findings import GUIDANCE, SEPARATOR, MalformedObjectError, Reason, quoted
-from webhook.core.pod.foreign import FOREIGN_RESOURCES
+from webhook.core.pod.demand import read_demand, requests_vram
+from webhook.core.pod.fields import as_objects, find_object
+from webhook.core.pod.findings import MESSAGE_PREFIX, SEPARATOR, MalformedObjectError, Reason, quote
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE
 from webhook.core.pod.views import read_pod
 from webhook.names import (
     API_GROUP,
@@ -90,11 +90,11 @@ def find_denial(text: str, template: ClusterPod | None = None) -> Iterator[Probl
     if denied is None:
         yield Problem(Code.CREATION_DENIED, Severity.ERROR, text)
         return
-    said, _, guidance = text[denied.end() :].partition(f". {GUIDANCE}")
+    said, _, guidance = text[denied.end() :].partition(f". {MESSAGE_PREFIX}")
     for line in said.split(SEPARATOR):
         yield _finding(line, Severity.ERROR, template)
     if guidance:
-        yield Problem(Code.CREATION_DENIED, Severity.INFO, f"{GUIDANCE}{guidance}")
+        yield Problem(Code.CREATION_DENIED, Severity.INFO, f"{MESSAGE_PREFIX}{guidance}")
 
 
 def _finding(line: str, severity: Severity, template: ClusterPod | None = None) -> Problem:
@@ -105,10 +105,10 @@ def _finding(line: str, severity: Severity, template: ClusterPod | None = None) 
     fix, field = "", _FIELD.match(sentence)
     if field and template:
         kind, index, resource = field.groups()
-        listed = as_objects(part(template.raw, "spec").get(kind.removeprefix("spec.")))
+        listed = as_objects(find_object(template.raw, "spec").get(kind.removeprefix("spec.")))
         container = listed[int(index)] if int(index) < len(listed) else {}
-        limits = part(container, "resources", "limits")
-        if resource not in {**part(container, "resources", "requests"), **limits}:
+        limits = find_object(container, "resources", "limits")
+        if resource not in {**find_object(container, "resources", "requests"), **limits}:
             fix = f"the template has no {resource}: a LimitRange or another webhook wrote it"
     return Problem(_REASONS[reason], severity, sentence, fix)
 
@@ -116,7 +116,7 @@ def _finding(line: str, severity: Severity, template: ClusterPod | None = None) 
 def seems_to_ask(pod: ClusterPod) -> bool:
     """Return True if a pod requests VRAM, whether that can be read or not."""
     try:
-        return asks_for_vram(pod.raw)
+        return requests_vram(pod.raw)
     except MalformedObjectError:
         return False
 
@@ -131,8 +131,10 @@ def find_foreign_requests(pod: ClusterPod) -> Iterator[Problem]:
             if line:
                 found[f"the {field.removesuffix('s')} {key}"] = line
     for container in as_objects(pod.part("spec").get("containers")):
-        for key in part(container, "resources", "limits"):
-            if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
+        for key in find_object(container, "resources", "limits"):
+            if key in OTHER_PRODUCTS_BY_RESOURCE or (
+                key.startswith(PREFIX) and key != VRAM_RESOURCE
+            ):
                 found[f"the resource {key}"] = ""
     if found:
         line = next(filter(None, found.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
@@ -208,7 +210,7 @@ def find_not_mutated(
 
 def _by_rule(pod: ClusterPod, decision: Decision, *, tried: bool) -> Iterator[Problem]:
     """Yield the policy's decision for a pod; `tried`: one like it was created and not mutated."""
-    rule, wrong = f"rule {quoted(decision.rule)}", [*find_violations(decision)][:_MOST_SHOWN]
+    rule, wrong = f"rule {quote(decision.rule)}", [*find_violations(decision)][:_MOST_SHOWN]
     if decision.skip:
         detail = f"{rule} has action Ignore: it leaves such pods alone"
         if not decision.rule:

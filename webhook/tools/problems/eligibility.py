@@ -13,7 +13,7 @@ from typing import Final
 
 from webhook.core.kinds.nodes import NodeFigures, sentry_fault
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.pod.fields import Json, as_object, as_objects, text_of
+from webhook.core.pod.fields import Json, as_object, as_objects, find_string
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
@@ -72,7 +72,9 @@ def _failing(
     term: Json, labels: Mapping[str, str], name: str, *, has_all: bool
 ) -> tuple[str, str] | None:
     """Return key and text of the first expression of a term that does not hold."""
-    expressions = [(text_of(one, "key"), one) for one in as_objects(term.get("matchExpressions"))]
+    expressions = [
+        (find_string(one, "key"), one) for one in as_objects(term.get("matchExpressions"))
+    ]
     found = [
         (key, one, labels.get(key))
         for key, one in expressions
@@ -81,12 +83,12 @@ def _failing(
     found += [
         (_NAME_FIELD, one, name)
         for one in as_objects(term.get("matchFields"))
-        if text_of(one, "key") == _NAME_FIELD
+        if find_string(one, "key") == _NAME_FIELD
     ]
     for key, one, value in found:
         if not holds(one, value):
             listed = ", ".join(values_of(one)[:3])
-            return key, f"{key} {text_of(one, 'operator')} {listed}".rstrip()
+            return key, f"{key} {find_string(one, 'operator')} {listed}".rstrip()
     return None
 
 
@@ -101,7 +103,7 @@ def requires_sentry(pod: ClusterPod) -> bool:
     Such pods have no sidecar, and run only on nodes with the label `sentry`.
     """
     expressions = (one for term in _terms(pod) for one in as_objects(term.get("matchExpressions")))
-    asks = any(text_of(one, "key") == NODE_SENTRY_LABEL for one in expressions)
+    asks = any(find_string(one, "key") == NODE_SENTRY_LABEL for one in expressions)
     return asks and not pod.has_sidecar
 
 

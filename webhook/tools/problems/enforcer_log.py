@@ -15,7 +15,7 @@ from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.termination_message import read_verdict
 from webhook.core.formatting import MOST_GPU_BYTES
 from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import find_string
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _parse(line: str) -> LogEntry | None:
         return None
     return LogEntry(
         message,
-        text_of(values, "why"),
+        find_string(values, "why"),
         read_time(values.get("ts")),
         _bytes(values, "peak_bytes"),
         values.get("ability") == "blind",

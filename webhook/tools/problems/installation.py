@@ -9,7 +9,7 @@ from webhook.core.documentation import Page
 from webhook.core.formatting import format_count, join_names
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.policy.match import NamespaceUnknownError, Subject
-from webhook.core.policy.values import Action, EnforceBy, Policy
+from webhook.core.policy.model import Action, EnforceBy, Policy
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import MUTATING, VALIDATING, Installation, OwnWorkload
 from webhook.tools.snapshot.objects import NotObservable
@@ -503,4 +503,4 @@ def action_for(policy: Policy, namespace: str) -> tuple[str, Action | None]:
 def enforcers(policy: Policy) -> set[EnforceBy]:
     """Return the values of `enforcement.by` in rules that do not ignore their pods."""
     judging = (rule for rule in policy.rules if rule.action is not Action.IGNORE)
-    return {rule.of_class(None).enforcement.by for rule in judging}
+    return {rule.for_class(None).enforcement.by for rule in judging}

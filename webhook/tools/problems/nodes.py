@@ -14,7 +14,7 @@ from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.model import EnforceBy
 from webhook.names import NODE_SHARE_LABEL, NOT_ENFORCED, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
 from webhook.tools.problems.installation import enforcers, read_logs, upgrade
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from webhook.core.admission.decide import evaluate
 from webhook.core.admission.decision import Decision, Phase
 from webhook.core.admission.workload_review import creation_of
-from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.demand import requests_vram
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.names import MIRROR_POD_ANNOTATION
 from webhook.tools.snapshot.pod import ClusterPod
@@ -53,5 +53,5 @@ def judge_recreation(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcome
         return PodOutcome.NO_RULE, decision
     if not decision.allowed:
         return PodOutcome.DENIED, decision
-    is_translated = not pod.managed and asks_for_vram(pod.raw)
+    is_translated = not pod.managed and requests_vram(pod.raw)
     return PodOutcome.TRANSLATED if is_translated else PodOutcome.ALLOWED, decision

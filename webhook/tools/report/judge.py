@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-from webhook.core.policy.values import Action, Policy
+from webhook.core.policy.model import Action, Policy
 from webhook.tools.problems.creation import find_violations
 from webhook.tools.problems.problem import Problem
 from webhook.tools.problems.recreation import PodOutcome, judge_recreation

@@ -9,7 +9,7 @@ from pathlib import Path
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.policy.files import load_policy
 from webhook.core.formatting import format_count, join_names
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.problems.creation import is_own_denial
 from webhook.tools.problems.recreation import PodOutcome

@@ -14,7 +14,7 @@ from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.yaml_documents import DocumentProblem
 from webhook.core.formatting import join_names
-from webhook.core.pod.fields import as_object, text_of
+from webhook.core.pod.fields import as_object, find_string
 from webhook.core.policy.match import matches_any
 from webhook.options import NoCluster, WrongInput
 from webhook.tools.manifests.documents import read_documents
@@ -163,7 +163,7 @@ def _read_json(text: str, found: TodayObjects) -> None:
 def _read_list(text: str, at: int, found: TodayObjects) -> int:
     # The API server's lists have their kind before their items; kubectl's items have their own.
     reader: ListReader[None] = ListReader(
-        lambda item: found.add(item, text_of(reader.other_members, "kind").removesuffix("List"))
+        lambda item: found.add(item, find_string(reader.other_members, "kind").removesuffix("List"))
     )
     at = reader.read(text, at)
     found.add(reader.other_members)

@@ -10,7 +10,7 @@ from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.histories import History
 from webhook.core.kinds.nodes import NodeFigures
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import find_object, find_string
 from webhook.names import ENFORCER_CONTAINER, NODE_GPU_LABEL
 from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
 from webhook.tools.snapshot.kinds import EVENT, POD, WorkloadKind
@@ -138,8 +138,8 @@ class ClusterSnapshot(ClusterFacts):
 
         def add(event: Json) -> None:
             if (key := group(event)) is not None:
-                at = text_of(event, "lastTimestamp") or text_of(event, "eventTime")
-                found = at, text_of(event, "message")
+                at = find_string(event, "lastTimestamp") or find_string(event, "eventTime")
+                found = at, find_string(event, "message")
                 newest[key] = max(newest.get(key, found), found)
 
         self.collect(EVENT, add, fieldSelector=fields)
@@ -152,7 +152,7 @@ class ClusterSnapshot(ClusterFacts):
         """
         status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
         restarted = bool(status.get("restartCount"))
-        if not (restarted or part(status, "state").keys() & {"running", "terminated"}):
+        if not (restarted or find_object(status, "state").keys() & {"running", "terminated"}):
             return []
 
         def read(**query: str) -> list[str]:
@@ -181,6 +181,6 @@ def _if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
 
 def read_row(row: Json) -> ClusterPod:
     """Return the name and the owners of a table's row, or of a whole object."""
-    metadata = part(row, "object", "metadata") or part(row, "metadata")
+    metadata = find_object(row, "object", "metadata") or find_object(row, "metadata")
     one = ClusterPod({"metadata": metadata})
     return one.keep("uid", "name", "workload", "owner", "owner_version", "created_s")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
-from webhook.core.pod.fields import Json, part
+from webhook.core.pod.fields import Json, find_object
 from webhook.tools.snapshot.objects import FactUnavailable, LazyFact
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -55,12 +55,12 @@ class ClusterFacts:
 
     def try_create(self, namespace: str, name: str, pod: Json) -> DryRunAnswer:
         """Create a pod like this one as a dry run; raises FactUnavailable if that is impossible."""
-        metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
+        metadata = {key: find_object(pod, "metadata", key) for key in ("labels", "annotations")}
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {**metadata, "generateName": f"{name[:_LONGEST_PREFIX]}-"},
-            "spec": part(pod, "spec"),
+            "spec": find_object(pod, "spec"),
         }
         try:
             made, warnings = self.kube.dry_run_create(

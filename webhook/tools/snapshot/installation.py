@@ -26,9 +26,9 @@ from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.node.node_fields import SharingVerdict, is_advertised
 from webhook.core.node.sharing import SharingInputs, judge
-from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
-from webhook.core.pod.whole import read_slice
-from webhook.core.policy.values import Policy
+from webhook.core.pod.fields import Json, as_object, as_objects, find_object, find_string
+from webhook.core.pod.whole_gpus import read_resource_slice
+from webhook.core.policy.model import Policy
 from webhook.names import (
     DEFAULT_NAMESPACE,
     DOCUMENTATION_URL_ENV,
@@ -120,8 +120,8 @@ class OwnWorkload(ClusterObject):
     def secret(self) -> str:
         """Name of the mounted Secret with a certificate; empty without one."""
         volumes = as_objects(self.part("spec", "template", "spec").get("volumes"))
-        mounted = (part(one, "secret") for one in volumes if one.get("name") != "key")
-        return next((text_of(one, "secretName") for one in mounted if one), "")
+        mounted = (find_object(one, "secret") for one in volumes if one.get("name") != "key")
+        return next((find_string(one, "secretName") for one in mounted if one), "")
 
     def option(self, name: str) -> str:
         """Return the value of the program's option `--name=VALUE`; empty if it is not given."""
@@ -132,7 +132,7 @@ class OwnWorkload(ClusterObject):
     def variable(self, name: str) -> str:
         """Return the value of a variable of its first container; empty if it is not set."""
         variables = as_objects(self._containers()[0].get("env"))
-        return next((text_of(one, "value") for one in variables if one.get("name") == name), "")
+        return next((find_string(one, "value") for one in variables if one.get("name") == name), "")
 
     def _containers(self) -> list[Json]:
         return as_objects(self.part("spec", "template", "spec").get("containers")) or [{}]
@@ -178,7 +178,7 @@ class Installation(ClusterFacts):
     @fact("read /version")
     def version(self) -> str:
         """Version of the API server, as `v1.36.2`."""
-        return text_of(self.kube.read("/version"), "gitVersion")
+        return find_string(self.kube.read("/version"), "gitVersion")
 
     # Nodes
 
@@ -190,7 +190,7 @@ class Installation(ClusterFacts):
         def keep(raw: Json) -> ClusterNode | None:
             dra_drivers = None
             if drivers is not None:
-                dra_drivers = tuple(sorted(drivers.get(text_of(raw, "metadata", "name"), ())))
+                dra_drivers = tuple(sorted(drivers.get(find_string(raw, "metadata", "name"), ())))
             node = ClusterNode(raw, dra_drivers=dra_drivers or ())
             if not node.shows_gpus:
                 return None
@@ -216,7 +216,7 @@ class Installation(ClusterFacts):
         """DRA drivers whose ResourceSlices name a GPU, by node."""
 
         def keep(found: Json) -> tuple[str, str]:
-            one, node = read_slice(found), as_object(found.get("spec")).get("nodeName")
+            one, node = read_resource_slice(found), as_object(found.get("spec")).get("nodeName")
             names_gpu = any(text.startswith(_UUID) for text in one.texts)
             return str(node), one.driver if names_gpu else ""
 
@@ -326,17 +326,17 @@ class Installation(ClusterFacts):
         return [
             OwnWebhook(
                 kind=kind,
-                configuration=text_of(configuration, "metadata", "name"),
-                name=text_of(hook, "name"),
+                configuration=find_string(configuration, "metadata", "name"),
+                name=find_string(hook, "name"),
                 failure_policy=str(hook.get("failurePolicy", "Fail")),
-                namespace=text_of(called, "service", "namespace"),
-                path=text_of(called, "service", "path") or text_of(called, "url"),
+                namespace=find_string(called, "service", "namespace"),
+                path=find_string(called, "service", "path") or find_string(called, "url"),
                 ca_pem=_decoded(called.get("caBundle")),
             )
             for kind in KINDS
             for configuration in own_configurations(self.kube, kind)
             for hook in as_objects(configuration.get("webhooks"))
-            for called in [part(hook, "clientConfig")]
+            for called in [find_object(hook, "clientConfig")]
         ]
 
     @fact("list webhook configurations")
@@ -344,7 +344,7 @@ class Installation(ClusterFacts):
         """Names of other configurations whose webhooks change new pods after ours."""
 
         def keep(found: Json) -> str:
-            return text_of(found, "metadata", "name") if _changes_new_pods(found) else ""
+            return find_string(found, "metadata", "name") if _changes_new_pods(found) else ""
 
         own = [one.configuration for one in self.own_webhooks if one.kind == MUTATING]
         found = self.kube.list_all(KINDS[MUTATING], keep)
@@ -361,7 +361,7 @@ class Installation(ClusterFacts):
             return None
 
         def keep(found: Json) -> dict[str, bytes]:
-            data = part(found, "data")
+            data = find_object(found, "data")
             return {one: _decoded(data[one]) for one in _PUBLIC_FILES if data.get(one)}
 
         files = self.kube.find_projected(core_path("namespaces", namespace, "secrets", name), keep)
@@ -419,15 +419,15 @@ class Installation(ClusterFacts):
     @fact("list admission policies")
     def fence_policies(self) -> frozenset[str]:
         """Names of our admission policies."""
-        return self._fence("policies", lambda _, found: text_of(found, "metadata", "name"))
+        return self._fence("policies", lambda _, found: find_string(found, "metadata", "name"))
 
     @fact("list admission policies")
     def bound_policies(self) -> frozenset[str]:
         """Names of the admission policies that a binding of ours puts into effect."""
 
         def keep(kind: str, found: Json) -> str:
-            denies = "Deny" in (part(found, "spec").get("validationActions") or ())
-            return text_of(found, "spec", "policyName") if denies or kind == "mutating" else ""
+            denies = "Deny" in (find_object(found, "spec").get("validationActions") or ())
+            return find_string(found, "spec", "policyName") if denies or kind == "mutating" else ""
 
         return self._fence("policybindings", keep)
 
@@ -436,7 +436,7 @@ class Installation(ClusterFacts):
         """Data of the ConfigMap that the admission policies read; None if it does not exist."""
         path = core_path("namespaces", self.namespace, "configmaps", CONFIG_MAP)
         found = self.kube.find(path)
-        return None if found is None else part(found, "data")
+        return None if found is None else find_object(found, "data")
 
     @fact("create pods")
     def tried_good(self) -> DryRunAnswer:
@@ -467,7 +467,7 @@ class Installation(ClusterFacts):
         """Namespaces that are not exempt and in which NVIDIA's operator validates its plugin."""
         pods = self.kube.list_all(
             core_path("pods"),
-            lambda pod: text_of(pod, "metadata", "namespace"),
+            lambda pod: find_string(pod, "metadata", "namespace"),
             labelSelector="app=nvidia-device-plugin-validator",
         )
         scope = self.scope if pods else Scope()
@@ -484,7 +484,7 @@ class Installation(ClusterFacts):
         """ResourceQuotas that name a resource of vramwarden."""
 
         def keep(raw: Json) -> ClusterObject | None:
-            names_ours = any(PREFIX in key for key in part(raw, "spec", "hard"))
+            names_ours = any(PREFIX in key for key in find_object(raw, "spec", "hard"))
             return ClusterObject(raw) if names_ours else None
 
         return self.kube.list_all(core_path("resourcequotas"), keep)

@@ -14,10 +14,10 @@ from webhook.core.node.node_fields import (
     read_verdict,
 )
 from webhook.core.node.other_allocators import HAMI_ANNOTATION, find_allocator_resources
-from webhook.core.pod.fields import as_objects, text_of
+from webhook.core.pod.fields import as_objects, find_string
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.whole import AMD_DRA_DRIVER
+from webhook.core.pod.whole_gpus import AMD_DRA_DRIVER
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
@@ -60,7 +60,7 @@ class ClusterNode(ClusterObject):
     def taints(self) -> tuple[tuple[str, str, str], ...]:
         """Key, value and effect of each."""
         return tuple(
-            (text_of(one, "key"), text_of(one, "value"), text_of(one, "effect"))
+            (find_string(one, "key"), find_string(one, "value"), find_string(one, "effect"))
             for one in as_objects(self.part("spec").get("taints"))
         )
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import Json, as_objects, part, text_of
+from webhook.core.pod.fields import Json, as_objects, find_object, find_string
 
 T = TypeVar("T")
 
@@ -115,13 +115,13 @@ class ClusterObject:
     def owner(self) -> Workload | None:
         """Controller; None without one."""
         found = self._controller()
-        kind, name = text_of(found, "kind"), text_of(found, "name")
+        kind, name = find_string(found, "kind"), find_string(found, "name")
         return Workload(kind, name) if kind and name else None
 
     @LazyFact
     def owner_version(self) -> str:
         """API version of its controller, such as `apps/v1`."""
-        return text_of(self._controller(), "apiVersion")
+        return find_string(self._controller(), "apiVersion")
 
     def _controller(self) -> Json:
         owners = as_objects(self.part("metadata").get("ownerReferences"))
@@ -129,14 +129,16 @@ class ClusterObject:
 
     def part(self, *keys: str) -> Json:
         """Return an object within it; an empty one if there is none."""
-        return part(self.raw, *keys)
+        return find_object(self.raw, *keys)
 
     def condition(self, kind: str, status: str = "") -> Condition | None:
         """Return its condition of a type; None without one, or with another than this status."""
         for one in as_objects(self.part("status").get("conditions")):
-            if one.get("type") == kind and status in {"", text_of(one, "status")}:
+            if one.get("type") == kind and status in {"", find_string(one, "status")}:
                 return Condition(
-                    text_of(one, "reason"), text_of(one, "message"), one.get("lastTransitionTime")
+                    find_string(one, "reason"),
+                    find_string(one, "message"),
+                    one.get("lastTransitionTime"),
                 )
         return None
 
@@ -146,7 +148,7 @@ class ClusterObject:
         return self.condition("Ready", "True") is not None
 
     def _text(self, *keys: str) -> str:
-        return text_of(self.raw, *keys)
+        return find_string(self.raw, *keys)
 
 
 def holds(expression: Json, found: str | None) -> bool:

@@ -13,13 +13,13 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PodState, named_gpus, read_pod_state
-from webhook.core.pod.demand import COUNT, read_demand
-from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
-from webhook.core.pod.findings import MalformedObjectError, quoted
-from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
+from webhook.core.pod.demand import GPU_COUNT_PATTERN, read_demand
+from webhook.core.pod.fields import Json, as_object, as_objects, find_object, find_string
+from webhook.core.pod.findings import MalformedObjectError, quote
+from webhook.core.pod.other_products import SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.pod.views import MARK, read_pod
-from webhook.core.pod.whole import has_whole_gpu
+from webhook.core.pod.views import ADMITTED_PATTERN, read_pod
+from webhook.core.pod.whole_gpus import has_whole_gpu
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_LIMIT_ANNOTATION,
@@ -122,7 +122,7 @@ class ClusterPod(ClusterObject):
         asked = [
             f"{amount} {resource}"
             for container in self._containers()
-            for resource, amount in part(container, "resources", "limits").items()
+            for resource, amount in find_object(container, "resources", "limits").items()
             if is_mig_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
         ]
         return join_names(asked, 4) if self.managed and asked else ""
@@ -146,7 +146,7 @@ class ClusterPod(ClusterObject):
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
-        return int(text) if COUNT.fullmatch(text) else 1
+        return int(text) if GPU_COUNT_PATTERN.fullmatch(text) else 1
 
     def _need(self) -> Need | None:
         return self.state.need if "spec" in self.raw else None
@@ -176,7 +176,9 @@ class ClusterPod(ClusterObject):
         if DRIVER_LIMIT_ANNOTATION not in self.annotations:
             return None
         starting = (one for one in self.sidecars() if one.get("started") is not True)
-        began = (read_time(part(one, "state", "running").get("startedAt")) for one in starting)
+        began = (
+            read_time(find_object(one, "state", "running").get("startedAt")) for one in starting
+        )
         return next(began, None)
 
     @LazyFact
@@ -193,13 +195,17 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def rule(self) -> str:
         """Name of the rule that admitted it, in quotes; empty where none is said."""
-        mark = MARK.fullmatch(self._text("metadata", "annotations", ADMITTED_ANNOTATION))
-        return quoted(mark["rule"]) if mark else ""
+        mark = ADMITTED_PATTERN.fullmatch(
+            self._text("metadata", "annotations", ADMITTED_ANNOTATION)
+        )
+        return quote(mark["rule"]) if mark else ""
 
     @LazyFact
     def policy_digest(self) -> str:
         """First digits of the digest of the policy that admitted it; empty if none is stated."""
-        mark = MARK.fullmatch(self._text("metadata", "annotations", ADMITTED_ANNOTATION))
+        mark = ADMITTED_PATTERN.fullmatch(
+            self._text("metadata", "annotations", ADMITTED_ANNOTATION)
+        )
         return mark["digest"] if mark else ""
 
     @LazyFact
@@ -223,7 +229,7 @@ class ClusterPod(ClusterObject):
         for one in self.sidecars():
             reason, message = _waiting(one)
             if reason in _PULLS:
-                return text_of(one, "image"), message or reason
+                return find_string(one, "image"), message or reason
         return None
 
     @LazyFact
@@ -257,7 +263,7 @@ class ClusterPod(ClusterObject):
     def enforcer_ended(self) -> Json:
         """Return the end of its enforcer, now or before its last restart; empty without one."""
         times = ((one, when) for one in self.sidecars() for when in ("state", "lastState"))
-        return next(filter(None, (part(*time, "terminated") for time in times)), {})
+        return next(filter(None, (find_object(*time, "terminated") for time in times)), {})
 
     def _containers(self) -> list[Json]:
         spec = self.part("spec")
@@ -271,5 +277,5 @@ def is_container_gated(status: Json) -> bool:
 
 
 def _waiting(status: Json) -> tuple[str, str]:
-    waiting = part(status, "state", "waiting")
+    waiting = find_object(status, "state", "waiting")
     return str(waiting.get("reason") or ""), str(waiting.get("message") or "")

@@ -21,10 +21,10 @@ from webhook.adapters.policy.files import (
     load_policy,
     shipped_policy_path,
 )
-from webhook.core.pod.fields import Json, as_object, as_objects, part, text_of
-from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.match import matches_any, with_name
-from webhook.core.policy.values import Action, Policy
+from webhook.core.pod.fields import Json, as_object, as_objects, find_object, find_string
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
+from webhook.core.policy.match import add_name_label, matches_any
+from webhook.core.policy.model import Action, Policy
 from webhook.names import API_GROUP, DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
 from webhook.tools.snapshot.cluster import ClusterSnapshot
@@ -53,14 +53,14 @@ class Scope:
     @property
     def labels(self) -> frozenset[str]:
         """Keys of the labels in the requirements, without the label of the name."""
-        keys = (text_of(one, "key") for one in self.expressions)
+        keys = (find_string(one, "key") for one in self.expressions)
         return frozenset(keys) - {_NAME_LABEL}
 
     def exempts(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
         """Return True if a namespace is exempt; labels that are unknown count as absent."""
         if matches_any(namespace, self.names):
             return True
-        has = with_name(namespace, {**(labels or {})})
+        has = add_name_label(namespace, {**(labels or {})})
         return not all(holds(one, has.get(str(one.get("key")))) for one in self.expressions)
 
 
@@ -71,11 +71,11 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
     """
 
     def keep(found: Json) -> Json | None:
-        names = (text_of(hook, "name") for hook in as_objects(found.get("webhooks")))
+        names = (find_string(hook, "name") for hook in as_objects(found.get("webhooks")))
         return found if any(name.endswith(f".{API_GROUP}") for name in names) else None
 
     found = kube.list_all(KINDS[kind], keep)
-    return sorted(found, key=lambda one: text_of(one, "metadata", "name"))
+    return sorted(found, key=lambda one: find_string(one, "metadata", "name"))
 
 
 def read_scope(kube: Kube) -> Scope | None:
@@ -88,7 +88,7 @@ def read_scope(kube: Kube) -> Scope | None:
     selector = as_object(hooks[0].get("namespaceSelector"))
     equal = as_object(selector.get("matchLabels"))
     conditions = (one for hook in hooks for one in as_objects(hook.get("matchConditions")))
-    written = (text_of(one, "expression") for one in conditions)
+    written = (find_string(one, "expression") for one in conditions)
     patterns = (match[1] for text in written if (match := _PATTERN.search(text)))
     names = {one.replace(".*", "*") for pattern in patterns for one in pattern.split("|")}
     return Scope(
@@ -97,7 +97,7 @@ def read_scope(kube: Kube) -> Scope | None:
             *({"key": key, "operator": "In", "values": [equal[key]]} for key in equal),
             *as_objects(selector.get("matchExpressions")),
         ),
-        release=str(part(hooks[0], "clientConfig", "service").get("namespace") or "")
+        release=str(find_object(hooks[0], "clientConfig", "service").get("namespace") or "")
         or DEFAULT_NAMESPACE,
     )
 
@@ -134,14 +134,14 @@ class AdmissionRules:
     """None if it is unknown."""
     scope: Scope | None
     """None if it is unknown: then no namespace counts as exempt."""
-    cluster: Cluster = UNKNOWN
+    cluster: Cluster = UNKNOWN_CLUSTER
     """Labels of the namespaces, for which policy and scope ask."""
     why_no_labels: str = ""
     """Reason why these labels could not be read; empty if they could."""
 
     def exempts(self, namespace: str) -> bool:
         """Return True if the API server does not call the webhook for pods of a namespace."""
-        labels = self.cluster.labels_of(namespace)
+        labels = self.cluster.labels_for(namespace)
         return self.scope is not None and self.scope.exempts(namespace, labels)
 
 

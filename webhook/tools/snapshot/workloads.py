@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from webhook.core.formatting import format_count
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import find_string
 from webhook.tools.snapshot.cluster import ClusterSnapshot, read_row
 from webhook.tools.snapshot.kinds import (
     CRON_JOB,
@@ -97,7 +97,7 @@ def read_denied_workloads(
 
     def controller_of(event: Json) -> tuple[str, str, str] | None:
         about = ClusterObject({"metadata": event.get("involvedObject")})
-        kind = text_of(event, "involvedObject", "kind")
+        kind = find_string(event, "involvedObject", "kind")
         is_listed = kind == REPLICA_SET.name and sets is not None
         is_named = about.name.strip(".") and not is_listed
         return (about.namespace, kind, about.name) if is_named else None
@@ -179,7 +179,7 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
         return found
 
     def is_about_it(event: Json) -> bool | None:
-        return text_of(event, "involvedObject", "uid") in owners or None
+        return find_string(event, "involvedObject", "uid") in owners or None
 
     events = partial(snapshot.newest_events, _FAILED_CREATE, is_about_it)
     if denial := (snapshot.attempt(events, "Events") or {}).get(True):
@@ -258,8 +258,8 @@ def read_owned(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Work
     if not owned:
 
         def denied_kind(event: Json) -> str | None:
-            found = text_of(event, "involvedObject", "kind")
-            is_denial = _is_of(kind, found) and _DENIED in text_of(event, "message")
+            found = find_string(event, "involvedObject", "kind")
+            is_denial = _is_of(kind, found) and _DENIED in find_string(event, "message")
             return found if is_denial else None
 
         fields = f"involvedObject.name={name},type=Warning"

@@ -20,7 +20,7 @@ from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.pod_state import read_pod_state
-from webhook.core.policy.values import Action, Bounds, VisibleDevices
+from webhook.core.policy.model import Action, MemoryBounds, VisibleDevices
 
 AUDIT = a_rule(action=Action.AUDIT)
 
@@ -141,7 +141,7 @@ def test_six_faults_are_reported_at_once():
     )
     put_in(pod, "init", {"securityContext": {"privileged": True}})
     put_in(pod, "second", variable(VISIBLE, "all"))
-    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
     decision = decided(pod, rule)
     assert sorted(decision.reasons) == [
         "HostPID",

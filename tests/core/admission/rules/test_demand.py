@@ -20,7 +20,7 @@ from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import Bounds, EnforceBy
+from webhook.core.policy.model import EnforceBy, MemoryBounds
 
 MEMORY_KEY = "vramwarden.io/gpu-memory"
 FRACTION = "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"
@@ -143,7 +143,7 @@ def test_a_demand_that_cannot_be_met_is_denied_at_its_annotation(
     ],
 )
 def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reason):
-    rule = a_rule(memory=Bounds(min_bytes=2**26, max_bytes=40 * GI))
+    rule = a_rule(memory=MemoryBounds(min_bytes=2**26, max_bytes=40 * GI))
     pod = a_full_pod(memory)
     if reason is None:
         assert_fine(pod, rule)
@@ -155,7 +155,7 @@ def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reaso
 
 
 def test_bounds_are_per_gpu_whatever_the_count():
-    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
     assert_fine(a_pod("40Gi", annotations={"vramwarden.io/gpu-count": "4"}), rule)
 
 
@@ -172,7 +172,7 @@ def test_the_count_has_a_bound_too(count, wanted):
 def test_an_explicit_amount_is_held_to_the_bounds_at_its_own_path():
     pod = a_full_pod(None)
     holder = put_in(pod, "second", limits(VRAM, "41Gi"))
-    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
+    rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
     assert_denied(decided(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
 
 

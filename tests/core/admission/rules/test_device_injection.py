@@ -27,7 +27,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.bounds import MOST_INJECTED, MOST_READ
 from webhook.core.nvidia.injection import INJECTORS, LIKE_INJECTORS
-from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
+from webhook.core.policy.model import Action, EnforceBy, VisibleDevices
 
 DENYING = [VisibleDevices.DENY, VisibleDevices.VOID]
 KEYS = [

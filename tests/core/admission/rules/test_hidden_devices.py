@@ -9,7 +9,7 @@ from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Outcome
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Accounting, EnforceBy, Placement
+from webhook.core.policy.model import Accounting, EnforceBy, Placement
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 CUDA, CAPABILITIES = "CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"

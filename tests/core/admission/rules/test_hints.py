@@ -8,8 +8,8 @@ from tests.core.admission.decisions import assert_left, decided
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.admission.rules.near_misses import comparable_keys, correction
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION
+from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, MemoryBounds
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
 BESIDE = f" and {MEMORY}: 8Gi, for example"
@@ -109,7 +109,9 @@ def test_what_else_is_wrong_with_a_share_is_said_beside_the_line():
     pod = a_pod(containers=[a_container(resources={"limits": limits})], hostPID=True)
     _, beside = notes(pod)
     assert beside.startswith("spec.hostPID: beside that, HostPID: remove hostPID; the sidecar")
-    (note,) = notes(pod | {"spec": {**pod["spec"], "hostPID": False}}, memory=Bounds(None, 2**31))
+    (note,) = notes(
+        pod | {"spec": {**pod["spec"], "hostPID": False}}, memory=MemoryBounds(None, 2**31)
+    )
     why = 'asks for 3000Mi per GPU; rule "default" allows at most 2Gi'
     assert f"{MEMORY}: 2Gi, for example ({why});" in note
 
@@ -187,7 +189,7 @@ def test_what_is_anybodys_earns_no_warning(pod):
     assert notes(pod) == ()
 
 
-@pytest.mark.parametrize("key", FOREIGN_ANNOTATIONS)
+@pytest.mark.parametrize("key", OTHER_PRODUCTS_BY_ANNOTATION)
 def test_a_pod_that_asks_by_our_name_may_ask_by_theirs_too(key):
     assert decided(a_pod("8Gi", annotations={key: "2000"}), a_rule()).notes == ()
 

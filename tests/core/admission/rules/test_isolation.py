@@ -23,7 +23,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     CAPABILITIES,
     WHOLE_GPU_RESOURCES,
     EnforceBy,

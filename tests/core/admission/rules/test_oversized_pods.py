@@ -26,9 +26,9 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.pod.complexity import too_complex
+from webhook.core.pod.complexity import find_excesses
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import (
+from webhook.core.policy.model import (
     Accounting,
     Action,
     DriverLimit,
@@ -185,7 +185,7 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
         enforcement={"by": by, "driver_limit": limit},
     )
     pod = a_pod("main=8Gi", **make(most))
-    assert too_complex(pod) == {}
+    assert find_excesses(pod) == {}
     assert "TooComplex" not in decided(pod).reasons
     first = decided(pod, rule, cluster=SLICED)
     if first.findings:  # with so many of something it is denied for a reason of its own

@@ -8,15 +8,17 @@ from tests.core.admission.decisions import assert_left
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
+from webhook.core.policy.model import EnforceBy
 
 APP = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 
 
 def decided(of_pod, app=APP, rule=None, **spec):
     pod = a_pod("8Gi", containers=[a_container(resources=app)], resources=of_pod, **spec)
-    return decide(a_request(pod), a_policy(*([rule] if rule else [])), UNKNOWN, Phase.MUTATE)
+    return decide(
+        a_request(pod), a_policy(*([rule] if rule else [])), UNKNOWN_CLUSTER, Phase.MUTATE
+    )
 
 
 def both(cpu, memory):
@@ -90,7 +92,7 @@ def limited(cpu, memory):
 def test_limits_leave_room_for_the_sidecar(of_pod, apps, paths, phase):
     containers = [a_container(f"c{n}", resources=app) for n, app in enumerate(apps)]
     pod = a_pod("8Gi", containers=containers, resources=of_pod)
-    decision = decide(a_request(pod), a_policy(), UNKNOWN, phase)
+    decision = decide(a_request(pod), a_policy(), UNKNOWN_CLUSTER, phase)
     found = [(f.reason, f.path) for f in decision.findings if f.reason != "Unmutated"]
     assert found == [("EnforcementImpossible", f"spec.resources.limits[{one}]") for one in paths]
 
@@ -114,12 +116,12 @@ def test_an_ordinary_init_container_has_its_limit_at_another_time():
 def resized(before, after, app=None, *, pod=None):
     roomy = {**limited("4", "4Gi"), "requests": {"cpu": "2", "memory": "2Gi"}}
     made = a_pod("8Gi", containers=[a_container(resources=app or {})], resources=roomy)
-    old = pod or decide(a_request(made), a_policy(), UNKNOWN, Phase.MUTATE).obj
+    old = pod or decide(a_request(made), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE).obj
     old["spec"]["resources"] = before
     new = copy.deepcopy(old)
     new["spec"]["resources"] = after
     request = a_request(new, operation="UPDATE", subresource="resize", old=old)
-    return decide(request, a_policy(), UNKNOWN, Phase.VALIDATE)
+    return decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.VALIDATE)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.support.pods import a_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, DriverLimit, EnforceBy, Rollout
+from webhook.core.policy.model import Action, DriverLimit, EnforceBy, Rollout
 
 
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)

@@ -22,7 +22,7 @@ from webhook.adapters.review_json import encode_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.values import Accounting, Action, Bounds, EnforceBy, Placement
+from webhook.core.policy.model import Accounting, Action, EnforceBy, MemoryBounds, Placement
 
 LONGEST = 256
 
@@ -197,13 +197,13 @@ def test_the_amount_to_write_is_of_the_field_that_has_it():
     explicit = {"resources": {"limits": {"vramwarden.io/vram": "200Mi"}}}
     (said,) = assert_followed(pod_of(a_container(**explicit), memory=None, count=2))
     assert said.startswith("spec.containers[0].resources.limits[vramwarden.io/vram]: write 1200Mi")
-    (said,) = notes(a_container(), memory="64Mi", rule=a_rule(memory=Bounds(max_bytes=2**29)))
+    (said,) = notes(a_container(), memory="64Mi", rule=a_rule(memory=MemoryBounds(max_bytes=2**29)))
     assert ": 64Mi is too little; " in said
 
 
 @pytest.mark.parametrize("action", [Action.ENFORCE, Action.WARN])
 def test_a_pod_in_which_something_is_wrong_brings_none(action):
-    rule = a_rule(action=action, memory=Bounds(max_bytes=2 * GI))
+    rule = a_rule(action=action, memory=MemoryBounds(max_bytes=2 * GI))
     assert notes(rule=rule) == ()
     assert notes(memory="8GB", rule=rule) == ()
     assert len(notes(memory="2Gi", rule=rule)) == 1

@@ -14,7 +14,7 @@ from webhook.core.admission import rules
 from webhook.core.admission.rules.case import CaseKind, new_case
 from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES, UNREAD
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 
 JUDGING = [*(row.rule for row in RULES), UNREAD, *HINTS, *HINTS_IF_FINE]
 
@@ -51,4 +51,4 @@ def test_every_kind_of_case_is_judged():
 def test_a_rule_for_demands_in_the_wrong_row_raises_instead_of_allowing():
     pod = read_pod(a_pod())
     with pytest.raises(LookupError, match="is in the table"):
-        _ = new_case(pod, RULE, a_policy(), UNKNOWN).demand
+        _ = new_case(pod, RULE, a_policy(), UNKNOWN_CLUSTER).demand

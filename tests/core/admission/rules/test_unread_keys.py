@@ -20,7 +20,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_rule
 from webhook.adapters.review_json import encode_review
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Action, Bounds
+from webhook.core.policy.model import Action, MemoryBounds
 
 PREFIX = "vramwarden.io/"
 NO, AS_LABEL = "nothing reads this key", "as a label it asks for nothing"
@@ -214,7 +214,7 @@ def test_only_the_mutating_phase_of_a_creation_warns_so_that_nobody_reads_it_twi
 
 
 def test_the_answer_has_notes_as_warnings_behind_the_findings():
-    rule = a_rule(action=Action.WARN, memory=Bounds(max_bytes=2**30))
+    rule = a_rule(action=Action.WARN, memory=MemoryBounds(max_bytes=2**30))
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-mem": "1Gi"})
     decision = decided(pod, rule)
     assert warnings(decision) == [str(decision.findings[0]), *decision.unread_keys]

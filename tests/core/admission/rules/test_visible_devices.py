@@ -21,7 +21,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Action, VisibleDevices
+from webhook.core.policy.model import Action, VisibleDevices
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

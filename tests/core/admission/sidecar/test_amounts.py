@@ -17,7 +17,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.values import Amounts
+from webhook.core.policy.model import ResourceAmounts
 
 BOTH = {"cpu": "2", "memory": "4Gi"}
 EQUAL = {"requests": BOTH, "limits": BOTH}
@@ -113,35 +113,51 @@ def test_a_pod_that_comes_again_in_another_class_gets_the_amounts_of_that_one(be
 USUAL = (("10m", "64Mi"), ("1", "64Mi"))
 GIVEN = {
     # what the rule gives, the pod; requests, limits
-    "all": (Amounts("20m", "500m", "64Mi", "96Mi"), {}, (("20m", "64Mi"), ("500m", "96Mi"))),
-    "nothing": (Amounts(), {}, USUAL),
-    "limits": (Amounts(cpu_limit="2", memory_limit="96Mi"), {}, (("2", "96Mi"), ("2", "96Mi"))),
-    "small requests": (Amounts("50m", None, "48Mi", None), {}, (("50m", "48Mi"), ("1", "64Mi"))),
-    "large requests": (Amounts("2", None, "96Mi", None), {}, (("2", "96Mi"), ("2", "96Mi"))),
-    "memory": (Amounts(memory_limit="96Mi"), {}, (("10m", "96Mi"), ("1", "96Mi"))),
+    "all": (
+        ResourceAmounts("20m", "500m", "64Mi", "96Mi"),
+        {},
+        (("20m", "64Mi"), ("500m", "96Mi")),
+    ),
+    "nothing": (ResourceAmounts(), {}, USUAL),
+    "limits": (
+        ResourceAmounts(cpu_limit="2", memory_limit="96Mi"),
+        {},
+        (("2", "96Mi"), ("2", "96Mi")),
+    ),
+    "small requests": (
+        ResourceAmounts("50m", None, "48Mi", None),
+        {},
+        (("50m", "48Mi"), ("1", "64Mi")),
+    ),
+    "large requests": (
+        ResourceAmounts("2", None, "96Mi", None),
+        {},
+        (("2", "96Mi"), ("2", "96Mi")),
+    ),
+    "memory": (ResourceAmounts(memory_limit="96Mi"), {}, (("10m", "96Mi"), ("1", "96Mi"))),
     "memory, Guaranteed": (
-        Amounts(memory_limit="96Mi"),
+        ResourceAmounts(memory_limit="96Mi"),
         {"resources": EQUAL},
         (("200m", "96Mi"), ("200m", "96Mi")),
     ),
     "equal, Guaranteed": (
-        Amounts("500m", "500m", "96Mi", "96Mi"),
+        ResourceAmounts("500m", "500m", "96Mi", "96Mi"),
         {"resources": EQUAL},
         (("500m", "96Mi"), ("500m", "96Mi")),
     ),
     "unequal, Guaranteed": (
-        Amounts("20m", "500m"),
+        ResourceAmounts("20m", "500m"),
         {"resources": EQUAL},
         (("20m", "64Mi"), ("500m", "64Mi")),
     ),
     # The API server takes no container's limit above the pod's.
     "pod-level, a smaller limit": (
-        Amounts("20m", "1"),
+        ResourceAmounts("20m", "1"),
         {"pod_level": of_pod("30m", "500m")},
         (("20m", "64Mi"), ("500m", "64Mi")),
     ),
     "pod-level, a larger limit": (
-        Amounts("20m", "2"),
+        ResourceAmounts("20m", "2"),
         {"pod_level": of_pod("30m", "3")},
         (("20m", "64Mi"), ("2", "64Mi")),
     ),
@@ -160,7 +176,7 @@ def test_what_a_rule_gives_comes_in_place_of_the_usual_amounts(given, pod, wante
 
 
 def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
-    rule = a_rule(enforcement={"resources": Amounts("1", "1")})
+    rule = a_rule(enforcement={"resources": ResourceAmounts("1", "1")})
     decision = decided(asking(None, of_pod("500m", "4")), rule)
     assert_denied(decision, "EnforcementImpossible", "spec.resources.requests[cpu]")
     assert "which needs 1 of cpu beside the containers" in decision.message
@@ -171,7 +187,7 @@ def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
     [("1000000000", "1G"), ("1000m", "1"), ("1G", "1000000000")],
 )
 def test_an_amount_that_the_api_server_writes_in_other_words_is_ours(ours, stored):
-    rule = a_rule(enforcement={"resources": Amounts(ours, ours)})
+    rule = a_rule(enforcement={"resources": ResourceAmounts(ours, ours)})
     pod = translated(asking(), rule)
     for amounts in container_of(pod, "vram-enforcer")["resources"].values():
         assert amounts["cpu"] == ours
@@ -182,7 +198,7 @@ def test_an_amount_that_the_api_server_writes_in_other_words_is_ours(ours, store
 
 @pytest.mark.parametrize("amount", ["2G", "", "x", None])
 def test_another_amount_than_the_rule_gives_is_replaced_and_not_stored(amount):
-    rule = a_rule(enforcement={"resources": Amounts(memory_limit="1000000000")})
+    rule = a_rule(enforcement={"resources": ResourceAmounts(memory_limit="1000000000")})
     clean = translated(asking(), rule)
     pod = copy.deepcopy(clean)
     limits = container_of(pod, "vram-enforcer")["resources"]["limits"]
@@ -194,8 +210,10 @@ def test_another_amount_than_the_rule_gives_is_replaced_and_not_stored(amount):
     assert decided(pod, rule, Phase.VALIDATE).reasons == ("Unmutated",)
 
 
-@pytest.mark.parametrize("before", [Amounts(), Amounts("20m", "500m", "64Mi", "96Mi")])
-@pytest.mark.parametrize("now", [Amounts(), Amounts("1", "1", "1Gi", "1Gi")])
+@pytest.mark.parametrize(
+    "before", [ResourceAmounts(), ResourceAmounts("20m", "500m", "64Mi", "96Mi")]
+)
+@pytest.mark.parametrize("now", [ResourceAmounts(), ResourceAmounts("1", "1", "1Gi", "1Gi")])
 def test_amounts_of_another_policy_are_stored_and_replaced_in_a_pod_that_comes_again(before, now):
     pod = translated(asking(), a_rule(enforcement={"resources": before}))
     rule = a_rule(enforcement={"resources": now})

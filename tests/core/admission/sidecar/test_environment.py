@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.admission.decisions import a_plain_pod, container_of, translated
 from tests.support.pods import a_rule
-from webhook.core.policy.values import DriverLimit, OnExcess, Placement, WhenBlind
+from webhook.core.policy.model import DriverLimit, OnExcess, Placement, WhenBlind
 
 SEEN = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"]
 BINDING_VARIABLES = ["VRAM_GPUS", "VRAMWARDEN_GPU_ASSIGNMENT"]

@@ -27,7 +27,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_container, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.model import VisibleDevices
 
 FORGERIES = [
     {"command": ["sleep", "inf"]},

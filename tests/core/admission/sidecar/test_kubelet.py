@@ -17,7 +17,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.policy.values import Placement, PodRestart
+from webhook.core.policy.model import Placement, PodRestart
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
 

@@ -24,7 +24,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.admission.sidecar.security_context import enforcer_profiles
-from webhook.core.policy.values import PodRestart
+from webhook.core.policy.model import PodRestart
 
 APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"
 UNCONFINED = {"type": "Unconfined"}

@@ -28,7 +28,7 @@ from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.admission.sidecar.security_context import OWN_UID, enforcer_user
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import Isolation, PodRestart, RunAs
+from webhook.core.policy.model import Isolation, PodRestart, RunAs
 
 
 class Row(NamedTuple):

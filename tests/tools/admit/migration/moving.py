@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tests.support.pods import a_container, a_pod
 from webhook.core.pod.fields import Json
 from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.templates import find_templates
+from webhook.core.pod.template_search import find_templates
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
 from webhook.tools.admit.judge.migration.requests import PRODUCTS

@@ -15,7 +15,7 @@ from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.tools.admit.judge.migration.foreign_pod import is_removed, notes_about_object
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
@@ -212,5 +212,5 @@ def test_what_is_carried_over_asks_us_and_nothing_is_left_to_carry(
         for note in made.notes:
             path, detail = note.split(": ", 1)
             for after in [made.pod, *followed(made.pod, path, detail)]:
-                decision = decide(a_request(after), a_policy(), UNKNOWN, Phase.MUTATE)
+                decision = decide(a_request(after), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE)
                 assert decision.outcome is Outcome.MUTATED

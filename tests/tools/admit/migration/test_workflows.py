@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.pods import a_container
 from webhook.core.admission.workload_review import pod_of
 from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.templates import find_templates
+from webhook.core.pod.template_search import find_templates
 from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate

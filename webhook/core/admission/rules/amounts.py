@@ -12,20 +12,20 @@ from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.device_plugin import is_mig_slice
-from webhook.core.pod.demand import in_both, unequal_amounts
-from webhook.core.pod.fields import items, mapping, strings
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
+from webhook.core.pod.demand import both_fields_note, find_unequal_amounts
+from webhook.core.pod.fields import get_object, get_objects, get_string_map
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quote
 from webhook.core.pod.memory_annotation import (
-    candidates,
-    default_container,
-    is_helper,
-    memory_line,
-    rivals,
+    ambiguous_containers,
+    annotation_value,
+    default_candidates,
+    find_default_container,
+    is_helper_container,
 )
-from webhook.core.pod.quantity import amount_or, canonical
-from webhook.core.pod.views import Container, requested
-from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE, WHOLE_GPU
+from webhook.core.pod.quantity import canonicalize, parse_quantity_or
+from webhook.core.pod.views import Container, requested_amounts
+from webhook.core.policy.model import AMD_DOMAIN, ResourceClaims, allowed_class_names
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -56,10 +56,14 @@ def unnamed_container(case: Case) -> Iterator[str]:
     pod, value = case.pod, case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
         return
-    chosen, meant, found = default_container(pod, []), case.likely_container, rivals(pod)
+    chosen, meant, found = (
+        find_default_container(pod, []),
+        case.likely_container,
+        ambiguous_containers(pod),
+    )
     is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
-    if is_named and not meant and is_helper(chosen):
-        meant = next(filterfalse(is_helper, candidates(pod)), "")
+    if is_named and not meant and is_helper_container(chosen):
+        meant = next(filterfalse(is_helper_container, default_candidates(pod)), "")
     where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
     if found and not meant:
         meant, where = chosen, f"the first of {shorten(', '.join(found), 96)}"
@@ -81,7 +85,7 @@ def bounds(case: Case) -> Iterator[Finding]:
         yield Finding(reason, demand.path, sentence)
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
-            f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "
+            f"asks for {demand.gpu_count} GPUs; rule {quote(rule.name)} allows at most "
             f"{rule.max_gpu_count}"
         )
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
@@ -97,11 +101,11 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     if name is None:
         return ()
     rule, classes = case.rule, case.policy.classes
-    known = class_names(classes, rule.allowed_classes)
+    known = allowed_class_names(classes, rule.allowed_classes)
     if name in known:
         return ()
     why = "is not allowed here" if name in classes else "does not exist"
-    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {_choice(known, case)}"
+    detail = f"class {quote(name)} {why}; rule {quote(rule.name)} {_choice(known, case)}"
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
@@ -123,12 +127,12 @@ def _class_rejection(name: str | None, case: Case) -> str | None:
     """Return the reason why a pod of a class would be denied; None if admitted."""
     gpu_class = case.policy.class_for(name or case.rule.default_class)
     for key, value in (gpu_class.node_selector if gpu_class else {}).items():
-        selected = strings(case.pod.spec, "nodeSelector", "spec").get(key, value)
+        selected = get_string_map(case.pod.spec, "nodeSelector", "spec").get(key, value)
         if selected != value:
-            return f"selects {quoted(selected)} by {key}, but the class needs {quoted(value)}"
+            return f"selects {quote(selected)} by {key}, but the class needs {quote(value)}"
     if case.demand_if_any is None:
         return None
-    rule = case.rule.of_class(gpu_class)
+    rule = case.rule.for_class(gpu_class)
     allowed = suggestions_for(case.pod, name, rule, case.policy, case.cluster)
     if allowed.max_count is not None and case.demand_if_any.gpu_count > allowed.max_count:
         return (
@@ -146,12 +150,12 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
     if not case.names_whole_gpus:
         return
     for container in (*case.pod.containers, *case.pod.enforcers):
-        for resource in filter(case.policy.is_whole_gpu, requested(container)):
+        for resource in filter(case.policy.is_whole_gpu, requested_amounts(container)):
             for kind in ("limits", "requests"):
                 if not _is_whole(container.resources(kind).get(resource, "0")):
                     yield _not_whole(container, resource, kind, case)
                     break
-            unequal = unequal_amounts(container, resource, _is_whole)
+            unequal = find_unequal_amounts(container, resource, _is_whole)
             if unequal and (case.requests_vram or _is_others(container, resource)):
                 unequal = replace(unequal, detail=f"remove it; {unequal.detail.partition('; ')[2]}")
             if unequal:
@@ -159,16 +163,16 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
 
 
 def _is_whole(amount: str) -> bool:
-    value = amount_or(canonical(amount), None)
+    value = parse_quantity_or(canonicalize(amount), None)
     return value is not None and value >= 0 and value.denominator == 1
 
 
 def _not_whole(container: Container, resource: str, kind: str, case: Case) -> Finding:
     path = f"{container.path}.resources.{kind}[{resource}]"
     amount = container.resources(kind)[resource]
-    value, both = amount_or(amount, None), in_both(container, resource)
+    value, both = parse_quantity_or(amount, None), both_fields_note(container, resource)
     reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
-    what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
+    what = f"{quote(amount) if value is None else amount} is not a whole number of GPUs"
     if _is_others(container, resource):
         return Finding(reason, path, f"{what}; remove it{both}")
     if value is not None and value > 0 and not resource.startswith(AMD_DOMAIN):
@@ -179,33 +183,36 @@ def _not_whole(container: Container, resource: str, kind: str, case: Case) -> Fi
 
 def _is_others(container: Container, resource: str) -> bool:
     """Return True if a resource asks a product that shares GPUs; a hint has the line for it."""
-    return resource in FOREIGN_RESOURCES or (
-        resource == WHOLE_GPU and not FOREIGN_RESOURCES.keys().isdisjoint(requested(container))
+    return resource in OTHER_PRODUCTS_BY_RESOURCE or (
+        resource == WHOLE_GPU
+        and not OTHER_PRODUCTS_BY_RESOURCE.keys().isdisjoint(requested_amounts(container))
     )
 
 
 def _share_instead(container: Container, resource: str, case: Case) -> str:
     """Return how to have a share of a GPU in place of a part of a whole one."""
-    both = in_both(container, resource)
+    both = both_fields_note(container, resource)
     if case.requests_vram:
         return f"to share a GPU remove it{both}"
     others = [
-        one for one in requested(container) if one != resource and case.policy.may_bring_gpus(one)
+        one
+        for one in requested_amounts(container)
+        if one != resource and case.policy.may_provide_gpus(one)
     ]
     remove = " and ".join(("it", *others))
     do = f"to share a GPU remove {remove}{both} and set the annotation {GPU_MEMORY_ANNOTATION}"
     users = [
         one
         for one in case.pod.containers
-        if one is container or any(map(case.policy.may_bring_gpus, requested(one)))
+        if one is container or any(map(case.policy.may_provide_gpus, requested_amounts(one)))
     ]
-    if users != [container] or items(case.pod.spec, "resourceClaims", "spec"):
+    if users != [container] or get_objects(case.pod.spec, "resourceClaims", "spec"):
         return do
     name = container.name
     example = case.suggestions.example(lambda amount: {name: amount})
     if not example:
         return do
-    line = memory_line(case.pod, {name: example})
+    line = annotation_value(case.pod, {name: example})
     case.suggested_changes.annotations[GPU_MEMORY_ANNOTATION] = line
     case.suggested_changes.remove(name, (resource, *others))
     return f"{do}, e.g. to {line}"
@@ -223,22 +230,26 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
     for container in case.pod.containers:
         if case.names_whole_gpus:
             yield from _beside_share(container, case)
-        resources = mapping(container.raw, "resources", container.path)
-        if resources and items(resources, "claims", container.path, "resources") and denies_claims:
+        resources = get_object(container.raw, "resources", container.path)
+        if (
+            resources
+            and get_objects(resources, "claims", container.path, "resources")
+            and denies_claims
+        ):
             yield _claimed(f"{container.path}.resources.claims", case)
-    if items(case.pod.spec, "resourceClaims", "spec") and denies_claims:
+    if get_objects(case.pod.spec, "resourceClaims", "spec") and denies_claims:
         yield _claimed("spec.resourceClaims", case)
 
 
 def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
     has_vram = case.demand_if_any is not None and container.name in case.demand_if_any.amounts
     limits = container.resources("limits")
-    for resource, amount in requested(container).items():
-        if case.policy.may_bring_gpus(resource) and amount_or(amount, None) != 0:
+    for resource, amount in requested_amounts(container).items():
+        if case.policy.may_provide_gpus(resource) and parse_quantity_or(amount, None) != 0:
             if has_vram and is_translations(case.pod, resource, amount, case.rule):
                 continue
             kind = "limits" if resource in limits else "requests"
-            remove = _one_of(resource, in_both(container, resource), case)
+            remove = _one_of(resource, both_fields_note(container, resource), case)
             which = "an NVIDIA GPU" if resource.startswith(AMD_DOMAIN) else "a GPU"
             detail = f"{remove}; the pod asks for {resource} and for a share of {which}; {_OTHERS}"
             path = f"{container.path}.resources.{kind}[{resource}]"
@@ -247,8 +258,10 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
 
 def _one_of(resource: str, both: str, case: Case) -> str:
     """Say which of the two to remove; another product's amount is nothing to keep."""
-    if resource in FOREIGN_RESOURCES:
-        return f"remove {resource}{both}, which {FOREIGN_RESOURCES[resource][0].name} reads"
+    if resource in OTHER_PRODUCTS_BY_RESOURCE:
+        return (
+            f"remove {resource}{both}, which {OTHER_PRODUCTS_BY_RESOURCE[resource][0].name} reads"
+        )
     keep = "have the slice" if is_mig_slice(resource) else "keep it"
     if resource == WHOLE_GPU:
         keep = "have a whole one"

@@ -9,14 +9,14 @@ from enum import Flag, auto
 from webhook.core.admission.rules.suggestions import find_likely_container, suggestions_for
 from webhook.core.admission.sidecar.container import enforcer_for
 from webhook.core.pod.command_lines import CommandLine, read_command_lines
-from webhook.core.pod.demand import Demand, asked_by, plan_demand
+from webhook.core.pod.demand import Demand, name_request_sources, plan_demand
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding
-from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.quantity import parse_quantity_or
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, EnforceBy, Policy, Rollout, Rule, VisibleDevices
+from webhook.core.policy.model import Action, EnforceBy, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import GPU_CLASS_ANNOTATION
 
 
@@ -95,7 +95,7 @@ class Case:
     def requested_by(self) -> str:
         """All fields by which the pod requests VRAM, as messages write them."""
         if not self._requested_by:
-            self._requested_by = asked_by(self.pod)
+            self._requested_by = name_request_sources(self.pod)
         return self._requested_by
 
     @property
@@ -154,14 +154,14 @@ class Case:
             names: set[str] = set()
             for container in (*self.pod.containers, *self.pod.enforcers):
                 names.update(container.resources("requests"), container.resources("limits"))
-            self._names_whole_gpus = any(map(self.policy.may_bring_gpus, names))
+            self._names_whole_gpus = any(map(self.policy.may_provide_gpus, names))
         return self._names_whole_gpus
 
     @property
     def has_whole_gpus(self) -> bool:
         """True if any container requests more than zero of such a resource."""
         return self.names_whole_gpus and any(
-            self.policy.may_bring_gpus(name) and amount_or(amount, None) != 0
+            self.policy.may_provide_gpus(name) and parse_quantity_or(amount, None) != 0
             for container in (*self.pod.containers, *self.pod.enforcers)
             for kind in ("requests", "limits")
             for name, amount in container.resources(kind).items()
@@ -188,10 +188,10 @@ def new_case(
 ) -> Case:
     """Return the case of a new pod, with its rule for the GPU class that the pod requests."""
     name = pod.annotations.get(GPU_CLASS_ANNOTATION)
-    rule = rule.of_class(policy.class_for(name or rule.default_class))
+    rule = rule.for_class(policy.class_for(name or rule.default_class))
     suggestions = suggestions_for(pod, name, rule, policy, cluster)
     demand, problems = plan_demand(pod, suggestions)
-    if demand is not None and rule.leaves_to_plugin:
+    if demand is not None and rule.uses_device_plugin:
         # The annotation that replaces explicit amounts rounds each of them up.
         rounded_bytes = effective_amount(pod.containers, demand.amounts, 0)
         demand = demand._replace(per_gpu_bytes=rounded_bytes)

@@ -28,11 +28,11 @@ from webhook.core.nvidia.variables import (
     widens_access,
 )
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import items, text
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.quantity import amount_or
-from webhook.core.pod.views import Container, Pod, changed, read_containers
-from webhook.core.policy.values import Isolation, VisibleDevices
+from webhook.core.pod.fields import get_objects, get_string
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quote
+from webhook.core.pod.quantity import parse_quantity_or
+from webhook.core.pod.views import Container, Pod, preview_changes, read_containers
+from webhook.core.policy.model import Isolation, VisibleDevices
 from webhook.names import (
     ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
@@ -84,7 +84,7 @@ def _differs(key: str, before: str | None, after: str | None) -> bool:
     """Compare two values; amounts as the API server does, so `8e9` equals `8G`."""
     if key != VRAM_RESOURCE or before is None or after is None:
         return before != after
-    return amount_or(before, before) != amount_or(after, after)
+    return parse_quantity_or(before, before) != parse_quantity_or(after, after)
 
 
 def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
@@ -108,7 +108,7 @@ def _recreation_problem(case: Case) -> str:
     """
     pod = case.pod
     if any(GPU_MEMORY_ANNOTATION in one.annotations for one in (case.old, pod)):
-        pod = changed(pod, {}, {one.name: {VRAM_RESOURCE} for one in pod.containers})
+        pod = preview_changes(pod, {}, {one.name: {VRAM_RESOURCE} for one in pod.containers})
     again = new_case(pod, case.rule, case.policy, case.cluster)
     rules = (
         (gpu_class_known, bounds, slices, one_slot) if again.demand_if_any else (gpu_class_known,)
@@ -121,11 +121,11 @@ def _unchanged(
     key: str, path: str, before: str | None, after: str | None, problem: str, *, is_ours: bool
 ) -> Finding:
     if before is None:
-        what = f"cannot be added ({quoted(after)})"
+        what = f"cannot be added ({quote(after)})"
     elif after is None:
-        what = f"cannot be removed (it was {quoted(before)})"
+        what = f"cannot be removed (it was {quote(before)})"
     else:
-        what = f"cannot change from {quoted(before)} to {quoted(after)}"
+        what = f"cannot change from {quote(before)} to {quote(after)}"
     if key not in _WRITTEN_BY_DEVELOPERS:
         do = "leave it as it was, for only vramwarden writes it"
         if before is None and not is_ours:
@@ -163,7 +163,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
     for container in new_debuggers(case.old, case.pod):
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
-        if items(container.raw, "envFrom", container.path) and not hidden:
+        if get_objects(container.raw, "envFrom", container.path) and not hidden:
             detail = (
                 f"set {VISIBLE_DEVICES_ENV} to void beside it, or use {profile}; it might set "
                 "that variable"
@@ -179,13 +179,13 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
             why = (
                 "which may stop the sidecar that holds the cap"
                 if case.has_sidecar
-                else f"which rule {quoted(case.rule.name)} does not allow"
+                else f"which rule {quote(case.rule.name)} does not allow"
             )
             for path, what, _ in like_the_sidecar(container, case.pod):
                 detail = f"use {profile}; {what}, {why}"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
-        if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
+        if get_string(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
             why = (
                 "the sidecar that holds the cap cannot be debugged"
                 if case.has_sidecar

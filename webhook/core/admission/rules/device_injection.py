@@ -13,18 +13,18 @@ from webhook.core.admission.rules.oversized_pods import is_managed
 from webhook.core.admission.sidecar.security_context import APP_ARMOR_ANNOTATION
 from webhook.core.nvidia import injection
 from webhook.core.nvidia.injection import InjectedDevices
-from webhook.core.pod.fields import items
+from webhook.core.pod.fields import get_objects
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
     Finding,
     Reason,
     annotation_path,
-    quoted,
+    quote,
 )
-from webhook.core.pod.foreign import WHOLE_GPU
-from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.other_products import WHOLE_GPU
+from webhook.core.pod.quantity import parse_quantity_or
 from webhook.core.pod.views import Container, effective_amount
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.model import VisibleDevices
 from webhook.names import (
     ENFORCER_CONTAINER,
     GPU_MEMORY_ANNOTATION,
@@ -104,7 +104,7 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
         if managed and (devices.unreadable_mounts or not all(allowed)):
             detail = devices.unreadable_mounts or (
                 "remove it, or ask your platform team for a rule whose hostPaths name it; it "
-                f"mounts a path of the node that rule {quoted(rule.name)} does not allow; "
+                f"mounts a path of the node that rule {quote(rule.name)} does not allow; "
                 f"{WRITTEN_BY_ANOTHER}"
             )
             yield Finding(Reason.HOST_PATH, path, detail)
@@ -149,7 +149,7 @@ class _Cards:
 
 
 def _amount(text: str) -> int:
-    return max(0, int(amount_or(text, 0)))
+    return max(0, int(parse_quantity_or(text, 0)))
 
 
 def device_mounts(case: Case) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def device_mounts(case: Case) -> Iterator[Finding]:
 
 def mounts_of_devices(container: Container) -> list[str]:
     """Return the path of each mount by which a container would be shown GPUs."""
-    mounts = items(container.raw, "volumeMounts", container.path)
+    mounts = get_objects(container.raw, "volumeMounts", container.path)
     return [
         f"{container.path}.volumeMounts[{index}].mountPath"
         for index in injection.find_device_mounts(mounts)

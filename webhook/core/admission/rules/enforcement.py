@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.sidecar.security_context import confinements, users_by_container
-from webhook.core.pod.compute import limited, requested
-from webhook.core.pod.fields import flag, mapping
-from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.core.pod.quantity import amount_or, format_bytes
-from webhook.core.pod.views import Pod
-from webhook.core.policy.values import EnforceBy, PodRestart, RunAs
+from webhook.core.pod.fields import get_boolean, get_object
+from webhook.core.pod.findings import Finding, Reason, quote
+from webhook.core.pod.quantity import format_bytes, parse_quantity_or
+from webhook.core.pod.views import Pod, total_limit, total_request
+from webhook.core.policy.model import EnforceBy, PodRestart, RunAs
 
 
 def host_pid(case: Case) -> Iterator[Finding]:
@@ -24,7 +23,7 @@ def host_pid(case: Case) -> Iterator[Finding]:
     Fields: spec.hostPID
     Allowed values: false or absent
     """
-    if flag(case.pod.spec, "hostPID", "spec"):
+    if get_boolean(case.pod.spec, "hostPID", "spec"):
         why = (
             "the sidecar that holds the cap needs the pod's own process namespace"
             if case.enforced_by is EnforceBy.SIDECAR
@@ -39,7 +38,7 @@ def process_namespace(case: Case) -> Iterator[Finding]:
     Fields: spec.shareProcessNamespace
     Allowed values: true or absent
     """
-    if flag(case.pod.spec, "shareProcessNamespace", "spec") is False:
+    if get_boolean(case.pod.spec, "shareProcessNamespace", "spec") is False:
         detail = "remove the line; the sidecar that holds the cap must see the pod's processes"
         yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)
 
@@ -82,7 +81,7 @@ def one_profile(case: Case) -> Iterable[Finding]:
         Finding(
             Reason.ENFORCEMENT_IMPOSSIBLE,
             f"{confined.odd.path}.securityContext.{confined.name}",
-            f"write that of container {quoted(confined.first.name)}{_or_ask_for()}; one sidecar "
+            f"write that of container {quote(confined.first.name)}{_or_ask_for()}; one sidecar "
             f"can stop processes of one {confined.name} only",
         )
         for confined in confinements(case.pod, case.demand)
@@ -102,7 +101,7 @@ def room_for_enforcer(case: Case) -> Iterable[Finding]:
     Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
     Allowed values: absent; at least what the table of `_Need` says
     """
-    of_pod = mapping(case.pod.spec, "resources", "spec")
+    of_pod = get_object(case.pod.spec, "resources", "spec")
     if not of_pod or case.enforcer is None:
         return ()
     return [
@@ -118,11 +117,11 @@ def room_after_resize(case: Case) -> Iterable[Finding]:
     Fields: spec.resources.requests|limits[cpu, memory]
     Allowed values: as at creation; what a pod lacked before, it may lack
     """
-    of_pod = mapping(case.pod.spec, "resources", "spec")
-    before = mapping(case.old.spec, "resources", "spec")
+    of_pod = get_object(case.pod.spec, "resources", "spec")
+    before = get_object(case.old.spec, "resources", "spec")
     if of_pod == before or not case.pod.enforcers:
         return ()
-    sidecar = mapping(case.pod.enforcers[0].raw, "resources", case.pod.enforcers[0].path)
+    sidecar = get_object(case.pod.enforcers[0].raw, "resources", case.pod.enforcers[0].path)
     lacked = {need.path: need.lacks for need in _needs(case.old, before, sidecar)}
     return [
         need.finding()
@@ -159,11 +158,11 @@ class _Need:
     @property
     def lacks(self) -> Fraction:
         """How much is missing; zero or less for nothing."""
-        need = self.others + amount_or(self.amount, _ZERO)
-        return need - amount_or(self.written, need)
+        need = self.others + parse_quantity_or(self.amount, _ZERO)
+        return need - parse_quantity_or(self.written, need)
 
     def finding(self) -> Finding:
-        need = self.others + amount_or(self.amount, _ZERO)
+        need = self.others + parse_quantity_or(self.amount, _ZERO)
         is_memory = self.resource == "memory"
         least = format_bytes(ceil(need)) if is_memory else f"{ceil(need * 1000)}m"
         detail = (
@@ -175,16 +174,16 @@ class _Need:
 
 def _needs(pod: Pod, of_pod: Mapping[str, Any], sidecar: Mapping[str, Any]) -> Iterator[_Need]:
     for kind in ("requests", "limits"):
-        amounts = mapping(of_pod, kind, "spec.resources")
+        amounts = get_object(of_pod, kind, "spec.resources")
         for resource in ("cpu", "memory"):
-            ours = mapping(sidecar, "requests" if resource == "cpu" else kind)
+            ours = get_object(sidecar, "requests" if resource == "cpu" else kind)
             amount = ours.get(resource)
             if resource not in amounts or amount is None:
                 continue
-            others = requested(pod, resource)
+            others = total_request(pod, resource)
             if kind == "limits":
-                others, unlimited = limited(pod, resource)
-                others = max(others, amount_or(amount, _ZERO)) if unlimited else others
+                others, unlimited = total_limit(pod, resource)
+                others = max(others, parse_quantity_or(amount, _ZERO)) if unlimited else others
             yield _Need(kind, resource, amounts[resource], amount, others)
 
 

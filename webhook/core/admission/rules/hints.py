@@ -25,13 +25,23 @@ from webhook.core.admission.rules.near_misses import (
 )
 from webhook.core.bounds import MOST_COMPARED, MOST_GPUS_ASKED
 from webhook.core.formatting import shorten
-from webhook.core.pod.demand import COUNT
-from webhook.core.pod.findings import quoted
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.memory_annotation import Faults, memory_line, named_line, read_memory
-from webhook.core.pod.quantity import amount_or, format_bytes
-from webhook.core.pod.views import Container, Pod, requested
-from webhook.core.policy.values import class_names
+from webhook.core.pod.demand import GPU_COUNT_PATTERN
+from webhook.core.pod.findings import quote
+from webhook.core.pod.memory_annotation import (
+    Faults,
+    annotation_value,
+    annotation_value_for,
+    read_memory,
+)
+from webhook.core.pod.other_products import (
+    OTHER_PRODUCTS_BY_ANNOTATION,
+    OTHER_PRODUCTS_BY_RESOURCE,
+    WHOLE_GPU,
+    Meaning,
+)
+from webhook.core.pod.quantity import format_bytes, parse_quantity_or
+from webhook.core.pod.views import Container, Pod, requested_amounts
+from webhook.core.policy.model import allowed_class_names
 from webhook.names import (
     ASKING_ANNOTATIONS,
     GPU_CLASS_ANNOTATION,
@@ -46,7 +56,7 @@ _AS_LABEL: Final = "as a label it asks for nothing"
 _NO_NODE: Final = "no node has this resource"
 _MEANINGS: Final = {
     WHOLE_GPU: Meaning.GPUS,
-    **{name: meaning for name, (_, meaning) in FOREIGN_RESOURCES.items()},
+    **{name: meaning for name, (_, meaning) in OTHER_PRODUCTS_BY_RESOURCE.items()},
 }
 """Meanings of the resources that a pod with a share must not request."""
 _LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
@@ -68,13 +78,13 @@ def _suggest_line(case: Case, key: str, value: str, container: str = "") -> str:
     An amount without a container is for the likely container. The change is added to the suggested
     ones. The line is empty if no value would be admitted.
     """
-    named = partial(named_line, case.pod, container or case.likely_container)
+    named = partial(annotation_value_for, case.pod, container or case.likely_container)
     if key == GPU_MEMORY_ANNOTATION:
         return _suggest_amount(case, map(named, likely_amounts(value)), named)
     if not _is_allowed(case, key, value):
         return ""
     case.suggested_changes.annotations[key] = value
-    line = f"{key}: {quoted(value)}"
+    line = f"{key}: {quote(value)}"
     if case.requests_vram or GPU_MEMORY_ANNOTATION in case.suggested_changes.annotations:
         return line
     amount = _suggest_amount(case, (), named)
@@ -84,9 +94,9 @@ def _suggest_line(case: Case, key: str, value: str, container: str = "") -> str:
 def _is_allowed(case: Case, key: str, value: str) -> bool:
     """Return True if the rule allows a number of GPUs or a class."""
     if key == GPU_CLASS_ANNOTATION:
-        return value in class_names(case.policy.classes, case.rule.allowed_classes)
+        return value in allowed_class_names(case.policy.classes, case.rule.allowed_classes)
     most = case.suggestions.max_count or MOST_GPUS_ASKED
-    return COUNT.fullmatch(value) is not None and int(value) <= most
+    return GPU_COUNT_PATTERN.fullmatch(value) is not None and int(value) <= most
 
 
 def _suggest_amount(
@@ -132,8 +142,8 @@ def _key_hints(case: Case) -> Iterator[str]:
                 continue
             why = NOTHING_READS
             # KAI reads amounts without a unit. One with a unit is meant for us.
-            if key in FOREIGN_ANNOTATIONS and not keys[key].strip()[-1:].isalpha():
-                why = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
+            if key in OTHER_PRODUCTS_BY_ANNOTATION and not keys[key].strip()[-1:].isalpha():
+                why = f"{OTHER_PRODUCTS_BY_ANNOTATION[key][0].name} reads it, vramwarden does not"
             found.append((field, key, intended, why))
     # Amounts come first: number and class of GPUs have no effect without one.
     found.sort(key=lambda miss: miss[2][0] != GPU_MEMORY_ANNOTATION)
@@ -162,7 +172,7 @@ def _has_request(case: Case, key: str, container: str = "") -> bool:
     if key != GPU_MEMORY_ANNOTATION:
         return key in pod.annotations
     if key not in pod.annotations and not any(
-        VRAM_RESOURCE in requested(each) for each in pod.containers
+        VRAM_RESOURCE in requested_amounts(each) for each in pod.containers
     ):
         return False
     return not container or (
@@ -176,12 +186,12 @@ def _resource_hints(case: Case) -> Iterator[str]:
     line, covered = cache(partial(_line_for_pod, case)), set[str]()
     for container, kind, name in _domain_resources(case):
         hint = ""
-        if name in FOREIGN_RESOURCES:
+        if name in OTHER_PRODUCTS_BY_RESOURCE:
             hint = _foreign_resource_hint(case, container, name, line, covered)
         elif name.startswith(RESOURCE_PREFIXES) and not name.startswith(PREFIX):
             compared += 1
             if compared <= MOST_COMPARED:
-                intended = intended_annotation(name, requested(container)[name])
+                intended = intended_annotation(name, requested_amounts(container)[name])
                 hint = _near_miss_hint(case, container, name, *intended) if intended else ""
         if hint:
             yield f"{_resource_path(container, kind, name)}: {hint}"
@@ -212,13 +222,13 @@ def _foreign_resource_hint(
     One line replaces all such resources of a pod. `covered` are the containers that have a hint
     with this line.
     """
-    product, meaning = FOREIGN_RESOURCES[name]
+    product, meaning = OTHER_PRODUCTS_BY_RESOURCE[name]
     who = f"{product.name} reads it, vramwarden does not"
     if case.requests_vram:
         return "" if case.policy.is_whole_gpu(name) else f"remove it; {who}"
     if meaning is Meaning.COMPUTE:
         return f"remove it; {who}, and compute is not divided here"
-    amounts = requested(container)
+    amounts = requested_amounts(container)
     has_memory = meaning is not Meaning.MEMORY and _memory_resource(amounts)
     if container.name in covered or has_memory:
         return ""
@@ -241,31 +251,31 @@ def _line_for_pod(case: Case) -> str:
     removed: dict[str, list[str]] = {}
     counts: set[int] = set()
     for container in case.pod.containers:
-        amounts = requested(container)
-        foreign = [name for name in amounts if name in FOREIGN_RESOURCES]
+        amounts = requested_amounts(container)
+        foreign = [name for name in amounts if name in OTHER_PRODUCTS_BY_RESOURCE]
         removed[container.name] = foreign
         if all(_MEANINGS.get(name) is Meaning.COMPUTE for name in foreign):
             continue
         removed[container.name] = [name for name in amounts if name in _MEANINGS]
         memory = _memory_resource(amounts)
-        product = FOREIGN_RESOURCES[memory][0] if memory else None
+        product = OTHER_PRODUCTS_BY_RESOURCE[memory][0] if memory else None
         meaning = _MEANINGS.get(memory, Meaning.OTHER)
         amount = with_known_unit(amounts.get(memory, ""), product, meaning)
         memory_by_container[container.name] = next(likely_amounts(amount), "")
         counts.update(
-            int(amount_or(amounts[name], 1))
+            int(parse_quantity_or(amounts[name], 1))
             for name in amounts
             if _MEANINGS.get(name) is Meaning.GPUS
         )
     count = counts.pop() if len(counts) == 1 else 1
     count = count if 1 < count <= (case.suggestions.max_count or MOST_GPUS_ASKED) else 1
     is_complete = all(memory_by_container.values())
-    values = [memory_line(case.pod, memory_by_container)] if is_complete else []
+    values = [annotation_value(case.pod, memory_by_container)] if is_complete else []
 
     def for_each(amount: str) -> str:
-        return memory_line(case.pod, dict.fromkeys(memory_by_container, amount))
+        return annotation_value(case.pod, dict.fromkeys(memory_by_container, amount))
 
-    more = (f"{GPU_COUNT_ANNOTATION}: {quoted(count)}",) if count > 1 else ()
+    more = (f"{GPU_COUNT_ANNOTATION}: {quote(count)}",) if count > 1 else ()
     line = _suggest_amount(case, values, for_each, *more)
     for name, resources in removed.items() if line else ():
         case.suggested_changes.remove(name, resources)
@@ -323,13 +333,13 @@ def _unread_key_hints(case: Case, field: str, keys: Mapping[str, str]) -> Iterat
 
 
 def _unread_resource_hint(case: Case, container: Container, kind: str, name: str) -> str:
-    path, amount = _resource_path(container, kind, name), requested(container)[name]
+    path, amount = _resource_path(container, kind, name), requested_amounts(container)[name]
     closest = closest_key(name)
     if closest:
         return f"{path}: {_near_miss_hint(case, container, name, closest, amount)}"
     example = case.suggestions.example(lambda amount: {container.name: amount})
     if not example or case.requests_vram:
         return f"{path}: remove it; {_NO_NODE}"
-    line = memory_line(case.pod, {container.name: example})
+    line = annotation_value(case.pod, {container.name: example})
     case.suggested_changes.annotations[GPU_MEMORY_ANNOTATION] = line
     return f"{path}: write {VRAM_RESOURCE}: {example} in its place; {_NO_NODE}"

@@ -16,16 +16,24 @@ from webhook.core.admission.sidecar.security_context import (
     read_security_field,
 )
 from webhook.core.formatting import shorten
-from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
+from webhook.core.pod.fields import (
+    Json,
+    get_boolean,
+    get_integer,
+    get_object,
+    get_objects,
+    get_string,
+    get_strings,
+)
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
     Finding,
     Reason,
     annotation_path,
-    quoted,
+    quote,
 )
 from webhook.core.pod.views import Container, Pod
-from webhook.core.policy.values import Isolation, Rule
+from webhook.core.policy.model import Isolation, Rule
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
@@ -91,7 +99,7 @@ def _adds(what: str, capability: str, case: Case) -> str:
         do += f", or use {debug_profile(case.pod, rule)}"
     if capability != "ALL":
         do += ", or ask your platform team for a rule whose capabilities name it"
-    return f"{do}; {what}, which rule {quoted(rule.name)} does not allow; {WRITTEN_BY_ANOTHER}"
+    return f"{do}; {what}, which rule {quote(rule.name)} does not allow; {WRITTEN_BY_ANOTHER}"
 
 
 def host_ipc(case: Case) -> Iterator[Finding]:
@@ -100,7 +108,7 @@ def host_ipc(case: Case) -> Iterator[Finding]:
     Fields: spec.hostIPC
     Allowed values: false or absent
     """
-    if flag(case.pod.spec, "hostIPC", "spec"):
+    if get_boolean(case.pod.spec, "hostIPC", "spec"):
         detail = (
             "remove hostIPC and mount an emptyDir with medium Memory at /dev/shm; with it the pod "
             "shares memory segments, and through them GPU memory, with others on the node"
@@ -115,7 +123,7 @@ def user_namespace(case: Case) -> Iterator[Finding]:
     Allowed values: hostUsers true or absent; annotations absent or empty
     """
     pod = case.pod
-    if flag(pod.spec, "hostUsers", "spec") is False:
+    if get_boolean(pod.spec, "hostUsers", "spec") is False:
         yield Finding(Reason.USER_NAMESPACE, "spec.hostUsers", f"remove the line; {_NO_GPU}")
     for key in filter(pod.annotations.get, _USER_NAMESPACES):
         detail = f"remove the annotation; {_NO_GPU}"
@@ -129,11 +137,13 @@ def host_paths(case: Case) -> Iterator[Finding]:
     Allowed values: paths that the rule's `hostPaths` let in
     """
     pod, rule = case.pod, case.rule
-    for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
+    for index, volume in enumerate(get_objects(pod.spec, "volumes", "spec")):
         if volume.get("hostPath") is None:
             continue
         path = f"spec.volumes[{index}].hostPath"
-        host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
+        host_path = get_string(
+            get_object(volume, "hostPath", f"spec.volumes[{index}]"), "path", path
+        )
         if host_path and not may_mount(host_path, rule.host_paths):
             yield Finding(Reason.HOST_PATH, f"{path}.path", _mounts(host_path, rule))
 
@@ -167,9 +177,9 @@ def _folders(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _mounts(host_path: str, rule: Rule) -> str:
     instead = f"mount one of {', '.join(rule.host_paths[:_SHOWN])}, or " if rule.host_paths else ""
-    why = f"rule {quoted(rule.name)} does not allow {quoted(host_path)}"
+    why = f"rule {quote(rule.name)} does not allow {quote(host_path)}"
     if rule.host_paths is None:
-        why = f"{quoted(host_path)} may lead to the node's devices, container runtime or kubelet"
+        why = f"{quote(host_path)} may lead to the node's devices, container runtime or kubelet"
     ask = "ask your platform team for a rule whose hostPaths name it"
     return f"{instead}remove the volume and its mounts, or {ask}; {why}; {WRITTEN_BY_ANOTHER}"
 
@@ -185,24 +195,24 @@ def non_root(case: Case) -> Iterator[Finding]:
         return
     for container in case.pod.containers:
         for path, what, do in like_the_sidecar(container, case.pod):
-            detail = f"{do}; {what}, which rule {quoted(case.rule.name)} does not allow"
+            detail = f"{do}; {what}, which rule {quote(case.rule.name)} does not allow"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
 
 
 def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
     """Yield each setting by which a container may be root: path, what it may, what to do."""
     path = f"{container.path}.securityContext"
-    if read_security_field(flag, container, pod, "runAsNonRoot") is not True:
-        what = f"container {quoted(container.name)} may run as root"
+    if read_security_field(get_boolean, container, pod, "runAsNonRoot") is not True:
+        what = f"container {quote(container.name)} may run as root"
         yield f"{path}.runAsNonRoot", what, "set runAsNonRoot: true"
     user = container_user(container, pod)
     if user is None or user == ROOT_UID:
         is_what = "has no runAsUser" if user is None else "runs as root"
-        what = f"container {quoted(container.name)} {is_what}"
+        what = f"container {quote(container.name)} {is_what}"
         yield f"{path}.runAsUser", what, "set runAsUser to the image's user id, which is not 0"
     context = container.security_context()
-    if flag(context, "allowPrivilegeEscalation", path) is not False:
-        what = f"container {quoted(container.name)} may become root"
+    if get_boolean(context, "allowPrivilegeEscalation", path) is not False:
+        what = f"container {quote(container.name)} may become root"
         yield f"{path}.allowPrivilegeEscalation", what, "set allowPrivilegeEscalation: false"
 
 
@@ -222,8 +232,8 @@ def debug_profile(pod: Pod, rule: Rule) -> str:
     """
     if rule.isolation is not Isolation.NON_ROOT:
         return DEBUG_PROFILE
-    context = mapping(pod.spec, "securityContext", "spec")
-    if integer(context, "runAsUser", "spec.securityContext") not in {None, ROOT_UID}:
+    context = get_object(pod.spec, "securityContext", "spec")
+    if get_integer(context, "runAsUser", "spec.securityContext") not in {None, ROOT_UID}:
         return _NON_ROOT_PROFILE
     return f"{_NON_ROOT_PROFILE} --custom=FILE, with securityContext.runAsUser in FILE"
 
@@ -241,14 +251,14 @@ def defeating(
     if not context:
         return found
     path = f"{container.path}.securityContext"
-    if flag(context, "privileged", path):
-        what = f"container {quoted(container.name)} is privileged"
+    if get_boolean(context, "privileged", path):
+        what = f"container {quote(container.name)} is privileged"
         found.append((f"{path}.privileged", what, ""))
-    capabilities = mapping(context, "capabilities", path)
-    for index, name in enumerate(texts(capabilities, "add", f"{path}.capabilities")):
+    capabilities = get_object(context, "capabilities", path)
+    for index, name in enumerate(get_strings(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
         if bare not in given and bare not in rule.capabilities:
-            what = f"container {quoted(container.name)} adds the capability {shorten(bare, 64)}"
+            what = f"container {quote(container.name)} adds the capability {shorten(bare, 64)}"
             found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
 
@@ -280,9 +290,13 @@ def reserved_names(case: Case) -> Iterator[Finding]:
 def _not_ours(container: Container) -> str:
     """Return the sentence about a container that has the sidecar's name, but not its command."""
     do = "give the container another name"
-    run = [one for key in ("command", "args") for one in texts(container.raw, key, container.path)]
+    run = [
+        one
+        for key in ("command", "args")
+        for one in get_strings(container.raw, key, container.path)
+    ]
     if run != [*ENFORCER_COMMAND] and any(one["name"] == CAP_BYTES_ENV for one in container.env()):
-        before, after = (quoted(" ".join(one[:_SHOWN])) for one in (ENFORCER_COMMAND, run))
+        before, after = (quote(" ".join(one[:_SHOWN])) for one in (ENFORCER_COMMAND, run))
         return (
             f"{do}, or have the other webhook leave it out; its command changed from {before} to "
             f"{after}; {WRITTEN_BY_ANOTHER}"
@@ -302,14 +316,14 @@ def gate_path(case: Case) -> Iterator[Finding]:
     for container in case.pod.containers:
         if container.name not in case.demand.amounts:
             continue
-        for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
+        for index, mount in enumerate(get_objects(container.raw, "volumeMounts", container.path)):
             path = f"{container.path}.volumeMounts[{index}]"
-            at = text(mount, "mountPath", path)
+            at = get_string(mount, "mountPath", path)
             # Cheap test before the path is normalized.
             if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
                 detail = (
-                    f"mount {quoted(text(mount, 'name', path))} at another path, such as /mnt; "
-                    f"vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}"
+                    f"mount {quote(get_string(mount, 'name', path))} at another path, such as "
+                    f"/mnt; vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}"
                 )
                 yield Finding(Reason.RESERVED_NAME, f"{path}.mountPath", detail)
 
@@ -364,10 +378,10 @@ def reserved_because(mount: Json) -> str:
 def _named_as_ours(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
     """Return the entries of a list that have the name of a volume of ours, by index."""
     found = []
-    for index, entry in enumerate(items(holder, key, path)):
+    for index, entry in enumerate(get_objects(holder, key, path)):
         name = entry.get("name")
         # Of most entries nothing more is read, and no path is built.
-        if (type(name) is not str or name in OUR_VOLUMES) and text(
+        if (type(name) is not str or name in OUR_VOLUMES) and get_string(
             entry, "name", path, f"{key}[{index}]"
         ):
             found.append((index, entry))

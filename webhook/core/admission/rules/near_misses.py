@@ -1,6 +1,6 @@
 """Keys that nearly are one of ours, and the line to write in their place.
 
-No rule of a policy is known here. The names of other products are in `core.pod.foreign`.
+No rule of a policy is known here. The names of other products are in `core.pod.other_products`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_HINT_KEYS
-from webhook.core.pod.fields import EXAMPLE, with_unit
-from webhook.core.pod.findings import quoted
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, Meaning, Product
+from webhook.core.pod.fields import EXAMPLE_AMOUNT, guess_amount
+from webhook.core.pod.findings import quote
+from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, Meaning, Product
 from webhook.core.pod.quantity import QuantityError, parse_count, parse_vram
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -35,7 +35,7 @@ MAX_HINTS: Final = 10
 NOTHING_READS: Final = "nothing reads this key"
 
 _WITHOUT_PREFIX: Final = frozenset(
-    {*FOREIGN_ANNOTATIONS, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
+    {*OTHER_PRODUCTS_BY_ANNOTATION, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
 )
 """Keys without a domain that can hardly mean anything else."""
 
@@ -64,8 +64,8 @@ def correction(key: str, value: str) -> str:
 def annotation_line(key: str, value: str) -> str:
     """Return the line of an annotation, with an example if an amount is empty."""
     if key != GPU_MEMORY_ANNOTATION:
-        return f"{key}: {quoted(value)}"
-    return f"{key}: {value or f'{EXAMPLE}, for example,'}"
+        return f"{key}: {quote(value)}"
+    return f"{key}: {value or f'{EXAMPLE_AMOUNT}, for example,'}"
 
 
 def find_intended(key: str, value: str) -> tuple[str, str] | None:
@@ -85,7 +85,7 @@ def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
     if not slash:
         if key not in _WITHOUT_PREFIX:
             return None
-        product, meaning = FOREIGN_ANNOTATIONS.get(key, (None, Meaning.MEMORY))
+        product, meaning = OTHER_PRODUCTS_BY_ANNOTATION.get(key, (None, Meaning.MEMORY))
         return GPU_MEMORY_ANNOTATION, with_known_unit(value, product, meaning)
     if domain == _DOMAIN or len(key) > LONGEST_COMPARED:
         return None
@@ -106,7 +106,7 @@ def with_known_unit(value: str, product: Product | None, meaning: Meaning) -> st
         number = parse_count(value)
     except QuantityError:
         return value
-    return (product.amount_of(number) if product else with_unit(number)) or value
+    return (product.format_quantity(number) if product else guess_amount(number)) or value
 
 
 def likely_amounts(value: str) -> Iterator[str]:
@@ -119,7 +119,7 @@ def likely_amounts(value: str) -> Iterator[str]:
     try:
         parse_vram(value)
     except QuantityError as error:
-        yield from (likely.amount for likely in error.meant)
+        yield from (likely.amount for likely in error.guesses)
     else:
         yield value
 

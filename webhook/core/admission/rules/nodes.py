@@ -11,11 +11,11 @@ from typing import Final
 from webhook.core.admission.mutation import working_nodes
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.suggestions import slice_bounds
-from webhook.core.pod.fields import mapping, strings, text
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.fields import get_object, get_string, get_string_map
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quote
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Pod
-from webhook.core.policy.values import Accounting, DriverLimit
+from webhook.core.policy.model import Accounting, DriverLimit
 from webhook.names import (
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -39,9 +39,9 @@ def node_selector(case: Case) -> Iterator[Finding]:
         return
     name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
     gpu_class = case.policy.class_for(name)
-    for key, value in rule.selector_with(gpu_class).items():
+    for key, value in rule.node_selector_for(gpu_class).items():
         if key in present and present[key] != value:
-            yield _conflict(case, key, f"pods with VRAM need {quoted(value)}")
+            yield _conflict(case, key, f"pods with VRAM need {quote(value)}")
     for term in working_nodes(rule):
         key = term["key"]
         if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
@@ -49,7 +49,7 @@ def node_selector(case: Case) -> Iterator[Finding]:
 
 
 def _conflict(case: Case, key: str, why: str) -> Finding:
-    selected, rule = quoted(_selector(case.pod)[key]), quoted(case.rule.name)
+    selected, rule = quote(_selector(case.pod)[key]), quote(case.rule.name)
     detail = f"remove the line; it selects {selected}, and {why} (rule {rule}); {_OTHERS}"
     return Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
@@ -60,7 +60,7 @@ def operating_system(case: Case) -> tuple[Finding, ...]:
     Fields: spec.os.name, spec.nodeSelector[kubernetes.io/os]
     Allowed values: absent, or anything but windows
     """
-    if text(mapping(case.pod.spec, "os", "spec"), "name", "spec.os") == "windows":
+    if get_string(get_object(case.pod.spec, "os", "spec"), "name", "spec.os") == "windows":
         path = "spec.os.name"
     elif _selector(case.pod).get(OS_LABEL) == "windows":
         path = f"spec.nodeSelector[{OS_LABEL}]"
@@ -81,7 +81,7 @@ def node_name(case: Case) -> tuple[Finding, ...]:
     """
     if not (case.requests_vram or case.has_whole_gpus):
         return ()
-    name = text(case.pod.spec, "nodeName", "spec")
+    name = get_string(case.pod.spec, "nodeName", "spec")
     if not name:
         return ()
     counted = (
@@ -91,13 +91,13 @@ def node_name(case: Case) -> tuple[Finding, ...]:
     )
     detail = (
         "remove it and use nodeSelector kubernetes.io/hostname; with "
-        f"{quoted(name)} it bypasses the scheduler, which counts the {counted}"
+        f"{quote(name)} it bypasses the scheduler, which counts the {counted}"
     )
     return (Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail),)
 
 
 def _selector(pod: Pod) -> Mapping[str, str]:
-    return strings(pod.spec, "nodeSelector", "spec")
+    return get_string_map(pod.spec, "nodeSelector", "spec")
 
 
 def slices(case: Case) -> Iterator[Finding]:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from webhook.core.nvidia.injection import find_device_mounts, read_injections
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, hides_gpus
-from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import Json, items, mapping, strings, text
+from webhook.core.pod.demand import requests_vram
+from webhook.core.pod.fields import Json, get_object, get_objects, get_string, get_string_map
 from webhook.core.pod.request import Request
-from webhook.core.policy.values import Rule, VisibleDevices
+from webhook.core.policy.model import Rule, VisibleDevices
 from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS, OUR_VOLUMES
 
 _RUN: Final = ("containers", "initContainers")
@@ -34,7 +34,7 @@ def needs_judgment(request: Request, rule: Rule) -> bool:
     devices = rule.visible_devices is not VisibleDevices.IGNORE
     if request.operation == "CREATE":
         return (
-            asks_for_vram(new)
+            requests_vram(new)
             or any(mark is not None for mark in _marks(new))
             or _has_our_volumes(new)
             or (devices and _is_injected(new, {}))
@@ -50,22 +50,24 @@ def needs_judgment(request: Request, rule: Rule) -> bool:
     if devices and _is_injected(new, _annotations(old)):
         return True
     same = all(_spec(new).get(field) == _spec(old).get(field) for field in (*_RUN, "resources"))
-    return not same and (asks_for_vram(new) or asks_for_vram(old))
+    return not same and (requests_vram(new) or requests_vram(old))
 
 
 def is_managed(pod: Json) -> bool:
     """Say whether a stored pod has a demand, or bears the label of those that have one."""
-    labels = mapping(_metadata(pod), "labels", "metadata")
-    return labels.get(MANAGED_LABEL) == "true" or asks_for_vram(pod)
+    labels = get_object(_metadata(pod), "labels", "metadata")
+    return labels.get(MANAGED_LABEL) == "true" or requests_vram(pod)
 
 
 def _marks(pod: Json) -> tuple[str | None, ...]:
-    labels, annotations = mapping(_metadata(pod), "labels", "metadata"), _annotations(pod)
+    labels, annotations = get_object(_metadata(pod), "labels", "metadata"), _annotations(pod)
     return (labels.get(MANAGED_LABEL), *(annotations.get(key) for key in OUR_ANNOTATIONS))
 
 
 def _has_our_volumes(pod: Json) -> bool:
-    return any(volume.get("name") in OUR_VOLUMES for volume in items(_spec(pod), "volumes", "spec"))
+    return any(
+        volume.get("name") in OUR_VOLUMES for volume in get_objects(_spec(pod), "volumes", "spec")
+    )
 
 
 def _is_judged(container: Json, *, devices: bool) -> bool:
@@ -73,13 +75,15 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
     path = "spec.containers[*]"
     if container.get("name") == ENFORCER_CONTAINER:
         return True
-    mounts = items(container, "volumeMounts", path)
+    mounts = get_objects(container, "volumeMounts", path)
     if mounts and [mount for mount in mounts if mount.get("name") in OUR_VOLUMES]:
         return True
     if not devices:
         return False
     chosen = [
-        entry for entry in items(container, "env", path) if entry.get("name") == VISIBLE_DEVICES_ENV
+        entry
+        for entry in get_objects(container, "env", path)
+        if entry.get("name") == VISIBLE_DEVICES_ENV
     ]
     shown = next(find_device_mounts(mounts), None) is not None
     return shown or not all(map(hides_gpus, chosen))
@@ -90,21 +94,21 @@ def _is_injected(pod: Json, before: Mapping[str, str]) -> bool:
 
 
 def _name(container: Json) -> str:
-    return text(container, "name", "spec.ephemeralContainers[*]")
+    return get_string(container, "name", "spec.ephemeralContainers[*]")
 
 
 def _containers(pod: Json, fields: tuple[str, ...]) -> Iterator[Json]:
     spec = _spec(pod)
-    return (container for field in fields for container in items(spec, field, "spec"))
+    return (container for field in fields for container in get_objects(spec, field, "spec"))
 
 
 def _annotations(pod: Json) -> Mapping[str, str]:
-    return strings(_metadata(pod), "annotations", "metadata")
+    return get_string_map(_metadata(pod), "annotations", "metadata")
 
 
 def _metadata(pod: Json) -> Mapping[str, Any]:
-    return mapping(pod, "metadata", "")
+    return get_object(pod, "metadata", "")
 
 
 def _spec(pod: Json) -> Mapping[str, Any]:
-    return mapping(pod, "spec", "")
+    return get_object(pod, "spec", "")

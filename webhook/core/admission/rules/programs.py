@@ -32,13 +32,13 @@ from webhook.core.nvidia.programs import (
     SMALLEST_USEFUL_BYTES,
     usable_bytes,
 )
-from webhook.core.pod.command_lines import OURS, CommandLine, Word, Words
-from webhook.core.pod.demand import in_both
+from webhook.core.pod.command_lines import OWN_VARIABLE_PREFIX, CommandLine, Word, Words
+from webhook.core.pod.demand import both_fields_note
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
+from webhook.core.pod.memory_annotation import MEMORY_PATH, annotation_value
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Container
-from webhook.core.policy.values import Accounting
+from webhook.core.policy.model import Accounting
 from webhook.names import (
     GATE_VARIABLE,
     GPU_COUNT_ANNOTATION,
@@ -61,7 +61,7 @@ _REFERENCE: Final = re.compile(
     r"\$(?:\((?P<kubelet>\w+)\)|(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})"
 )
 # Bounded and possessive, since a pod may repeat the beginning of a reference thousands of times.
-_OUR_NAME: Final = rf"{OURS}\w{{0,64}}+"
+_OUR_NAME: Final = rf"{OWN_VARIABLE_PREFIX}\w{{0,64}}+"
 _OUR_REFERENCE: Final = re.compile(
     rf"(?<!\$)(?P<dollars>\$+)(?:\((?P<kubelet>{_OUR_NAME})\)"
     rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
@@ -118,12 +118,12 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     if case.suggestions.rejection(enough) is not None:
         return (f"{demand.path}: {format_exact(demand.per_gpu_bytes)} is too little; {why}",)
     if is_annotated:
-        line = memory_line(case.pod, {one: format_bytes(size) for one, size in enough.items()})
+        line = annotation_value(case.pod, {one: format_bytes(size) for one, size in enough.items()})
         more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.requested_by else ""
     else:
         line = format_bytes(needed_bytes * demand.gpu_count)
         container = next(one for one in case.pod.containers if one.name == name)
-        more = in_both(container, VRAM_RESOURCE)
+        more = both_fields_note(container, VRAM_RESOURCE)
     return (f"{demand.path}: write {line} or more{more}; {why}",)
 
 
@@ -198,7 +198,7 @@ class _Judge:
                     said.append(self._say(what, one.of, _NO_PROGRAM, _TO_LINE))
             said += map(self._judge_fraction, fractions)
             said += self._parallel(known=program is not None)
-        if OURS in self._line.words.text and (
+        if OWN_VARIABLE_PREFIX in self._line.words.text and (
             self._amount_bytes or self._container.name != self._case.likely_container
         ):
             said += islice(self._references(), MAX_HINTS)
@@ -263,7 +263,7 @@ class _Judge:
         name = reference["kubelet"] or reference["bare"] or reference["braced"]
         by_shell = self._line.line is not None and found.path == self._line.line.path
         is_quoted = by_shell and found.value.startswith("'")
-        if name.startswith(OURS) and not is_quoted:
+        if name.startswith(OWN_VARIABLE_PREFIX) and not is_quoted:
             if name == GPU_MEMORY_MIB_ENV:
                 return self._write(found, f"{name} is an amount")
             if found.of == "free" and name in self._known and (by_shell or reference["kubelet"]):

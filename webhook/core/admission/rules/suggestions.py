@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 
 from webhook.core.admission.accounting import selected_nodes
 from webhook.core.nvidia.memory_flags import find_program, uses_gpu
-from webhook.core.pod.command_lines import OURS, CommandLine
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.command_lines import OWN_VARIABLE_PREFIX, CommandLine
+from webhook.core.pod.findings import quote
 from webhook.core.pod.memory_annotation import (
-    default_container,
-    having_vram,
+    containers_with_vram,
+    find_default_container,
 )
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
 from webhook.core.pod.views import Container, Pod
-from webhook.core.policy.cluster import Cluster, largest
-from webhook.core.policy.values import Accounting, Policy, Rule
+from webhook.core.policy.cluster import Cluster, find_largest_profile
+from webhook.core.policy.model import Accounting, Policy, Rule
 from webhook.names import (
     GPU_MEMORY_ANNOTATION,
 )
@@ -42,7 +42,7 @@ def _bounds(
 
 def bounds_of(rule: Rule) -> AmountBounds:
     """Return the rule's bounds on the VRAM per GPU of a pod."""
-    owner = f"rule {quoted(rule.name)}"
+    owner = f"rule {quote(rule.name)}"
     return AmountBounds(owner, rule.memory.min_bytes, rule.memory.max_bytes)
 
 
@@ -57,7 +57,7 @@ def slice_bounds(
         return
     gpu_class = policy.class_for(class_name or rule.default_class)
     nodes = selected_nodes(pod, rule, gpu_class, cluster)
-    most_bytes, profile = largest(nodes)
+    most_bytes, profile = find_largest_profile(nodes)
     if nodes:
         owner = f"the largest slice (MIG) that this pod can get is {profile}, which"
         yield AmountBounds(owner, None, most_bytes, per_container=True)
@@ -73,17 +73,17 @@ def find_likely_container(pod: Pod, command_lines: Iterable[tuple[Container, Com
 
     Programs without a row in that table count if there are no others.
     """
-    is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod)
+    is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or containers_with_vram(pod)
     if is_named or len(pod.containers) == 1:
         return ""
     with_variables, with_programs, others = [], [], []
     for container, line in command_lines:
-        if OURS in line.words.text:
+        if OWN_VARIABLE_PREFIX in line.words.text:
             with_variables.append(container.name)
         elif find_program(container, line):
             with_programs.append(container.name)
         elif uses_gpu(container, line):
             others.append(container.name)
     found = [*with_variables, *with_programs] or others
-    is_both = len(found) > 1 and default_container(pod, []) in found
+    is_both = len(found) > 1 and find_default_container(pod, []) in found
     return found[0] if found and not is_both else ""

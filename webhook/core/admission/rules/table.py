@@ -24,8 +24,8 @@ from webhook.core.admission.rules import (
     visible_devices,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
-from webhook.core.pod.findings import MOST_FINDINGS, Finding
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.findings import MAX_FINDINGS, Finding
+from webhook.core.policy.model import EnforceBy
 
 _SIDECAR: Final = (EnforceBy.SIDECAR,)
 _ENFORCED: Final = (EnforceBy.SIDECAR, EnforceBy.SENTRY)
@@ -113,7 +113,7 @@ def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
     for rule in rules_for(kind, case.enforced_by):
         for finding in rule(case):
             found.append(finding)
-            if len(found) == MOST_FINDINGS:
+            if len(found) == MAX_FINDINGS:
                 return tuple(dict.fromkeys(found))
     return tuple(dict.fromkeys(found)) if found else ()
 

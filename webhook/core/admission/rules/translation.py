@@ -23,9 +23,9 @@ from webhook.core.admission.sidecar.injection import (
 from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
-from webhook.core.pod.fields import as_object, items, mapping, text
-from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.core.pod.views import MARK
+from webhook.core.pod.fields import as_object, get_object, get_objects, get_string
+from webhook.core.pod.findings import Finding, Reason, quote
+from webhook.core.pod.views import ADMITTED_PATTERN
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 _SHOWN_DIFFERENCES: Final = 4
@@ -40,15 +40,15 @@ def translatable(case: Case) -> tuple[()]:
     Allowed values: absent, or objects and lists as the API has them; raises MalformedObjectError
     """
     spec = case.pod.spec
-    affinity = mapping(mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    affinity = get_object(get_object(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     path = "spec.affinity.nodeAffinity"
     field = "requiredDuringSchedulingIgnoredDuringExecution"
-    terms = items(mapping(affinity, field, path), "nodeSelectorTerms", f"{path}.{field}")
+    terms = get_objects(get_object(affinity, field, path), "nodeSelectorTerms", f"{path}.{field}")
     for index, term in enumerate(terms):
-        items(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
-    items(affinity, "preferredDuringSchedulingIgnoredDuringExecution", path)
-    items(spec, "tolerations", "spec")
-    items(spec, "volumes", "spec")
+        get_objects(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
+    get_objects(affinity, "preferredDuringSchedulingIgnoredDuringExecution", path)
+    get_objects(spec, "tolerations", "spec")
+    get_objects(spec, "volumes", "spec")
     return ()
 
 
@@ -63,15 +63,15 @@ def translated(case: Case) -> Iterator[Finding]:
     earlier or later; it is held to what no policy changes. In both cases advice to the scheduler
     may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
     """
-    mark = MARK.fullmatch(case.pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    mark = ADMITTED_PATTERN.fullmatch(case.pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if mark and mark["digest"] != case.policy.short_digest:
         lacks = {path: Change(path, "", None) for path in _missing_essentials(case)}
     else:
         lacks = _differences(case)
     for container in case.pod.enforcers:
-        path, found = f"{container.path}.image", text(container.raw, "image", container.path)
+        path, found = f"{container.path}.image", get_string(container.raw, "image", container.path)
         if found and path in lacks:
-            before, after = (quoted(one, LONGEST_STORED) for one in (lacks.pop(path).wanted, found))
+            before, after = (quote(one, LONGEST_STORED) for one in (lacks.pop(path).wanted, found))
             detail = (
                 f"ask your platform team to write {image_setting(case, found)}; another webhook "
                 f"changed the image from {before} to {after}"
@@ -128,7 +128,7 @@ def _said(change: Change) -> str:
 
 
 def _shown(value: Any) -> str:
-    return quoted(value) if isinstance(value, str) else shorten(json.dumps(value), LONGEST_WORD)
+    return quote(value) if isinstance(value, str) else shorten(json.dumps(value), LONGEST_WORD)
 
 
 def _missing_essentials(case: Case) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _missing_essentials(case: Case) -> Iterator[str]:
             continue
         yield from uncounted(container, counted)
         shown = len(visible) == 1 and (shows_bound_gpus(visible[0]) or shows_all(visible[0]))
-        if visible if rule.leaves_to_plugin else not shown:
+        if visible if rule.uses_device_plugin else not shown:
             yield f"{container.path}.env"
         elif any(map(shows_bound_gpus, visible)):  # by a rule of that policy that places at binding
             gated = True
@@ -180,24 +180,24 @@ def mirrored_sidecar(case: Case) -> Iterator[str]:
     if len(case.pod.enforcers) != 1 or case.enforcer is None:
         return
     (sidecar,), wanted = case.pod.enforcers, case.enforcer["image"]
-    found = text(sidecar.raw, "image", sidecar.path)
+    found = get_string(sidecar.raw, "image", sidecar.path)
     if found == wanted or found.rpartition("/")[2] != wanted.rpartition("/")[2]:
         return
     yield (
         f"{sidecar.path}.image: ask your platform team to write {image_setting(case, found)} if "
-        f"nodes pull only from there; it was restored to {quoted(wanted, LONGEST_STORED)}"
+        f"nodes pull only from there; it was restored to {quote(wanted, LONGEST_STORED)}"
     )
 
 
 def image_setting(case: Case, image: str) -> str:
     """Return the lines that give the sidecar another image, of the chart's values or the policy."""
-    repository, rule = image_repository(image), quoted(case.rule.name)
+    repository, rule = image_repository(image), quote(case.rule.name)
     tag, _, digest = image[len(repository) :].partition("@")
-    lines = f"enforcer.repository: {quoted(repository, LONGEST_STORED)}"
+    lines = f"enforcer.repository: {quote(repository, LONGEST_STORED)}"
     if digest:
-        lines += f" and enforcer.digest: {quoted(digest, LONGEST_STORED)}"
+        lines += f" and enforcer.digest: {quote(digest, LONGEST_STORED)}"
     elif not case.rule.enforcement.image.endswith(tag):
-        lines += f" and enforcer.tag: {quoted(tag[1:])}"
+        lines += f" and enforcer.tag: {quote(tag[1:])}"
     return f"{lines} (or enforcement.image of rule {rule})"
 
 

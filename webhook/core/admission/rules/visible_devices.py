@@ -26,15 +26,15 @@ from webhook.core.nvidia.variables import (
     widens_access,
 )
 from webhook.core.pod.command_lines import CommandLine
-from webhook.core.pod.fields import Json, items, text
+from webhook.core.pod.fields import Json, get_objects, get_string
 from webhook.core.pod.findings import (
     WRITTEN_BY_ANOTHER,
     Finding,
     Reason,
-    quoted,
+    quote,
 )
 from webhook.core.pod.views import Container
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting, VisibleDevices
+from webhook.core.policy.model import AUTO_RUNTIME_CLASS, Accounting, VisibleDevices
 from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
 )
@@ -108,7 +108,7 @@ def _by_hand(case: Case, entry: Json) -> str:
 def _why_unlimited(entry: Json, case: Case) -> str:
     """Return the reason why no variable of a pod limits its memory or compute."""
     if any(map(limits_memory, case.rule.env)):
-        return f"rule {quoted(case.rule.name)} has another value for it"
+        return f"rule {quote(case.rule.name)} has another value for it"
     if is_read_by_mps(entry):
         return "MPS is not used here, and compute is not divided"
     return f"the pod's limit comes from {case.requested_by}"
@@ -162,17 +162,17 @@ def shown_by_runtime(case: Case) -> tuple[str, ...]:
     and the rule's visibleDevices is not Ignore
     """
     pod = case.pod
-    name = text(pod.spec, "runtimeClassName", "spec")
+    name = get_string(pod.spec, "runtimeClassName", "spec")
     if not name.startswith(NVIDIA_RUNTIME_CLASS) or case.requests_vram or case.has_whole_gpus:
         return ()
-    if case.rule.visible_devices is VisibleDevices.IGNORE or items(
+    if case.rule.visible_devices is VisibleDevices.IGNORE or get_objects(
         pod.spec, "resourceClaims", "spec"
     ):
         return ()
     if all(any(map(chooses_devices, container.env())) for container in pod.containers):
         return ()
     hint = (
-        f"spec.runtimeClassName: remove it; with {quoted(name)} an image can show the pod every "
+        f"spec.runtimeClassName: remove it; with {quote(name)} an image can show the pod every "
         f"GPU of its node; {HOW_TO_REQUEST_GPUS}"
     )
     return (hint,)
@@ -244,11 +244,11 @@ def _why_hidden(value: str, gpu_count: int | None) -> str:
         if is_uuid and gpu_count is not None:
             return "the GPU is chosen when the pod is bound to a node, so no UUID written here fits"
         if not is_uuid and number is None:
-            shown = f"{quoted(name)} is no GPU's number" if name else "it is empty"
+            shown = f"{quote(name)} is no GPU's number" if name else "it is empty"
             return "" if found else f"{shown}, so CUDA finds no GPU"
         one = name if is_uuid or number is None else str(int(number[0]))
         if one in found:
-            return f"it names {quoted(one)} twice, so CUDA finds no GPU"
+            return f"it names {quote(one)} twice, so CUDA finds no GPU"
         if gpu_count is not None and int(one) >= gpu_count:
             return f"inside the pod GPUs are numbered from 0, and it has no GPU {one}"
         found.add(one)
@@ -262,15 +262,15 @@ def hidden_by_runtime(case: Case) -> tuple[str, ...]:
     Allowed values: any that the rule sets itself; others than sandboxes that are known by name, and
     than runc and crun if the rule sets another. It returns a warning and not a finding.
     """
-    name = text(case.pod.spec, "runtimeClassName", "spec")
+    name = get_string(case.pod.spec, "runtimeClassName", "spec")
     rule = case.rule
     if case.demand_if_any is None or not name or name == rule.runtime_class_name:
         return ()
-    given = case.cluster.runtime_class_of(rule)
+    given = case.cluster.runtime_class_for(rule)
     is_sandbox = any(map(_SANDBOX.fullmatch, re.split("[-.]", name.lower()[:LONGEST_STORED])))
     if not is_sandbox and not (name in _PLAIN and given):
         return ()
-    sets = f"; rule {quoted(rule.name)} sets {given}" if given else ""
+    sets = f"; rule {quote(rule.name)} sets {given}" if given else ""
     if rule.runtime_class_name == AUTO_RUNTIME_CLASS and not given:
-        sets = f"; rule {quoted(rule.name)} sets {NVIDIA_RUNTIME_CLASS} if the cluster has it"
-    return (f"spec.runtimeClassName: remove it; {quoted(name)} shows no share of a GPU{sets}",)
+        sets = f"; rule {quote(rule.name)} sets {NVIDIA_RUNTIME_CLASS} if the cluster has it"
+    return (f"spec.runtimeClassName: remove it; {quote(name)} shows no share of a GPU{sets}",)

@@ -15,17 +15,16 @@ from webhook.core.admission.sidecar.security_context import (
 )
 from webhook.core.enforcement import parameters
 from webhook.core.nvidia.variables import NVML_LIBRARIES, driver_capabilities, visible_devices
-from webhook.core.pod.compute import is_guaranteed, requested
 from webhook.core.pod.demand import Demand
-from webhook.core.pod.fields import Json, mapping
-from webhook.core.pod.quantity import amount_or, parse_quantity
-from webhook.core.pod.views import Pod
-from webhook.core.policy.values import (
-    Amounts,
+from webhook.core.pod.fields import Json, get_object
+from webhook.core.pod.quantity import parse_quantity, parse_quantity_or
+from webhook.core.pod.views import Pod, is_guaranteed, total_request
+from webhook.core.policy.model import (
     DriverLimit,
     Enforcement,
     Placement,
     PodRestart,
+    ResourceAmounts,
     Rule,
     RunAs,
 )
@@ -131,7 +130,7 @@ def _base_container(
     return container
 
 
-def _resources(pod: Pod, given: Amounts) -> Json:
+def _resources(pod: Pod, given: ResourceAmounts) -> Json:
     """Return amounts by which the sidecar starts soon and the pod keeps its QoS class.
 
     | the pod without the sidecar is | CPU request | CPU limit | memory, both |
@@ -154,17 +153,17 @@ def _resources(pod: Pod, given: Amounts) -> Json:
 
     There is always a limit. Without one a tenant could set one that is too low for the sidecar.
     """
-    pod_level = mapping(pod.spec, "resources", "spec")
+    pod_level = get_object(pod.spec, "resources", "spec")
     guaranteed = is_guaranteed(pod) and _has_cpu_room(
         pod_level, pod, parse_quantity(_GUARANTEED_CPU[0])
     )
     amounts = _amounts(given, *(_GUARANTEED_CPU if guaranteed else _DEFAULT_CPU))
-    most = mapping(pod_level, "limits", "spec.resources").get("cpu")
+    most = get_object(pod_level, "limits", "spec.resources").get("cpu")
     if most is None:
         return amounts
     request, limit = amounts["requests"]["cpu"], amounts["limits"]["cpu"]
     least, ours = parse_quantity(request), parse_quantity(limit)
-    amount = amount_or(most, ours)
+    amount = parse_quantity_or(most, ours)
     if amount >= ours:
         return amounts
     limit = str(most) if amount >= least else request
@@ -172,7 +171,7 @@ def _resources(pod: Pod, given: Amounts) -> Json:
 
 
 @lru_cache(maxsize=64)
-def _amounts(given: Amounts, request: str, limit: str) -> Json:
+def _amounts(given: ResourceAmounts, request: str, limit: str) -> Json:
     """Return the amounts of a rule, with default CPU amounts; shared by pods, and never changed."""
     cpu = _request_and_limit(given.cpu_request, given.cpu_limit, (request, limit))
     memory = _request_and_limit(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
@@ -193,8 +192,8 @@ def _request_and_limit(
 
 def _has_cpu_room(pod_level: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
     """Return True if pod-level requests have room for this CPU after the user's containers."""
-    written = mapping(pod_level, "requests", "spec.resources").get("cpu")
-    return written is None or amount_or(written, cpu) - requested(pod, "cpu") >= cpu
+    written = get_object(pod_level, "requests", "spec.resources").get("cpu")
+    return written is None or parse_quantity_or(written, cpu) - total_request(pod, "cpu") >= cpu
 
 
 def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -> Iterator[Json]:

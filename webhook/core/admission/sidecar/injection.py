@@ -16,9 +16,16 @@ from webhook.core.admission.gate import MOUNT, has_gate
 from webhook.core.admission.sidecar.container import BINDING_VARIABLES, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
 from webhook.core.pod.demand import Demand
-from webhook.core.pod.fields import Json, items, mapping, part, text, texts
+from webhook.core.pod.fields import (
+    Json,
+    find_object,
+    get_object,
+    get_objects,
+    get_string,
+    get_strings,
+)
 from webhook.core.pod.patch import Edits
-from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
+from webhook.core.pod.quantity import MIB, parse_quantity, parse_quantity_or
 from webhook.core.pod.views import Container, Pod
 from webhook.names import (
     ENFORCER_COMMAND,
@@ -53,8 +60,10 @@ def is_enforcer(container: Container) -> bool:
     Its image and other fields do not count. A pod that is created again may have those of another
     policy or registry, and translation replaces all of them.
     """
-    command = texts(container.raw, "command", container.path)
-    return command == list(ENFORCER_COMMAND) and not texts(container.raw, "args", container.path)
+    command = get_strings(container.raw, "command", container.path)
+    return command == list(ENFORCER_COMMAND) and not get_strings(
+        container.raw, "args", container.path
+    )
 
 
 def is_enforcer_volume(volume: Json) -> bool:
@@ -107,7 +116,7 @@ tolerated |
         elif stored and key == "env":
             yield from _compare_items(key, value, container.env(), _is_harmless_variable)
         elif stored and key == "volumeMounts":
-            mounts = items(raw, key, container.path)
+            mounts = get_objects(raw, key, container.path)
             yield from _compare_items(key, value, mounts, _is_harmless_mount)
         else:
             yield from _compare(key, value, found)
@@ -118,12 +127,12 @@ def with_plugin_amounts(raw: Json, wanted: Json) -> Json:
 
     LimitRanger checks that they are there when the pod is stored, and may not run again before.
     """
-    written, found = wanted["resources"], part(raw, "resources")
-    extended = (name for kind in found for name in part(found, kind) if _is_extended(name))
+    written, found = wanted["resources"], find_object(raw, "resources")
+    extended = (name for kind in found for name in find_object(found, kind) if _is_extended(name))
     zeros = dict.fromkeys(islice(extended, _MOST_ZEROS), "0") if "limits" in written else {}
     both = {kind: {**each, **zeros} for kind, each in written.items()}
     for kind, amounts in both.items():
-        disk = part(found, kind).get(_DISK)
+        disk = find_object(found, kind).get(_DISK)
         if _is_enough_disk(disk):
             amounts[_DISK] = disk
     return {**wanted, "resources": both}
@@ -150,7 +159,7 @@ def is_valid_enforcer(container: Container, wanted: Json) -> bool:
     """
     return (
         is_enforcer(container)
-        and image_repository(text(container.raw, "image", container.path))
+        and image_repository(get_string(container.raw, "image", container.path))
         == image_repository(wanted["image"])
         and container.raw.keys() <= _FIELDS
         and _restarts_all(container.raw.get("restartPolicyRules"))
@@ -195,7 +204,7 @@ def _is_default(raw: Json, key: str, *, stored: bool) -> bool:
 
 
 def _is_enough_disk(disk: object) -> bool:
-    return disk is not None and amount_or(disk, _INVALID) >= _LEAST_DISK
+    return disk is not None and parse_quantity_or(disk, _INVALID) >= _LEAST_DISK
 
 
 def _compare(path: str, wanted: Any, found: Any) -> Iterator[Change]:
@@ -215,7 +224,7 @@ def _compare_items(
     wanted_items = {item["name"]: item for item in wanted}
     missing = dict(wanted_items)
     for item in found:
-        name = text(item, "name", path)
+        name = get_string(item, "name", path)
         if name in missing:
             yield from _compare(f"{path}[{name}]", missing.pop(name), item)
         elif name in wanted_items or not is_harmless(item):
@@ -229,7 +238,7 @@ def _compare_amounts(container: Container, wanted: Json, *, stored: bool) -> Ite
 
     A resource that shows GPUs would make the sidecar measure the wrong GPU.
     """
-    resources = mapping(container.raw, "resources", container.path)
+    resources = get_object(container.raw, "resources", container.path)
     for kind in {**wanted, **resources}:
         if kind not in wanted:
             yield Change(f"resources.{kind}", None, resources[kind])
@@ -254,13 +263,13 @@ def _is_extended(resource: str) -> bool:
 
 def _is_zero(resource: str, amount: str) -> bool:
     """Return True for 0 of an extended resource."""
-    return _is_extended(resource) and amount_or(amount, _INVALID) == 0
+    return _is_extended(resource) and parse_quantity_or(amount, _INVALID) == 0
 
 
 def _are_equal(actual: str | None, wanted: str) -> bool:
     """Return True if two quantities are equal. The API server may rewrite a policy's quantity."""
     return actual == wanted or (
-        actual is not None and amount_or(actual, _INVALID) == parse_quantity(wanted)
+        actual is not None and parse_quantity_or(actual, _INVALID) == parse_quantity(wanted)
     )
 
 

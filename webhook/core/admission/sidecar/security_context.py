@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from webhook.core.pod.demand import Demand
-from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
+from webhook.core.pod.fields import (
+    Json,
+    get_boolean,
+    get_integer,
+    get_object,
+    get_objects,
+    get_string,
+    get_strings,
+)
 from webhook.core.pod.views import Container, Pod
-from webhook.core.policy.values import Isolation, Rule, RunAs
+from webhook.core.policy.model import Isolation, Rule, RunAs
 from webhook.names import APP_ARMOR_ANNOTATION_PREFIX, ENFORCER_CONTAINER
 
 _Value = TypeVar("_Value")
@@ -71,7 +79,7 @@ def containers_with_vram(demand: Demand, pod: Pod) -> list[Container]:
 
 def container_user(container: Container, pod: Pod) -> int | None:
     """Return the user ID that a container has to run as; None if no user is set."""
-    return read_security_field(integer, container, pod, "runAsUser")
+    return read_security_field(get_integer, container, pod, "runAsUser")
 
 
 def read_security_field(
@@ -83,7 +91,7 @@ def read_security_field(
 
 
 def _pod_context(pod: Pod) -> Mapping[str, Any]:
-    return mapping(pod.spec, "securityContext", "spec")
+    return get_object(pod.spec, "securityContext", "spec")
 
 
 def _meets_restricted(pod: Pod) -> bool:
@@ -91,33 +99,33 @@ def _meets_restricted(pod: Pod) -> bool:
 
     Source: k8s.io/pod-security-admission/policy/check_*.go.
     """
-    if flag(pod.spec, "hostNetwork", "spec") or flag(pod.spec, "hostIPC", "spec"):
+    if get_boolean(pod.spec, "hostNetwork", "spec") or get_boolean(pod.spec, "hostIPC", "spec"):
         return False
     pod_context = _pod_context(pod)
     for container in pod.containers:
         if not _is_restricted(container, pod_context):
             return False
-    return not any(volume.get("hostPath") for volume in items(pod.spec, "volumes", "spec"))
+    return not any(volume.get("hostPath") for volume in get_objects(pod.spec, "volumes", "spec"))
 
 
 def _is_restricted(container: Container, pod_context: Mapping[str, Any]) -> bool:
     """Return True if a container meets `restricted`, with the defaults of its pod."""
     own = container.security_context()
-    non_root = flag(own, "runAsNonRoot", container.path, "securityContext")
+    non_root = get_boolean(own, "runAsNonRoot", container.path, "securityContext")
     if non_root is None:
-        non_root = flag(pod_context, "runAsNonRoot", "spec.securityContext")
+        non_root = get_boolean(pod_context, "runAsNonRoot", "spec.securityContext")
     if not non_root:
         return False
     path = f"{container.path}.securityContext"
-    if flag(own, "allowPrivilegeEscalation", path) is not False:
+    if get_boolean(own, "allowPrivilegeEscalation", path) is not False:
         return False
-    capabilities = mapping(own, "capabilities", path)
-    if "ALL" not in texts(capabilities, "drop", path):
+    capabilities = get_object(own, "capabilities", path)
+    if "ALL" not in get_strings(capabilities, "drop", path):
         return False
-    if set(texts(capabilities, "add", path)) - {"NET_BIND_SERVICE"}:
+    if set(get_strings(capabilities, "add", path)) - {"NET_BIND_SERVICE"}:
         return False
-    seccomp = text(mapping(own, "seccompProfile", path), "type", path) or text(
-        mapping(pod_context, "seccompProfile"), "type", "spec.securityContext"
+    seccomp = get_string(get_object(own, "seccompProfile", path), "type", path) or get_string(
+        get_object(pod_context, "seccompProfile"), "type", "spec.securityContext"
     )
     return seccomp in {"RuntimeDefault", "Localhost"}
 
@@ -163,7 +171,7 @@ APP_ARMOR_ANNOTATION: Final = APP_ARMOR_ANNOTATION_PREFIX + ENFORCER_CONTAINER
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
     """Yield each setting of the containers with VRAM; nothing if none is set."""
     containers = containers_with_vram(demand, pod)
-    pod_context = mapping(pod.spec, "securityContext", "spec")
+    pod_context = get_object(pod.spec, "securityContext", "spec")
     contexts = [container.security_context() for container in containers]
     annotated = [pod.annotations.get(APP_ARMOR_ANNOTATION_PREFIX + one.name) for one in containers]
     if not (
@@ -227,9 +235,9 @@ def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | No
     """Return the field of a security context, as the API server stores it; None if absent."""
     if context.get(setting.name) is None:
         return None
-    value = mapping(context, setting.name, path, "securityContext")
+    value = get_object(context, setting.name, path, "securityContext")
     path = f"{path}.securityContext.{setting.name}"
-    return {key: found for key in setting.keys if (found := text(value, key, path))}
+    return {key: found for key in setting.keys if (found := get_string(value, key, path))}
 
 
 def _or_annotated(own: Json | None, profile: str | None) -> Json | None:

@@ -11,13 +11,13 @@ from webhook.adapters.yaml_documents import Path
 from webhook.core.admission.decision import Decision
 from webhook.core.admission.stray_keys import is_filled_in
 from webhook.core.admission.workload_review import decide_both
-from webhook.core.pod.fields import Json, part, text_of
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.fields import Json, find_object, find_string
+from webhook.core.pod.findings import quote
+from webhook.core.pod.pod_templates import CONTAINER_FIELDS, as_object_list, parse_path
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
 from webhook.core.pod.request import Request
-from webhook.core.pod.shapes import CONTAINER_FIELDS, objects_in, parts_of
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.names import PREFIX
 from webhook.tools.manifests.reading import ExactFloat
 
@@ -34,8 +34,8 @@ def sent_pod(pod: Json) -> tuple[Json, str]:
 
     A pod of a cluster has been given a node, by which a new one would bypass the scheduler.
     """
-    is_copy = "status" in pod or bool(text_of(pod, "metadata", "uid"))
-    spec = part(pod, "spec")
+    is_copy = "status" in pod or bool(find_string(pod, "metadata", "uid"))
+    spec = find_object(pod, "spec")
     if not is_copy or "nodeName" not in spec:
         return pod, ""
     kept = {key: value for key, value in spec.items() if key != "nodeName"}
@@ -60,18 +60,18 @@ def decide_accepted(
         rejected.append(last.malformed)
         field, _, why = last.malformed.partition(": ")
         blank: str | Json = f"unnamed-{len(rejected)}" if "a string" in why else {}
-        creation = replace(creation, obj=_without(creation.obj, parts_of(field), blank))
+        creation = replace(creation, obj=_without(creation.obj, parse_path(field), blank))
         first, last = decide_both(creation, policy, cluster)
     return first, last, tuple(rejected)
 
 
 def _no_quantities(pod: Json) -> Iterator[str]:
     """Yield a sentence for each malformed amount of another resource than ours."""
-    spec = part(pod, "spec")
+    spec = find_object(pod, "spec")
     for field in CONTAINER_FIELDS:
-        for index, container in enumerate(objects_in(spec.get(field))):
+        for index, container in enumerate(as_object_list(spec.get(field))):
             for kind in _AMOUNTS:
-                for name, amount in part(container, "resources", kind).items():
+                for name, amount in find_object(container, "resources", kind).items():
                     wrong = "" if name.startswith(PREFIX) else _no_quantity(name, amount)
                     if wrong:
                         yield f"spec.{field}[{index}].resources.{kind}[{name}]: {wrong}"
@@ -86,9 +86,9 @@ def _no_quantity(name: str, amount: object) -> str:
     except QuantityTooLargeError:
         return ""
     except QuantityError as error:
-        meant = error.meant if name in _IN_BYTES else ()
-        cure = f"{error.cure(meant, '')}; " if meant else ""
-        return f"{cure}{quoted(amount)} is not a Kubernetes quantity"
+        guesses = error.guesses if name in _IN_BYTES else ()
+        cure = f"{error.advice(guesses, '')}; " if guesses else ""
+        return f"{cure}{quote(amount)} is not a Kubernetes quantity"
     return ""
 
 

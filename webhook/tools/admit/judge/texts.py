@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from webhook.adapters.yaml_documents import Path
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import find_string
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Operation
-from webhook.core.pod.shapes import CONTAINER_FIELDS, Form, Template, parts_of
-from webhook.core.pod.templates import kind_meant
+from webhook.core.pod.pod_templates import CONTAINER_FIELDS, Form, Template, parse_path
+from webhook.core.pod.template_search import find_kind_ignoring_case
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Policy
+from webhook.core.policy.model import Policy
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.admit.judge.migration.foreign_pod import (
@@ -153,9 +153,9 @@ def _requests_of(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
 def _check(found: ManifestObject, lines: LineIndex) -> None:
     """Reject what is no object of Kubernetes although it may be read as one."""
     paths = (("kind",), ("metadata", "name"), ("metadata", "namespace"))
-    if any(_OPENING in text_of(found.value, *path) for path in paths):
+    if any(_OPENING in find_string(found.value, *path) for path in paths):
         raise ManifestError(UNRENDERED, lines.of(found.at))
-    meant = kind_meant(found.kind, found.version)
+    meant = find_kind_ignoring_case(found.kind, found.version)
     if meant:
         detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
         raise ManifestError(detail, lines.of((*found.at, "kind")))
@@ -232,7 +232,7 @@ def _has_parts_elsewhere(template: Template) -> bool:
 def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
     """Return what has no counterpart of an object that holds no pod."""
     return tuple(
-        Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
+        Remark(lines.of((*found.at, *parse_path(note.path))), str(note), path=note.path)
         for note in notes_about_object(found.value, found.kind, found.version, origin.product)
     )
 

@@ -20,16 +20,16 @@ from webhook.core.admission.workload_review import (
 from webhook.core.formatting import join_names
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.demand import Demand, read_demand
-from webhook.core.pod.fields import Json, part, text_of
+from webhook.core.pod.fields import Json, find_object, find_string
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path
 from webhook.core.pod.patch import Operation
+from webhook.core.pod.pod_templates import Form, Template, as_object_list, format_path, parse_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.shapes import Form, Template, objects_in, parts_of, shown_path
-from webhook.core.pod.templates import makes_no_pods
+from webhook.core.pod.template_search import is_builtin_without_pods
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.match import with_name
-from webhook.core.policy.values import Policy
+from webhook.core.policy.match import add_name_label
+from webhook.core.policy.model import Policy
 from webhook.names import (
     ASKING_ANNOTATIONS,
     MIRROR_POD_ANNOTATION,
@@ -164,7 +164,7 @@ class JudgedPod:
         if sort is Sort.DENIED:
             return summary
         unjudged = (
-            f"; {shown_path(path)} was not judged ({why})"
+            f"; {format_path(path)} was not judged ({why})"
             for path, why in self.target.found.unjudged[:MAX_HINTS]
         )
         return summary + "".join(unjudged)
@@ -218,7 +218,9 @@ class JudgedPod:
         carried, found = self.target.stray, self.target.object
         keys = [f"{one.key} in a text" if one.is_in_text else one.key for one in carried]
         made = "its pods are made elsewhere"
-        if makes_no_pods(found.kind, found.version) and not any(one.is_in_text for one in carried):
+        if is_builtin_without_pods(found.kind, found.version) and not any(
+            one.is_in_text for one in carried
+        ):
             made = f"of a {found.kind} no pods are made"
         what = f"carries {join_names(dict.fromkeys(keys))} and " if keys else ""
         return f"{what}was not judged; {made}"
@@ -263,12 +265,12 @@ class JudgedPod:
 
     def line_of(self, shown: str) -> int:
         """Return the line of a field of the object, by its path as messages write it."""
-        return self.lines.of((*self.target.object.at, *parts_of(shown)))
+        return self.lines.of((*self.target.object.at, *parse_path(shown)))
 
 
 def title_of(found: ManifestObject) -> str:
     """Return which object it is; it may be one without a namespace."""
-    namespace, name = text_of(found.value, "metadata", "namespace"), name_of(found)
+    namespace, name = find_string(found.value, "metadata", "namespace"), name_of(found)
     if not found.kind and name == _NO_NAME:
         return "(no kind)"
     return f"{found.kind or '(no kind)'} {f'{namespace}/{name}' if namespace else name}"
@@ -276,8 +278,8 @@ def title_of(found: ManifestObject) -> str:
 
 def name_of(found: ManifestObject) -> str:
     """Return the name of an object, or the one that it asks to be generated from."""
-    name = text_of(found.value, "metadata", "name")
-    return name or text_of(found.value, "metadata", "generateName") or _NO_NAME
+    name = find_string(found.value, "metadata", "name")
+    return name or find_string(found.value, "metadata", "generateName") or _NO_NAME
 
 
 def judge(
@@ -290,7 +292,7 @@ def judge(
 ) -> JudgedPod:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
     found = target.object
-    namespace = text_of(found.value, "metadata", "namespace") or namespace
+    namespace = find_string(found.value, "metadata", "namespace") or namespace
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _of_amounts(target) if is_apart else None
@@ -305,9 +307,9 @@ def judge(
             unread_keys=tuple(one.warning for one in useless),
         )
     pod, copied = sent_pod(as_sent(target.pod))
-    known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
+    known = replace(cluster, namespaces={namespace: add_name_label(namespace, namespace_labels)})
     creation = creation_of(pod, namespace)
-    is_mirror = MIRROR_POD_ANNOTATION in part(pod, "metadata", "annotations")
+    is_mirror = MIRROR_POD_ANNOTATION in find_object(pod, "metadata", "annotations")
     if is_mirror:
         creation = replace(creation, groups=(NODES_GROUP,))
     first, last, rejected = decide_accepted(creation, policy, known)
@@ -346,16 +348,16 @@ def judge(
 def _requests(pod: Json, cure: str) -> Iterator[str]:
     """Yield each request for VRAM of a pod that can have no share, with what to do."""
     for key in ASKING_ANNOTATIONS:
-        if key in part(pod, "metadata", "annotations"):
+        if key in find_object(pod, "metadata", "annotations"):
             yield f"{annotation_path(key)}: {cure}"
-    for index, one in enumerate(objects_in(part(pod, "spec").get("containers"))):
-        if VRAM_RESOURCE in part(one, "resources", "limits"):
+    for index, one in enumerate(as_object_list(find_object(pod, "spec").get("containers"))):
+        if VRAM_RESOURCE in find_object(one, "resources", "limits"):
             yield f"spec.containers[{index}].resources.limits[{VRAM_RESOURCE}]: {cure}"
 
 
 def _of_machine(template: Template) -> Iterator[str]:
     """Return each request for VRAM of a virtual machine, with what to do."""
-    devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
+    devices = format_path((*template.path, "spec", "domain", "devices", "gpus"))
     cure = f"remove the annotation and use {devices}; a share of a GPU reaches no virtual machine"
     return map(template.shown_text, _requests(template.pod or {}, cure))
 
@@ -365,7 +367,8 @@ def _of_amounts(target: Target) -> Decision:
     findings = tuple(
         finding
         for one in target.stray
-        if not one.is_in_text and not makes_no_pods(target.object.kind, target.object.version)
+        if not one.is_in_text
+        and not is_builtin_without_pods(target.object.kind, target.object.version)
         for finding in wrong_amounts(one.key, one.value, one.field)
     )
     return Decision(outcome=Outcome.DENIED if findings else Outcome.SKIPPED, findings=findings)

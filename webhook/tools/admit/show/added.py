@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from webhook.core.pod.fields import Json, as_objects, part
+from webhook.core.pod.fields import Json, as_objects, find_object
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import (
     CAP_BYTES_ENV,
@@ -47,7 +47,7 @@ def described(file: str, verdict: JudgedPod) -> Iterator[str]:
 
 
 def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
-    old, new = part(before, "spec"), part(after, "spec")
+    old, new = find_object(before, "spec"), find_object(after, "spec")
     was, now = _containers(old), _containers(new)
     amounts = (
         f"{name} {limits[VRAM_RESOURCE]}"
@@ -80,8 +80,8 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     fields = (f"{key}: {_shown(new[key])}" for key in _POD_FIELDS if new.get(key) != old.get(key))
     yield "pod", ", ".join(fields)
     for field in ("labels", "annotations"):
-        had = part(before, "metadata", field)
-        has = part(after, "metadata", field)
+        had = find_object(before, "metadata", field)
+        has = find_object(after, "metadata", field)
         yield field, ", ".join(f"{key}={value}" for key, value in has.items() if key not in had)
 
 
@@ -95,19 +95,19 @@ def _sidecar(container: Json) -> str:
 
 
 def _limits(container: Json) -> Json:
-    return part(container, "resources", "limits")
+    return find_object(container, "resources", "limits")
 
 
 def _nodes(spec: Json) -> Iterator[Json]:
-    for key, value in part(spec, "nodeSelector").items():
+    for key, value in find_object(spec, "nodeSelector").items():
         yield {"key": key, "operator": "In", "values": [value]}
-    for term in as_objects(part(spec, *_AFFINITY, _REQUIRED).get("nodeSelectorTerms")):
+    for term in as_objects(find_object(spec, *_AFFINITY, _REQUIRED).get("nodeSelectorTerms")):
         yield from as_objects(term.get("matchExpressions"))
 
 
 def _preferred(spec: Json) -> Iterator[Json]:
-    for term in as_objects(part(spec, *_AFFINITY).get(_PREFERRED)):
-        yield from as_objects(part(term, "preference").get("matchExpressions"))
+    for term in as_objects(find_object(spec, *_AFFINITY).get(_PREFERRED)):
+        yield from as_objects(find_object(term, "preference").get("matchExpressions"))
 
 
 def _worded(expression: Json) -> str:

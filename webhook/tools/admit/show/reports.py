@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from webhook import __version__
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import find_string
 from webhook.names import SEEING_API_VERSION
 from webhook.tools.admit.judge.texts import ManifestText, counts
 from webhook.tools.admit.judge.verdict import (
@@ -199,6 +199,6 @@ def _object(found: ManifestObject, namespace: str = "") -> dict[str, str]:
     return {
         "apiVersion": found.version,
         "kind": found.kind,
-        "namespace": namespace or text_of(found.value, "metadata", "namespace"),
+        "namespace": namespace or find_string(found.value, "metadata", "namespace"),
         "name": name_of(found),
     }

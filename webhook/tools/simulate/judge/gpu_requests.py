@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
-from webhook.core.pod import foreign
+from webhook.core.pod import other_products
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB, QuantityError, parse_count
@@ -36,8 +36,12 @@ from webhook.core.pod.views import Container, effective_amount, read_pod
 
 _PREFIXES: Final = ("nvidia.com/", "volcano.sh/", "aliyun.com/")
 _BY_MEMORY: Final = (
-    (foreign.WHOLE_GPU, foreign.HAMI_MEMORY, foreign.HAMI_PERCENTAGE),
-    (foreign.VOLCANO_NUMBER, foreign.VOLCANO_MEMORY, foreign.VOLCANO_PERCENTAGE),
+    (other_products.WHOLE_GPU, other_products.HAMI_MEMORY, other_products.HAMI_PERCENTAGE),
+    (
+        other_products.VOLCANO_NUMBER,
+        other_products.VOLCANO_MEMORY,
+        other_products.VOLCANO_PERCENTAGE,
+    ),
 )
 _PLAIN: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
 
@@ -78,7 +82,7 @@ def read_request(raw: Json) -> GpuRequest | None:
     share = partial(GpuRequest, RequestForm.SHARE)
     if demand is not None:
         return share(demand.gpu_count, demand.per_gpu_bytes)
-    keys = (foreign.KAI_FRACTION, foreign.KAI_MEMORY, foreign.KAI_DEVICES)
+    keys = (other_products.KAI_FRACTION, other_products.KAI_MEMORY, other_products.KAI_DEVICES)
     fraction, mebibytes, devices = (_plain(pod.annotations.get(key, "")) for key in keys)
     if fraction or mebibytes:
         amount = 0 if fraction else int(mebibytes) * MIB  # KAI denies a pod that has both
@@ -88,12 +92,17 @@ def read_request(raw: Json) -> GpuRequest | None:
     for name in {name for counts in each.values() for name in counts}:
         of_name = {container: counts[name] for container, counts in each.items()}
         total[name] = effective_amount(pod.containers, of_name, 0)
-    if units := total[foreign.GPUSHARE_MEMORY]:
-        amount = units * foreign.UNITS[foreign.GPUSHARE.unit_of(units) or foreign.GPUSHARE.unit]
+    if units := total[other_products.GPUSHARE_MEMORY]:
+        amount = (
+            units
+            * other_products.UNITS[
+                other_products.GPUSHARE.unit_for(units) or other_products.GPUSHARE.unit
+            ]
+        )
         return share(1, amount)
     for number, memory, percent in _BY_MEMORY:
         gpus = max((counts[number] for counts in each.values()), default=0)
-        if total[memory] or total[percent] or (gpus and number == foreign.VOLCANO_NUMBER):
+        if total[memory] or total[percent] or (gpus and number == other_products.VOLCANO_NUMBER):
             takes_all = any(
                 counts[number] and not (counts[memory] or counts[percent])
                 for counts in each.values()
@@ -102,8 +111,8 @@ def read_request(raw: Json) -> GpuRequest | None:
             return share(max(1, gpus), total[memory] * MIB, part)
     numbers = {
         RequestForm.SLICE: sum(total[name] for name in total if name.startswith(MIG_PREFIX)),
-        RequestForm.REPLICA: total[foreign.SHARED_GPU],
-        RequestForm.WHOLE: total[foreign.WHOLE_GPU],
+        RequestForm.REPLICA: total[other_products.SHARED_GPU],
+        RequestForm.WHOLE: total[other_products.WHOLE_GPU],
     }
     return next((GpuRequest(form, number) for form, number in numbers.items() if number), None)
 

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 from webhook.core.nvidia.device_plugin import CARD_MEMORY_LABEL, MIG_PREFIX, MIXED_STRATEGY_LABEL
 from webhook.core.pod.fields import Json, as_objects
-from webhook.core.pod.foreign import GPUSHARE_COUNT, GPUSHARE_MEMORY, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import Gpu
-from webhook.core.pod.quantity import MIB, QuantityError, amount_or, parse_vram
+from webhook.core.pod.other_products import GPUSHARE_COUNT, GPUSHARE_MEMORY, SHARED_GPU, WHOLE_GPU
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity_or, parse_vram
 from webhook.core.policy.match import matches_any
 from webhook.tools.snapshot.node import ClusterNode
 
@@ -190,4 +190,4 @@ def _count(text: object) -> int:
 
 
 def _amount(capacity: Mapping[str, object], name: str) -> int:
-    return max(0, int(amount_or(capacity.get(name) or "0", 0)))
+    return max(0, int(parse_quantity_or(capacity.get(name) or "0", 0)))

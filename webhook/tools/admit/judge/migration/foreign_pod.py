@@ -20,10 +20,10 @@ from webhook.core.nvidia.variables import (
 )
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.foreign import WHOLE_GPU, Product
+from webhook.core.pod.other_products import WHOLE_GPU, Product
 from webhook.core.pod.patch import Operation
-from webhook.core.pod.shapes import Form, Path, Template, shown_path, value_at, walk
-from webhook.core.pod.templates import makes_no_pods
+from webhook.core.pod.pod_templates import Form, Path, Template, format_path, value_at, visit_values
+from webhook.core.pod.template_search import is_builtin_without_pods
 from webhook.core.pod.views import Container, Pod, read_pod
 from webhook.core.policy.match import matches_any
 from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
@@ -176,11 +176,11 @@ def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> 
         if why := _why(product.labels, key):
             yield Note(f"metadata.labels[{key}]", f"{_STAYS}: {why}")
     scheduler = source.spec.get("schedulerName")
-    if product.schedules(scheduler):
+    if product.has_scheduler(scheduler):
         yield Note(
             "spec.schedulerName", f"{scheduler} is removed, so the default scheduler places the pod"
         )
-    if product.schedules(common := source.above.get("schedulerName")):
+    if product.has_scheduler(common := source.above.get("schedulerName")):
         yield Note(
             "spec.schedulerName", f"{common} is of all templates, and stays; remove it there"
         )
@@ -192,7 +192,7 @@ def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> 
 
 
 def _of_container(container: Container, product: Product) -> Iterator[Note]:
-    lost_by_name = {name: resource.lost for name, resource in product.resources.items()}
+    lost_by_name = {name: resource.loss for name, resource in product.resources.items()}
     for name in {**container.resources("limits"), **container.resources("requests")}:
         if lost := _why(lost_by_name, name):
             path, amount = next(amounts(container, name))
@@ -245,8 +245,8 @@ def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -
         found.extend((*path, name) for name in theirs)
         return True
 
-    if not makes_no_pods(kind, version):
-        walk(obj, enter)
+    if not is_builtin_without_pods(kind, version):
+        visit_values(obj, enter)
     how = f"by hand, remove it and give the pods the annotation {GPU_MEMORY_ANNOTATION}"
     why = f"{kind or 'an object without a kind'} is not rewritten"
-    return tuple(Note(shown_path(path), f"{how}; {why}") for path in found[:MAX_HINTS])
+    return tuple(Note(format_path(path), f"{how}; {why}") for path in found[:MAX_HINTS])

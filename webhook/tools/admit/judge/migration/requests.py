@@ -35,7 +35,7 @@ slices stay as they are: they are GPUs of their own.
 | nvidia.com/gpu: N | the amount that is given for a whole GPU, gpu-count N |
 | nvidia.com/gpu.shared: N | that amount on one GPU: replicas, however many, may be of one |
 
-Sources, beside those of `core.pod.foreign`: HAMi's pkg/device/nvidia/device.go
+Sources, beside those of `core.pod.other_products`: HAMi's pkg/device/nvidia/device.go
 (`GenerateResourceRequests`, `mutateContainerResource`, `Fit`); KAI's
 pkg/binder/common/gpu_access.go (`GetFractionContainerRef`),
 pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go and the README of
@@ -56,8 +56,8 @@ from functools import partial
 from typing import Final
 
 from webhook.core.bounds import LARGEST_INT32, MOST_GPUS_ASKED
-from webhook.core.pod.findings import annotation_path, quoted
-from webhook.core.pod.foreign import (
+from webhook.core.pod.findings import annotation_path, quote
+from webhook.core.pod.other_products import (
     DEVICE_PLUGIN,
     GPUSHARE,
     GPUSHARE_COUNT,
@@ -70,7 +70,7 @@ from webhook.core.pod.foreign import (
     KAI_DEVICES,
     KAI_FRACTION,
     KAI_MEMORY,
-    MOST_BYTES,
+    MAX_GPU_BYTES,
     SHARED_GPU,
     WHOLE_GPU,
     Product,
@@ -147,7 +147,7 @@ def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
     """Read the annotations that are about one container of the pod."""
     annotations = source.pod.annotations
     used = tuple(key for key in _KAI_OWN if key in annotations)
-    asking = [key for key in KAI.asking_annotations if key in annotations]
+    asking = [key for key in KAI.request_annotations if key in annotations]
     if not asking:
         if used:
             detail = f"says nothing without {KAI_MEMORY} or {KAI_FRACTION}; remove it"
@@ -164,7 +164,7 @@ def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
     if asking[0] == KAI_MEMORY:
         amount_bytes = _in_units(path, _positive(path, text), KAI.unit_bytes)
     else:
-        what = f"asks for {quoted(text)} of a GPU"
+        what = f"asks for {quote(text)} of a GPU"
         amount_bytes = _part_of_gpu(path, what, _fraction(path, text), origin)
     count = 1
     if KAI_DEVICES in annotations:
@@ -182,7 +182,7 @@ def _kai_container(source: ForeignPod) -> str:
         return wanted
     path = annotation_path(_KAI_CONTAINER)
     if wanted is not None:
-        raise NotCarriedError(path, f"the pod has no container {quoted(wanted)}; correct it first")
+        raise NotCarriedError(path, f"the pod has no container {quote(wanted)}; correct it first")
     if not names or source.pod.containers[0].field != "containers":
         raise NotCarriedError("spec.containers", "has no container that could get the GPU")
     return names[0]
@@ -200,14 +200,14 @@ def _kai_by_names(source: ForeignPod) -> PodRequest | None:
         try:
             amount_bytes = parse_vram(text)
         except QuantityError as error:
-            raise NotCarriedError(annotation_path(key), f"{quoted(text)} {error}") from None
+            raise NotCarriedError(annotation_path(key), f"{quote(text)} {error}") from None
         found.setdefault(match[1], {})[match[2]] = amount_bytes
     known = {container.name for container in source.pod.containers}
     notes: list[Note] = []
     for name, both in found.items():
         path = annotation_path(f"nvidia.com/container.{name}.gpu-memory.{min(both)}")
         if name not in known:
-            raise NotCarriedError(path, f"the pod has no container {quoted(name)}; correct it")
+            raise NotCarriedError(path, f"the pod has no container {quote(name)}; correct it")
         request, limit = both.get("request"), both.get("limit")
         if request is not None and limit is not None and request != limit:
             detail = (
@@ -224,9 +224,7 @@ def _kai_by_names(source: ForeignPod) -> PodRequest | None:
 
 def _positive(path: str, text: str) -> int:
     if not _DIGITS.fullmatch(text) or not int(text):
-        detail = (
-            f"{quoted(text)} is not a whole number above 0, and KAI denies it; correct it first"
-        )
+        detail = f"{quote(text)} is not a whole number above 0, and KAI denies it; correct it first"
         raise NotCarriedError(path, detail)
     return int(text)
 
@@ -237,7 +235,7 @@ def _fraction(path: str, text: str) -> Fraction:
     except QuantityError:
         part = Fraction(0)
     if not 0 < part < 1:
-        detail = f"{quoted(text)} is not between 0 and 1, and KAI denies it; correct it first"
+        detail = f"{quote(text)} is not between 0 and 1, and KAI denies it; correct it first"
         raise NotCarriedError(path, detail)
     return part
 
@@ -330,7 +328,7 @@ def _read_whole(path: str, text: str) -> int:
     try:
         return parse_count(text)
     except QuantityError:
-        detail = f"{quoted(text)} is not a whole number; correct it first"
+        detail = f"{quote(text)} is not a whole number; correct it first"
         raise NotCarriedError(path, detail) from None
 
 
@@ -344,10 +342,10 @@ def _gpu_count(path: str, number: int) -> int:
 def _in_units(path: str, number: int, unit_bytes: int) -> int:
     """Return an amount in bytes, in whole MiB and rounded up."""
     amount_bytes = -(-number * unit_bytes // MIB) * MIB
-    if amount_bytes <= MOST_BYTES:
+    if amount_bytes <= MAX_GPU_BYTES:
         return amount_bytes
     say = ""
-    if unit_bytes > MIB and number * MIB <= MOST_BYTES:
+    if unit_bytes > MIB and number * MIB <= MAX_GPU_BYTES:
         say = "say what one unit is, e.g. --gpu-memory-unit 1Mi, or "
     detail = f"{number} units of {format_bytes(unit_bytes)} are more than any GPU has"
     raise NotCarriedError(path, f"{detail}; {say}correct the number")

@@ -19,11 +19,11 @@ from typing import Final
 
 from webhook.core.admission.rules.near_misses import annotation_line
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
-from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.demand import requests_vram
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.foreign import MOST_BYTES, Product
-from webhook.core.pod.memory_annotation import memory_line
+from webhook.core.pod.memory_annotation import annotation_value
+from webhook.core.pod.other_products import MAX_GPU_BYTES, Product
 from webhook.core.pod.patch import Edits, Operation
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Container, effective_amount
@@ -49,7 +49,7 @@ _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 def migrate(source: ForeignPod, origin: Origin) -> Migration:
     """Rewrite one pod or pod template."""
     product, asked = origin.product, read_request(source, origin)
-    if asks_for_vram(source.pod.raw):
+    if requests_vram(source.pod.raw):
         return _cleaned(source, product, asked)
     problems = asked.problems or tuple(_impossible(asked))
     if problems:
@@ -57,7 +57,7 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
     if not asked.containers:
         return Migration(product.name, notes=tuple(_left(source, product)))
     amounts = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
-    entries = {GPU_MEMORY_ANNOTATION: memory_line(source.pod, amounts)}
+    entries = {GPU_MEMORY_ANNOTATION: annotation_value(source.pod, amounts)}
     count = next(iter(asked.containers.values())).gpu_count
     if count > 1:
         entries[GPU_COUNT_ANNOTATION] = str(count)
@@ -97,7 +97,7 @@ def _impossible(asked: PodRequest) -> Iterator[Note]:
 def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
     """Yield what it means that all containers of a pod have the same GPUs here."""
     sharing = [one for one in source.pod.containers if one.name in asked.containers]
-    if len(sharing) <= 1 or not product.gives_gpus_by_container:
+    if len(sharing) <= 1 or not product.assigns_gpus_per_container:
         return
     amounts = {name: one.memory_bytes for name, one in asked.containers.items()}
     sum_bytes = effective_amount(sharing, amounts, 0)
@@ -106,7 +106,7 @@ def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator
         f"each of {names} could get a GPU of its own; here they share the pod's, which must hold "
         f"{format_bytes(sum_bytes)}"
     )
-    if sum_bytes > MOST_BYTES:
+    if sum_bytes > MAX_GPU_BYTES:
         detail += ", more than any GPU has"
     yield Note("spec.containers", detail)
 
@@ -114,7 +114,7 @@ def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator
 def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
     """Yield what may surprise about a pod that asks the product for nothing."""
     scheduler = source.spec.get("schedulerName")
-    if product.schedules(scheduler):
+    if product.has_scheduler(scheduler):
         detail = f"{scheduler} places this pod, which asks for no share, and is not changed"
         yield Note("spec.schedulerName", detail)
     for container in source.pod.containers:
@@ -140,7 +140,7 @@ def _edits_of(
         return ()
     for container in source.pod.containers:
         _edit_env(container, source.place(container), edits)
-    if product.schedules(source.spec.get("schedulerName")):
+    if product.has_scheduler(source.spec.get("schedulerName")):
         edits.remove(source.spec_place, "schedulerName")
     return tuple(edits.operations)
 

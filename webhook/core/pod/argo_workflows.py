@@ -24,22 +24,20 @@ from typing import Any, Final
 
 from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
 from webhook.core.formatting import shorten
-from webhook.core.pod.fields import Json, as_objects, part
-from webhook.core.pod.merging import (
+from webhook.core.pod.fields import Json, as_objects, find_object
+from webhook.core.pod.pod_templates import (
     DirectiveError,
-    add_mounted_volumes,
-    merge,
-    merge_metadata,
-)
-from webhook.core.pod.shapes import (
     Form,
     Path,
     Template,
-    Unjudged,
-    are_objects,
-    objects_in,
+    UnjudgedField,
+    add_mounted_volumes,
+    as_object_list,
+    is_object_list,
+    merge,
+    merge_metadata,
     value_at,
-    walk,
+    visit_values,
 )
 from webhook.names import DEFAULT_CONTAINER_ANNOTATION, PREFIX
 
@@ -47,10 +45,10 @@ ReadText = Callable[[str], Any]
 """Reader of YAML in a field; raises ValueError."""
 
 ARGO_GROUP: Final = "argoproj.io"
-_ALONE: Final = ("container", "script")
+_SINGLE_CONTAINER_TYPES: Final = ("container", "script")
 """Fields of a template that hold its one container."""
-_TYPES: Final = (*_ALONE, "containerSet")
-_FIELDS: Final = (
+_TYPES: Final = (*_SINGLE_CONTAINER_TYPES, "containerSet")
+_INHERITED_FIELDS: Final = (
     *("affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "hostNetwork"),
     *("nodeSelector", "podPriorityClassName", "podResources", "priorityClassName"),
     *("resourceClaims", "schedulerName", "securityContext", "serviceAccountName", "tolerations"),
@@ -64,7 +62,9 @@ _EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
 _REFERENCES: Final = ("templateRef", "workflowTemplateRef")
 
 
-def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
+def read_workflow_template(
+    item: Json, path: Path, obj: Json, read: ReadText | None
+) -> Template | None:
     """Return the pod of an item of a workflow's `templates`; None if it makes none itself."""
     above = value_at(obj, path[:-2])
     kind = next((key for key in _TYPES if item.get(key)), "")
@@ -75,19 +75,19 @@ def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Tem
     if type(defaults) is dict:
         known = {key: one for key, one in defaults.items() if key not in _TYPES or key == kind}
         item = merge(item, known, (), (*path[:-2], "templateDefaults"), places, wins=False)
-    if kind not in _ALONE and not are_objects(item[kind].get("containers")):
+    if kind not in _SINGLE_CONTAINER_TYPES and not is_object_list(item[kind].get("containers")):
         return None
-    draft = _Draft(item, path, above, places)
+    draft = _PodBuilder(item, path, above, places)
     default = draft.add_containers(kind)
     draft.add_fields()
     metadata = draft.metadata(default)
-    parameters = _parameters(above)
+    parameters = _read_parameters(above)
     unjudged = tuple(draft.apply_patches(read, parameters))
-    pod = _filled({"metadata": metadata, "spec": draft.spec}, parameters)
+    pod = _fill_parameters({"metadata": metadata, "spec": draft.spec}, parameters)
     return Template(path, pod, Form.CONTAINER, places=draft.places, unjudged=unjudged)
 
 
-class _Draft:
+class _PodBuilder:
     """A pod in the making, and where its parts stand in the object."""
 
     def __init__(self, item: Json, path: Path, above: Json, defaults: Mapping[Path, Path]) -> None:
@@ -108,12 +108,12 @@ class _Draft:
 
     def add_containers(self, kind: str) -> str:
         """Add the containers and the sidecars; return the name of the default container."""
-        one, sidecars = self._item[kind], objects_in(self._item.get("sidecars"))
-        if kind in _ALONE:
+        one, sidecars = self._item[kind], as_object_list(self._item.get("sidecars"))
+        if kind in _SINGLE_CONTAINER_TYPES:
             containers: list[Json] = [{**one, "name": "main"}]
             places: list[Path] = [(kind,)]
         else:
-            containers = [_with_mounts(each, one) for each in one["containers"]]
+            containers = [_add_set_mounts(each, one) for each in one["containers"]]
             places = [(kind, "containers", index) for index, _ in enumerate(containers)]
         places += [("sidecars", index) for index, _ in enumerate(sidecars)]
         for index, place in enumerate(places):
@@ -124,7 +124,7 @@ class _Draft:
 
     def add_fields(self) -> None:
         """Add the fields and the volumes of the template, and what the workflow adds to them."""
-        for name in _FIELDS:
+        for name in _INHERITED_FIELDS:
             field = _RENAMED.get(name, name)
             if self._item.get(name):
                 self.spec[field] = self._item[name]
@@ -143,14 +143,14 @@ class _Draft:
         """Return the pod's metadata; `default` is the name of the default container."""
         self._place(("metadata",), "metadata")
         own, origin = self._item.get("metadata"), (*self._path[:-2], "podMetadata")
-        common = part(self._above, "podMetadata")
+        common = find_object(self._above, "podMetadata")
         metadata = merge_metadata({} if own is None else own, common, origin, self.places)
         known = {"annotations": {DEFAULT_CONTAINER_ANNOTATION: default}} if default else {}
         return merge_metadata(metadata, known, (), {})
 
     def apply_patches(
         self, read: ReadText | None, parameters: Mapping[str, str]
-    ) -> Iterator[Unjudged]:
+    ) -> Iterator[UnjudgedField]:
         """Apply the patches of the workflow and of the template; yield those that are not plain."""
         place = self._defaults.get((_PATCH,), (*self._path, _PATCH))
         for holder, origin in (
@@ -161,19 +161,19 @@ class _Draft:
             if type(text) is not str or not text.strip():
                 continue
             try:
-                patch = _read_patch(_filled(text, parameters), read)
+                patch = _read_patch(_fill_parameters(text, parameters), read)
                 places: dict[Path, Path] = {}
                 spec = merge(self.spec, patch, ("spec",), origin, places, wins=True)
             except DirectiveError as error:
-                yield Unjudged(origin, f"it holds {error}")
+                yield UnjudgedField(origin, f"it holds {error}")
             except ValueError as error:
-                yield Unjudged(origin, str(error))
+                yield UnjudgedField(origin, str(error))
             else:
                 self.spec = spec
                 self.places |= places
 
 
-def _with_mounts(container: Json, container_set: Json) -> Json:
+def _add_set_mounts(container: Json, container_set: Json) -> Json:
     """Return a container with the volume mounts that its set gives to all."""
     mounts = as_objects(container_set.get("volumeMounts"))
     own = as_objects(container.get("volumeMounts"))
@@ -192,9 +192,9 @@ def _read_patch(text: str, read: ReadText | None) -> Json:
     return patch
 
 
-def _parameters(above: Json) -> dict[str, str]:
+def _read_parameters(above: Json) -> dict[str, str]:
     """Return the workflow's parameters whose values are written in it, and are short."""
-    found = as_objects(part(above, "arguments").get("parameters"), MOST_ENTRIES)
+    found = as_objects(find_object(above, "arguments").get("parameters"), MOST_ENTRIES)
     return {
         str(one.get("name")): str(one["value"])
         for one in found
@@ -202,22 +202,22 @@ def _parameters(above: Json) -> dict[str, str]:
     }
 
 
-def _filled(value: Any, parameters: Mapping[str, str]) -> Any:
+def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
     """Return a value with the workflow's parameters in its texts."""
     if not parameters:
         return value
     if type(value) is dict:
-        return {key: _filled(one, parameters) for key, one in value.items()}
+        return {key: _fill_parameters(one, parameters) for key, one in value.items()}
     if type(value) is list:
-        return [_filled(one, parameters) for one in value]
+        return [_fill_parameters(one, parameters) for one in value]
     if type(value) is str and "{{" in value:
         return _PARAMETER.sub(lambda found: parameters.get(found[1], found[0]), value)
     return value
 
 
-def references(obj: Json) -> Iterator[Unjudged]:
+def find_references(obj: Json) -> Iterator[UnjudgedField]:
     """Yield where a workflow uses templates of another object, or a manifest in a text."""
-    found: list[Unjudged] = []
+    found: list[UnjudgedField] = []
 
     def enter(value: Any, path: Path) -> bool:
         if type(value) is not dict:
@@ -227,11 +227,11 @@ def references(obj: Json) -> Iterator[Unjudged]:
             if type(one) is dict and one.get("name"):
                 kind = "ClusterWorkflowTemplate" if one.get("clusterScope") else "WorkflowTemplate"
                 name = shorten(str(one["name"]), LONGEST_STORED)
-                found.append(Unjudged((*path, key), f"{kind} {name}"))
+                found.append(UnjudgedField((*path, key), f"{kind} {name}"))
         text = value.get("manifest") if path[-1:] == ("resource",) else ""
         if type(text) is str and PREFIX in text:
-            found.append(Unjudged((*path, "manifest"), "it is a text"))
+            found.append(UnjudgedField((*path, "manifest"), "it is a text"))
         return True
 
-    walk(obj, enter)
+    visit_values(obj, enter)
     yield from found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.pod.whole import (
+from webhook.core.pod.whole_gpus import (
     DRA_DRIVER,
-    MOST_CLAIMS,
-    claim_drivers,
-    claim_names,
+    MAX_CLAIMS,
+    find_claim_drivers,
+    find_claim_names,
     has_whole_gpu,
 )
 
@@ -78,13 +78,13 @@ def test_the_claims_of_a_pod_are_named_once_each():
         "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "mine"}, 7, of_b],
         "extendedResourceClaimStatus": {"resourceClaimName": "made"},
     }
-    assert claim_names(pod | {"status": status}) == ("mine", "b-x7z", "made")
-    assert claim_names(pod | {"status": BOUND}) == ("mine",)
-    assert claim_names(pod | {"status": NAMED}) == claim_names(pod) == ()
-    assert claim_names(pod | {"status": status | {"phase": "Failed"}}) == ()
+    assert find_claim_names(pod | {"status": status}) == ("mine", "b-x7z", "made")
+    assert find_claim_names(pod | {"status": BOUND}) == ("mine",)
+    assert find_claim_names(pod | {"status": NAMED}) == find_claim_names(pod) == ()
+    assert find_claim_names(pod | {"status": status | {"phase": "Failed"}}) == ()
     pod["spec"]["resourceClaims"] = [{"resourceClaimName": str(number)} for number in range(999)]
-    assert len(claim_names(pod | {"status": BOUND})) == MOST_CLAIMS + 1
-    assert claim_names({"spec": "too large to be read"}) == ()
+    assert len(find_claim_names(pod | {"status": BOUND})) == MAX_CLAIMS + 1
+    assert find_claim_names({"spec": "too large to be read"}) == ()
 
 
 def allocated(results):
@@ -102,4 +102,4 @@ def allocated(results):
     ],
 )
 def test_the_drivers_of_a_claims_devices_are_read(status, is_one):
-    assert (DRA_DRIVER in claim_drivers({"status": status})) is is_one
+    assert (DRA_DRIVER in find_claim_drivers({"status": status})) is is_one

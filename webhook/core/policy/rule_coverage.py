@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.match import Match, matches_any
-from webhook.core.policy.values import Accounting, Action, EnforceBy, OnExcess, Policy, Rule
+from webhook.core.policy.model import Accounting, Action, EnforceBy, OnExcess, Policy, Rule
 
 
 class PolicyWarning(NamedTuple):
@@ -29,9 +29,9 @@ class PolicyWarning(NamedTuple):
 def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about each rule, in their order."""
     for index, rule in enumerate(rules):
-        before = _covering(rule.match, rules[:index])
+        before = _find_covering(rule.match, rules[:index])
         if before:
-            shown = " and ".join(f'"{one.name}"{_at(one)}' for one in before)
+            shown = " and ".join(f'"{one.name}"{_format_location(one)}' for one in before)
             verb = "match" if len(before) > 1 else "matches"
             yield PolicyWarning(
                 rule.where,
@@ -39,7 +39,7 @@ def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
                 "move it up, or narrow what stands before it",
             )
         elif rule.match.pod_labels:
-            yield from _choices(rule, rules[index + 1 :])
+            yield from _label_warnings(rule, rules[index + 1 :])
 
 
 def covers(wide: Match, narrow: Match) -> bool:
@@ -70,7 +70,7 @@ def _covers_names(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
     return not wide or all(matches_any(pattern, wide) for pattern in narrow or ("*",))
 
 
-def _covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
+def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
     """Return rules of which one or another matches every pod that a match does; none if unsure."""
     found: dict[str, Rule] = {}
     for pattern in match.namespaces or ("*",):
@@ -82,7 +82,7 @@ def _covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
     return list(found.values())
 
 
-def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
+def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
     """Yield what who creates a pod can choose by labelling it, where one choice allows more.
 
     | the rule with podLabels | the rule for the same pods without them | said |
@@ -97,7 +97,7 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
     cure = "match by namespaces or namespaceLabels, which they do not choose"
     if other is None:
         if any(
-            _RANKS[one.action] > _RANKS[rule.action] and _may_meet(one.match, rule.match)
+            _RANKS[one.action] > _RANKS[rule.action] and _may_overlap(one.match, rule.match)
             for one in after
         ):
             yield PolicyWarning(
@@ -106,26 +106,27 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
                 f"them and so take action {rule.action}; {cure}",
             )
         return
-    more, less = [*_allowed_more(rule, other)], [*_allowed_more(other, rule)]
+    more, less = [*_extra_permissions(rule, other)], [*_extra_permissions(other, rule)]
     for allowed, how in ((more, "by setting them"), (less, "by leaving them out")):
         if allowed:
             yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" matches by podLabels, which tenants choose: {how} a pod gets '
-                f'{", ".join(allowed)}, beside rule "{other.name}"{_at(other)}; {cure}',
+                f'{", ".join(allowed)}, beside rule "{other.name}"'
+                f"{_format_location(other)}; {cure}",
             )
 
 
-def _may_meet(match: Match, other: Match) -> bool:
+def _may_overlap(match: Match, other: Match) -> bool:
     """Say whether two matches may have a namespace in common: no only where that is sure."""
     return any(
-        _may_both_match(one, two)
+        _patterns_may_overlap(one, two)
         for one in match.namespaces or ("*",)
         for two in other.namespaces or ("*",)
     )
 
 
-def _may_both_match(one: str, two: str) -> bool:
+def _patterns_may_overlap(one: str, two: str) -> bool:
     if "*" not in one or "*" not in two:
         return matches_any(one, (two,)) or matches_any(two, (one,))
     head, other_head = one.partition("*")[0], two.partition("*")[0]
@@ -138,7 +139,7 @@ def _may_both_match(one: str, two: str) -> bool:
 _RANKS: Final = {Action.IGNORE: 0, Action.AUDIT: 1, Action.WARN: 2, Action.ENFORCE: 3}
 
 
-def _allowed_more(rule: Rule, other: Rule) -> Iterator[str]:
+def _extra_permissions(rule: Rule, other: Rule) -> Iterator[str]:
     """Yield what a rule allows and another does not, in words of the policy's fields."""
     if _RANKS[rule.action] < _RANKS[other.action]:
         yield f"action {rule.action} for {other.action}"
@@ -158,17 +159,17 @@ def _allowed_more(rule: Rule, other: Rule) -> Iterator[str]:
         yield f"enforcement.onExcess {held.on_excess} for {others_held.on_excess}"
 
 
-def _at(rule: Rule) -> str:
+def _format_location(rule: Rule) -> str:
     return f" in {rule.where}" if rule.where else ""
 
 
 def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about a policy."""
     yield from rule_warnings(policy.rules)
-    yield from _unheld(policy)
+    yield from _cap_warnings(policy)
 
 
-def _unheld(policy: Policy) -> Iterator[PolicyWarning]:
+def _cap_warnings(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield each rule whose pods have a cap that nobody holds and memory that nobody promises.
 
     | accounting, of the rule or a class that it allows | enforcement.by | warning |
@@ -180,7 +181,7 @@ def _unheld(policy: Policy) -> Iterator[PolicyWarning]:
     """
     for rule in policy.rules:
         holds = rule.action is Action.IGNORE or rule.enforcement.by is not EnforceBy.NONE
-        if not holds and Accounting.CAP_ONLY in policy.accountings_of(rule):
+        if not holds and Accounting.CAP_ONLY in policy.accountings_for(rule):
             yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" holds nobody to the memory asked for: accounting CapOnly is a '

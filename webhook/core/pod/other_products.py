@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from webhook.core.pod.fields import MOST_GIBIBYTES
+from webhook.core.pod.fields import MAX_GPU_GIB
 
 UNITS: Final = {"Mi": 2**20, "Gi": 2**30}
-MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
+MAX_GPU_BYTES: Final = MAX_GPU_GIB * 2**30
 
 
 class Meaning(Enum):
@@ -47,7 +47,7 @@ class Resource(NamedTuple):
     """A resource by which a product is asked."""
 
     meaning: Meaning
-    lost: str = ""
+    loss: str = ""
     """What goes with it, and why; empty where nothing is lost."""
 
 
@@ -64,7 +64,7 @@ class Product:
     """What one of its memory is, as a quantity's suffix."""
     has_configurable_unit: bool = False
     resources: Mapping[str, Resource] = field(default_factory=dict)
-    asking_annotations: Mapping[str, Meaning] = field(default_factory=dict)
+    request_annotations: Mapping[str, Meaning] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     node_labels: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Product:
     """Its own kinds of objects, as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
     """Its own, which would wait for its requests."""
-    gives_gpus_by_container: bool = False
+    assigns_gpus_per_container: bool = False
     """Whether each container of a pod may get another GPU."""
 
     @property
@@ -83,20 +83,20 @@ class Product:
         """Return what one of its units of memory is by default."""
         return UNITS[self.unit]
 
-    def unit_of(self, number: int) -> str:
+    def unit_for(self, number: int) -> str:
         """Return the unit that so many are of; empty where no GPU has so much.
 
         Where the product's configuration says the unit, more than any GPU has of it is in MiB.
         """
         units = (self.unit, "Mi") if self.has_configurable_unit else (self.unit,)
-        return next((one for one in units if number * UNITS[one] <= MOST_BYTES), "")
+        return next((one for one in units if number * UNITS[one] <= MAX_GPU_BYTES), "")
 
-    def amount_of(self, number: int) -> str:
+    def format_quantity(self, number: int) -> str:
         """Return so many of its units as a quantity; empty where no GPU has so much."""
-        unit = self.unit_of(number)
+        unit = self.unit_for(number)
         return f"{number}{unit}" if unit else ""
 
-    def schedules(self, name: object) -> bool:
+    def has_scheduler(self, name: object) -> bool:
         """Say whether a scheduler is the product's own; in a manifest a name may be anything."""
         return isinstance(name, str) and name in self.schedulers
 
@@ -116,15 +116,19 @@ VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
 VOLCANO_PERCENTAGE: Final = "volcano.sh/vgpu-memory-percentage"
 VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
 
-_NO_COMPUTE: Final = "compute is not divided here"
-_TURNS: Final = f"{_NO_COMPUTE}, and pods of one GPU take turns"
+_NO_COMPUTE_SHARES: Final = "compute is not divided here"
+_GPU_TAKES_TURNS: Final = f"{_NO_COMPUTE_SHARES}, and pods of one GPU take turns"
 _NO_ORDER: Final = "pods of one GPU have no order here"
-_CLASS: Final = (
+_USE_GPU_CLASS: Final = (
     "GPUs are chosen by class here; name one of the policy in vramwarden.io/gpu-class, or a node "
     "label in nodeSelector"
 )
-_ONE_GPU: Final = "no pod chooses a single GPU here; choose the node, or ask for the amount alone"
-_CAPPED: Final = "HAMi's library reads it, which is not there any more; the cap is the annotation's"
+_NO_SINGLE_GPU: Final = (
+    "no pod chooses a single GPU here; choose the node, or ask for the amount alone"
+)
+_NO_HAMI_LIBRARY: Final = (
+    "HAMi's library reads it, which is not there any more; the cap is the annotation's"
+)
 _QUEUES: Final = (
     "there are no queues here; a ResourceQuota on requests.vramwarden.io/vram bounds a namespace"
 )
@@ -137,14 +141,14 @@ HAMI: Final = Product(
         WHOLE_GPU: Resource(Meaning.GPUS),
         HAMI_MEMORY: Resource(Meaning.MEMORY),
         HAMI_PERCENTAGE: Resource(Meaning.PART),
-        HAMI_CORES: Resource(Meaning.COMPUTE, _TURNS),
+        HAMI_CORES: Resource(Meaning.COMPUTE, _GPU_TAKES_TURNS),
         "nvidia.com/priority": Resource(Meaning.OTHER, _NO_ORDER),
     },
     annotations={
-        "nvidia.com/use-gputype": _CLASS,
-        "nvidia.com/nouse-gputype": _CLASS,
-        "nvidia.com/use-gpuuuid": _ONE_GPU,
-        "nvidia.com/nouse-gpuuuid": _ONE_GPU,
+        "nvidia.com/use-gputype": _USE_GPU_CLASS,
+        "nvidia.com/nouse-gputype": _USE_GPU_CLASS,
+        "nvidia.com/use-gpuuuid": _NO_SINGLE_GPU,
+        "nvidia.com/nouse-gpuuuid": _NO_SINGLE_GPU,
         "nvidia.com/numa-bind": "GPUs are not chosen by NUMA node here",
         "nvidia.com/vgpu-mode": "the policy's rule chooses how a share is held (accounting)",
         "hami.io/node-scheduler-policy": "nodes are chosen by the default scheduler's scores",
@@ -154,22 +158,22 @@ HAMI: Final = Product(
     labels={"hami.io/*": "only HAMi reads it"},
     node_labels={"gpu": "HAMi's nodes are labelled so by hand; keep the label, or remove this"},
     variables={
-        "CUDA_DEVICE_MEMORY_LIMIT*": _CAPPED,
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": _CAPPED,
-        "CUDA_DEVICE_SM_LIMIT": _NO_COMPUTE,
+        "CUDA_DEVICE_MEMORY_LIMIT*": _NO_HAMI_LIBRARY,
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": _NO_HAMI_LIBRARY,
+        "CUDA_DEVICE_SM_LIMIT": _NO_COMPUTE_SHARES,
         "CUDA_TASK_PRIORITY": _NO_ORDER,
         "CUDA_DISABLE_CONTROL": "no pod switches its cap off here",
         "CUDA_OVERSUBSCRIBE": "no GPU's memory is promised twice here",
-        "GPU_CORE_UTILIZATION_POLICY": _NO_COMPUTE,
+        "GPU_CORE_UTILIZATION_POLICY": _NO_COMPUTE_SHARES,
         "LIBCUDA_LOG_LEVEL": "only HAMi's library reads it",
     },
     schedulers=frozenset({"hami-scheduler"}),
-    gives_gpus_by_container=True,
+    assigns_gpus_per_container=True,
 )
 KAI: Final = Product(
     name="KAI",
     unit="Mi",
-    asking_annotations={KAI_MEMORY: Meaning.MEMORY, KAI_FRACTION: Meaning.PART},
+    request_annotations={KAI_MEMORY: Meaning.MEMORY, KAI_FRACTION: Meaning.PART},
     annotations={
         "mps": "shares are kept apart by their caps here, without MPS",
         "kai.scheduler/*": "only KAI reads it",
@@ -192,7 +196,7 @@ GPUSHARE: Final = Product(
         GPUSHARE_COUNT: Resource(
             Meaning.GPUS, "of a node's GPUs; a pod says its number in vramwarden.io/gpu-count"
         ),
-        "aliyun.com/gpu-core*": Resource(Meaning.OTHER, _TURNS),
+        "aliyun.com/gpu-core*": Resource(Meaning.OTHER, _GPU_TAKES_TURNS),
     },
     annotations={"ALIYUN_COM_GPU_MEM_*": "only gpushare reads it"},
     node_labels={
@@ -207,7 +211,7 @@ GPUSHARE: Final = Product(
 DEVICE_PLUGIN: Final = Product(
     name="whole GPUs",
     resources={WHOLE_GPU: Resource(Meaning.GPUS), SHARED_GPU: Resource(Meaning.GPUS)},
-    gives_gpus_by_container=True,
+    assigns_gpus_per_container=True,
 )
 VOLCANO: Final = Product(
     name="Volcano",
@@ -223,18 +227,18 @@ VOLCANO: Final = Product(
 )
 _SHARING: Final = (HAMI, KAI, GPUSHARE, VOLCANO)
 
-FOREIGN_RESOURCES: Final[Mapping[str, tuple[Product, Meaning]]] = {
+OTHER_PRODUCTS_BY_RESOURCE: Final[Mapping[str, tuple[Product, Meaning]]] = {
     name: (product, resource.meaning)
     for product in _SHARING
     for name, resource in product.resources.items()
     if resource.meaning is not Meaning.OTHER and name != WHOLE_GPU
 }
-FOREIGN_ANNOTATIONS: Final[Mapping[str, tuple[Product, Meaning]]] = {
+OTHER_PRODUCTS_BY_ANNOTATION: Final[Mapping[str, tuple[Product, Meaning]]] = {
     key: (product, meaning)
     for product in _SHARING
-    for key, meaning in product.asking_annotations.items()
+    for key, meaning in product.request_annotations.items()
 }
-GIVEN_BY_OTHERS: Final = (
+OTHER_PRODUCT_RESOURCES: Final = (
     GPUSHARE_MEMORY,
     VOLCANO_MEMORY,
     VOLCANO_NUMBER,

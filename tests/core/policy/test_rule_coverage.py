@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.pods import A100, a_policy, a_rule
 from webhook.core.policy.match import Match, Subject
-from webhook.core.policy.reach import covers, policy_warnings, rule_warnings
-from webhook.core.policy.values import Accounting, Action, Bounds, EnforceBy, OnExcess
+from webhook.core.policy.model import Accounting, Action, EnforceBy, MemoryBounds, OnExcess
+from webhook.core.policy.rule_coverage import covers, policy_warnings, rule_warnings
 
 GI = 2**30
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "ba", ""])
@@ -120,7 +120,7 @@ def test_several_rules_may_leave_one_without_pods_together():
     assert said(*rules[:2], a_rule(name="both", namespaces=("a-1", "d"))) == []
 
 
-BOUND = Bounds(max_bytes=8 * GI)
+BOUND = MemoryBounds(max_bytes=8 * GI)
 LABELLED = {"name": "gold", "pod_labels": {"tier": "gold"}}
 
 
@@ -131,7 +131,12 @@ LABELLED = {"name": "gold", "pod_labels": {"tier": "gold"}}
         ({"action": Action.AUDIT}, {}, "setting", "action Audit for Enforce"),
         ({}, {"action": Action.WARN}, "leaving", "action Warn for Enforce"),
         ({}, {"memory": BOUND}, "setting", "memory.max no bound for 8Gi"),
-        ({"memory": Bounds(max_bytes=9 * GI)}, {"memory": BOUND}, "setting", "memory.max 9Gi for"),
+        (
+            {"memory": MemoryBounds(max_bytes=9 * GI)},
+            {"memory": BOUND},
+            "setting",
+            "memory.max 9Gi for",
+        ),
         ({"memory": BOUND}, {}, "leaving", "memory.max no bound for 8Gi"),
         ({"max_gpu_count": 2}, {"max_gpu_count": 1}, "setting", "gpuCount.max 2 for 1"),
         ({"enforcement": {"by": EnforceBy.NONE}}, {}, "setting", "enforcement.by None for Sidecar"),

@@ -11,9 +11,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final
 
-from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import DriverLimit as DriverLimit  # noqa: PLC0414 - one of these values
 from webhook.core.pod.gpus import EnforceBy as EnforceBy  # noqa: PLC0414 - one of these values
+from webhook.core.pod.other_products import OTHER_PRODUCT_RESOURCES, SHARED_GPU, WHOLE_GPU
 from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
@@ -36,9 +36,12 @@ WHOLE_GPU_RESOURCES: Final = (
 
 NVIDIA_DOMAIN: Final = "nvidia.com/"
 AMD_DOMAIN: Final = "amd.com/"
-BRINGING_GPUS: Final = (*(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")), *GIVEN_BY_OTHERS)
+GPU_RESOURCES: Final = (
+    *(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")),
+    *OTHER_PRODUCT_RESOURCES,
+)
 """What brings GPUs under any policy, whatever else its name says."""
-OF_NETWORKS: Final = tuple(
+NETWORK_RESOURCES: Final = tuple(
     f"{NVIDIA_DOMAIN}*{word}*"
     for word in (
         *("hostdev", "nic", "net", "eth", "vf", "rdma", "roce", "ibp", "infiniband", "sriov"),
@@ -155,7 +158,7 @@ class PodRestart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class MemoryBounds:
     """Bounds in bytes per GPU, both inclusive; None means no bound."""
 
     min_bytes: int | None = None
@@ -163,7 +166,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class ResourceAmounts:
     """What a rule says of the sidecar's CPU and memory, as quantities; None where it says nothing.
 
     A request is not more than its limit.
@@ -191,7 +194,7 @@ class Enforcement:
     on_excess: OnExcess
     driver_limit: DriverLimit
     pod_restart: PodRestart
-    resources: Amounts
+    resources: ResourceAmounts
 
     def __hash__(self) -> int:
         """Hash one field: decisions find what belongs to a rule by it, and a rule has few alike."""
@@ -211,10 +214,10 @@ class Enforcement:
         | any other of these | | | Off: nothing in the pod would wait, or nothing is to hold it |
         """
         gates = self.by, self.on_excess, placement
-        return self.driver_limit if gates == _GATES else DriverLimit.OFF
+        return self.driver_limit if gates == _LIMIT_CONDITIONS else DriverLimit.OFF
 
 
-_GATES: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Placement.BINDING)
+_LIMIT_CONDITIONS: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Placement.BINDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ class Rule:
     name: str
     match: Match
     action: Action
-    memory: Bounds
+    memory: MemoryBounds
     max_gpu_count: int | None
     allowed_classes: tuple[str, ...]
     default_class: str | None
@@ -281,7 +284,7 @@ class Rule:
         """What its pods are promised of the driver's limit."""
         return self.enforcement.promised_limit(self.placement)
 
-    def selector_with(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
+    def node_selector_for(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
         """Return the labels of nodes that pods of a class, or of none, select."""
         selector = dict(self.node_selector)
         if gpu_class:
@@ -291,11 +294,11 @@ class Rule:
         return selector
 
     @property
-    def leaves_to_plugin(self) -> bool:
+    def uses_device_plugin(self) -> bool:
         """Whether NVIDIA's device plugin gives pods their GPUs, and nothing of ours is counted."""
         return self.accounting is not Accounting.VRAM
 
-    def of_class(self, gpu_class: GPUClass | None) -> Rule:
+    def for_class(self, gpu_class: GPUClass | None) -> Rule:
         """Return the rule as it is for pods of a class, or of none.
 
         | accounting, of the class or else of the rule | placement | the cap is held by |
@@ -396,26 +399,28 @@ class Policy:
         """Say whether a resource name stands for whole GPUs."""
         return matches_any(resource, self.whole_gpu_resources)
 
-    def may_bring_gpus(self, resource: str) -> bool:
+    def may_provide_gpus(self, resource: str) -> bool:
         """Say whether somebody may give a pod a GPU for a resource, under whatever name.
 
         NVIDIA's device plugin offers GPUs and slices under any name below its domain, which it
         shares with NVIDIA's network operator.
         """
-        if self.is_whole_gpu(resource) or matches_any(resource, BRINGING_GPUS):
+        if self.is_whole_gpu(resource) or matches_any(resource, GPU_RESOURCES):
             return True
-        return resource.startswith(NVIDIA_DOMAIN) and not matches_any(resource, OF_NETWORKS)
+        return resource.startswith(NVIDIA_DOMAIN) and not matches_any(resource, NETWORK_RESOURCES)
 
     def class_for(self, name: str | None) -> GPUClass | None:
         """Return a class by name."""
         return self.classes.get(name) if name else None
 
-    def accountings_of(self, rule: Rule) -> set[Accounting]:
+    def accountings_for(self, rule: Rule) -> set[Accounting]:
         """Return what the scheduler may count for the pods of a rule, whatever class they name."""
-        classes = (self.classes[name] for name in class_names(self.classes, rule.allowed_classes))
+        classes = (
+            self.classes[name] for name in allowed_class_names(self.classes, rule.allowed_classes)
+        )
         return {rule.accounting, *(one.accounting for one in classes if one.accounting)}
 
 
-def class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
+def allowed_class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
     """Return the names of the classes that a rule allows, sorted."""
     return sorted(name for name in classes if matches_any(name, allowed))

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from webhook.core.bounds import MOST_READ
-from webhook.core.pod.shapes import shown_path
-from webhook.core.pod.templates import find_templates, made_elsewhere
+from webhook.core.pod.pod_templates import format_path
+from webhook.core.pod.template_search import find_templates, find_unjudged_fields
 
 HEAD = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\n"
 MEMORY = "vramwarden.io/gpu-memory"
@@ -201,7 +201,7 @@ def test_a_patch_that_is_not_plain_is_named_and_changes_nothing(patch, why):
     obj = {"templates": [{"container": {"image": "a"}, "podSpecPatch": patch}]}
     (template,) = find_templates({"spec": obj}, "Workflow", "argoproj.io/v1", yaml.safe_load)
     ((place, said),) = template.unjudged
-    assert (shown_path(place), said) == ("spec.templates[0].podSpecPatch", why)
+    assert (format_path(place), said) == ("spec.templates[0].podSpecPatch", why)
     assert template.pod["spec"] == {"containers": [{"image": "a", "name": "main"}]}
 
 
@@ -209,7 +209,7 @@ def test_without_a_reader_no_patch_is_judged():
     template = found(
         "  {podSpecPatch: 'hostIPC: true', templates: [{container: {image: a}}]}", None
     )
-    assert [shown_path(path) for path, _ in template.unjudged] == ["spec.podSpecPatch"]
+    assert [format_path(path) for path, _ in template.unjudged] == ["spec.podSpecPatch"]
 
 
 def test_parameters_whose_values_are_written_are_filled_in_and_long_ones_are_not():
@@ -233,9 +233,9 @@ spec:
   templates:
   - steps: [[{{templateRef: {{name: one, template: a, clusterScope: true}}}}]]
 """)
-    said = made_elsewhere(obj, "Workflow", "argoproj.io/v1alpha1")
-    assert [(shown_path(path), why) for path, why in said] == [
+    said = find_unjudged_fields(obj, "Workflow", "argoproj.io/v1alpha1")
+    assert [(format_path(path), why) for path, why in said] == [
         ("spec.workflowTemplateRef", "WorkflowTemplate all"),
         ("spec.templates[0].steps[0][0].templateRef", "ClusterWorkflowTemplate one"),
     ]
-    assert made_elsewhere(obj, "Workflow", "example.com/v1") == []
+    assert find_unjudged_fields(obj, "Workflow", "example.com/v1") == []

@@ -19,25 +19,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from webhook.core.pod.fields import as_object, as_objects
-from webhook.core.pod.foreign import GIVEN_BY_OTHERS, WHOLE_GPU
-from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.other_products import OTHER_PRODUCT_RESOURCES, WHOLE_GPU
+from webhook.core.pod.quantity import parse_quantity_or
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
 AMD_DRA_DRIVER: Final = "gpu.amd.com"
 """Driver whose slices name AMD's GPUs, none of which has a UUID that NVML reports."""
 
-MOST_CLAIMS: Final = 16
+MAX_CLAIMS: Final = 16
 """Maximum number of claims that are read of one pod; the others are unknown."""
 
 
-def gives_gpus(resource: str) -> bool:
+def is_gpu_resource(resource: str) -> bool:
     """Say whether a resource stands for GPUs that another product gives away."""
-    return resource.startswith(WHOLE_GPU) or resource in GIVEN_BY_OTHERS
+    return resource.startswith(WHOLE_GPU) or resource in OTHER_PRODUCT_RESOURCES
 
 
-def is_more_than_nothing(amount: object) -> bool:
+def is_positive_amount(amount: object) -> bool:
     """Say whether an amount is above 0; one that cannot be read is."""
-    return amount_or(amount, 1) > 0
+    return parse_quantity_or(amount, 1) > 0
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def _has_node(pod: Mapping[str, Any]) -> bool:
 
 
 def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
-    """Return True if a pod has GPUs from another product, apart from its claims (`claim_names`).
+    """Return True if a pod has GPUs from another product, except for those of its claims.
 
     | the pod | has |
     | --- | --- |
@@ -80,16 +80,16 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
     holders = (spec, *as_objects(spec.get("containers")), *as_objects(spec.get("initContainers")))
     extended = as_object(status.get("extendedResourceClaimStatus"))
     mappings = as_objects(extended.get("requestMappings"))
-    return any(gives_gpus(str(one.get("resourceName"))) for one in mappings) or any(
-        gives_gpus(name) and is_more_than_nothing(amount)
+    return any(is_gpu_resource(str(one.get("resourceName"))) for one in mappings) or any(
+        is_gpu_resource(name) and is_positive_amount(amount)
         for holder in holders
         for kind in ("requests", "limits")
         for name, amount in as_object(as_object(holder.get("resources")).get(kind)).items()
     )
 
 
-def claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the ResourceClaims of a pod on a node, at most one more than `MOST_CLAIMS`.
+def find_claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the ResourceClaims of a pod on a node, at most one more than `MAX_CLAIMS`.
 
     As above, of a pod that ended or only names its node there are none.
     """
@@ -97,27 +97,27 @@ def claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     spec, status = as_object(pod.get("spec")), as_object(pod.get("status"))
     claims = (
-        *as_objects(spec.get("resourceClaims"), MOST_CLAIMS + 1),
-        *as_objects(status.get("resourceClaimStatuses"), MOST_CLAIMS + 1),
+        *as_objects(spec.get("resourceClaims"), MAX_CLAIMS + 1),
+        *as_objects(status.get("resourceClaimStatuses"), MAX_CLAIMS + 1),
         as_object(status.get("extendedResourceClaimStatus")),
     )
     names = (claim.get("resourceClaimName") for claim in claims)
-    return tuple(dict.fromkeys(str(name) for name in names if name))[: MOST_CLAIMS + 1]
+    return tuple(dict.fromkeys(str(name) for name in names if name))[: MAX_CLAIMS + 1]
 
 
-def claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
+def find_claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
     """Return the drivers of a ResourceClaim's devices; empty if it is not allocated."""
     allocation = as_object(as_object(claim.get("status")).get("allocation"))
     results = as_objects(as_object(allocation.get("devices")).get("results"))
     return frozenset(str(one.get("driver")) for one in results)
 
 
-_MOST_DEVICES: Final = 128  # the API's own bounds on a slice and on a device
-_MOST_ATTRIBUTES: Final = 64
+_MAX_DEVICES: Final = 128  # the API's own bounds on a slice and on a device
+_MAX_ATTRIBUTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ResourceSlice:
     """What a driver offers of a node, as far as it names devices."""
 
     name: str
@@ -126,22 +126,22 @@ class Slice:
     """All of its devices' attributes that are strings."""
 
 
-def read_slice(found: Mapping[str, Any]) -> Slice:
+def read_resource_slice(found: Mapping[str, Any]) -> ResourceSlice:
     """Read a ResourceSlice; what is not of its type is not there."""
     spec = as_object(found.get("spec"))
-    return Slice(
+    return ResourceSlice(
         str(as_object(found.get("metadata")).get("name")),
         str(spec.get("driver")),
         frozenset(
             attribute["string"]
-            for device in as_objects(spec.get("devices"), _MOST_DEVICES)
-            for attribute in list(as_object(device.get("attributes")).values())[:_MOST_ATTRIBUTES]
+            for device in as_objects(spec.get("devices"), _MAX_DEVICES)
+            for attribute in list(as_object(device.get("attributes")).values())[:_MAX_ATTRIBUTES]
             if isinstance(attribute, dict) and isinstance(attribute.get("string"), str)
         ),
     )
 
 
-def claimants(slices: Iterable[Slice], uuids: Collection[str]) -> tuple[str, ...]:
+def find_dra_drivers(slices: Iterable[ResourceSlice], uuids: Collection[str]) -> tuple[str, ...]:
     """Return the drivers that offer one of these GPUs, and AMD's, sorted.
 
     Drivers of channels and NICs, as NVIDIA's for compute domains, name no GPU.

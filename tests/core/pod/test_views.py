@@ -3,8 +3,7 @@
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.pod.compute import is_guaranteed
-from webhook.core.pod.views import read_pod
+from webhook.core.pod.views import is_guaranteed, read_pod
 
 CPU, MEMORY = {"cpu": "1"}, {"memory": "1Gi"}
 BOTH = {**CPU, **MEMORY}

@@ -7,12 +7,12 @@ import yaml
 
 from webhook.core.admission.stray_keys import search_stray_keys
 from webhook.core.bounds import DEEPEST_TEMPLATE
-from webhook.core.pod import shapes
-from webhook.core.pod.shapes import Form, TooMuchToSearchError, shown_path
-from webhook.core.pod.templates import (
+from webhook.core.pod import pod_templates
+from webhook.core.pod.pod_templates import Form, TooMuchToSearchError, format_path
+from webhook.core.pod.template_search import (
+    find_kind_ignoring_case,
     find_templates,
-    is_own_kind,
-    kind_meant,
+    is_builtin_kind,
 )
 
 POD = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
@@ -100,7 +100,7 @@ def test_templates_are_found_where_they_stand(text, fields):
     assert [one.field for one in templates] == fields
     assert [(one.pod, one.form) for one in templates] == [(POD, Form.POD)] * len(fields)
     place = templates[0].place(("metadata", "annotations"))
-    assert shown_path(place) == f"{fields[0]}.metadata.annotations"
+    assert format_path(place) == f"{fields[0]}.metadata.annotations"
 
 
 def test_a_notebooks_pods_get_its_own_metadata():
@@ -194,7 +194,7 @@ def test_kserves_components_are_pods_with_the_services_metadata():
         ("spec", "containers", 0, "args"): "spec.predictor.model.args",
         ("spec", "nodeSelector"): "spec.predictor.nodeSelector",
     }
-    assert {path: shown_path(predictor.place(path)) for path in at} == at
+    assert {path: format_path(predictor.place(path)) for path in at} == at
 
 
 LLM = """
@@ -232,7 +232,7 @@ def test_pods_of_an_llm_inference_service_get_the_metadata_of_their_workload():
         ),
     }
     for path, shown in fields.items():
-        assert tuple(shown_path(one.place(path)) for one in (main, prefill)) == shown
+        assert tuple(format_path(one.place(path)) for one in (main, prefill)) == shown
 
 
 def test_a_nim_service_is_one_container():
@@ -251,8 +251,8 @@ def test_a_nim_service_is_one_container():
         },
     }
     limits = template.place(("spec", "containers", 0, "resources", "limits"))
-    assert shown_path(limits) == "spec.resources.limits"
-    assert shown_path(template.place(("metadata", "annotations"))) == "spec.annotations"
+    assert format_path(limits) == "spec.resources.limits"
+    assert format_path(template.place(("metadata", "annotations"))) == "spec.annotations"
 
 
 def test_a_workflows_fields_stand_where_they_were_written():
@@ -265,9 +265,9 @@ def test_a_workflows_fields_stand_where_they_were_written():
         ("spec", "containers", 1): "spec.templates[0].sidecars[0]",
         ("spec", "volumes"): "spec.templates[0].volumes",
     }
-    assert {path: shown_path(train.place(path)) for path in at} == at
+    assert {path: format_path(train.place(path)) for path in at} == at
     place = many.place(("spec", "containers", 0))
-    assert shown_path(place) == "spec.templates[3].containerSet.containers[0]"
+    assert format_path(place) == "spec.templates[3].containerSet.containers[0]"
 
 
 def test_only_kinds_of_others_may_leave_out_a_containers_name():
@@ -349,7 +349,7 @@ def test_kubernetes_own_kinds_have_one_template_whatever_it_holds():
     ],
 )
 def test_kinds_are_known_by_their_exact_name(kind, version, own, meant):
-    assert (is_own_kind(kind, version), kind_meant(kind, version)) == (own, meant)
+    assert (is_builtin_kind(kind, version), find_kind_ignoring_case(kind, version)) == (own, meant)
 
 
 def nested(depth: int):
@@ -369,6 +369,6 @@ def test_a_search_has_bounds_and_says_so(monkeypatch):
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 keys of ours; split it"):
         search_stray_keys({"a": [{MEMORY: "8Gi"}] * 1001}, "a.io/v1", [])
-    monkeypatch.setattr(shapes, "MOST_VALUES", 100)
+    monkeypatch.setattr(pod_templates, "MOST_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

@@ -1,0 +1,401 @@
+"""Pods and pod templates in any object, found by their shape: whatever makes pods has one.
+
+| shape | found in |
+| --- | --- |
+| `spec.containers` beside `metadata` | whatever holds a PodTemplateSpec: PyTorchJob, ... |
+| the same, without `metadata` of its own | Notebook of Kubeflow: its pods get its own metadata |
+| an item of `templates` with `container`, `script` or `containerSet` | Workflow of Argo |
+| `spec.domain.devices` beside `metadata` | VirtualMachine of KubeVirt, whose pods get it as well |
+| parts of a pod beside `annotations` | kinds of KServe, NIM and Spark: by name |
+
+Kubernetes' own kinds are known by name, and so is where their template stands: it is judged there
+whatever it holds, and searched nowhere else. A kind of anybody else's may leave out the names of
+containers: its controller gives them, Knative's `user-container`.
+
+Pods of KServe, NIM and Spark are described by fields of the object's kind. A SparkApplication's
+`sparkConf` names annotations, labels and GPUs of its pods as well, and its `volumes` and
+`nodeSelector` apply to both of its components. Fields that KServe takes from a ServingRuntime of
+the cluster, and Spark from a file, are not judged.
+
+Objects of no such shape can still hold keys of ours. `search_stray_keys` finds them, and their
+author reads that they were not judged.
+
+Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
+(`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api
+core/v1 (VirtualMachineInstanceTemplateSpec); knative/serving pkg/apis/serving/v1
+(`applyDefault`); kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`),
+pkg/controller/v1alpha2/llmisvc (`propagateDeploymentMetadata`: pods get none of our keys from the
+object's own metadata); NVIDIA/k8s-nim-operator api/apps/v1alpha1/nimservice_types.go
+(`GetDeploymentParams`); kubeflow/spark-operator api/v1beta2 (SparkPodSpec),
+internal/webhook/sparkpod_defaulter.go; Spark's "Running on Kubernetes" (spark.kubernetes.*, and
+`resource.gpu.vendor`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
+from webhook.core.formatting import join_names, shorten
+from webhook.core.pod.argo_workflows import (
+    ARGO_GROUP,
+    ReadText,
+    find_references,
+    read_workflow_template,
+)
+from webhook.core.pod.fields import Json, find_object, find_string
+from webhook.core.pod.pod_templates import (
+    CONTAINER_FIELDS,
+    METADATA_FIELDS,
+    Form,
+    Path,
+    Template,
+    TooMuchToSearchError,
+    UnjudgedField,
+    add_mounted_volumes,
+    as_object_list,
+    is_object_list,
+    merge,
+    merge_metadata,
+    visit_values,
+)
+from webhook.names import API_GROUP
+
+
+class _BuiltinKind(NamedTuple):
+    """Which API groups a kind belongs to, and where its pod or pod template stands."""
+
+    groups: frozenset[str]
+    path: tuple[str, ...]
+
+
+_APPS: Final = _BuiltinKind(frozenset({"apps", "extensions"}), ("spec", "template"))
+_BUILTIN_KINDS: Final[Mapping[str, _BuiltinKind]] = {
+    "Pod": _BuiltinKind(frozenset({""}), ()),
+    "PodTemplate": _BuiltinKind(frozenset({""}), ("template",)),
+    "ReplicationController": _BuiltinKind(frozenset({""}), ("spec", "template")),
+    "DaemonSet": _APPS,
+    "Deployment": _APPS,
+    "ReplicaSet": _APPS,
+    "StatefulSet": _APPS,
+    "Job": _BuiltinKind(frozenset({"batch"}), ("spec", "template")),
+    "CronJob": _BuiltinKind(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
+}
+_BUILTIN_VERSION: Final = re.compile(
+    r"(?:(?:apps|autoscaling|batch|policy|(?:admissionregistration|apiextensions|networking|node"
+    r"|rbac\.authorization|resource|scheduling|storage)\.k8s\.io)/)?v[0-9a-z]+"
+)
+"""Versions of Kubernetes' own kinds."""
+_KINDS_BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _BUILTIN_KINDS}
+_NOTEBOOK: Final = ("Notebook", "kubeflow.org")
+_REVISION: Final = ("Revision", "serving.knative.dev")
+_TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
+_PROGRAM_SETTING: Final = re.compile(
+    "accelerator_type|engine_kwargs|gpu_memory_utilization|tensor_parallel_size"
+)
+"""Settings of programs in a text."""
+KSERVE_CONTAINER: Final = "kserve-container"
+"""Name of the first container of a component of KServe."""
+_CONTAINER_NAMES: Final = {
+    "serving.knative.dev": "user-container",
+    "serving.kserve.io": KSERVE_CONTAINER,
+}
+"""How a group's controllers call a container without a name; others are called what we like."""
+
+
+def is_builtin_kind(kind: str, version: str) -> bool:
+    """Say whether a kind with a pod template is Kubernetes' own; no version counts as its own."""
+    shape = _BUILTIN_KINDS.get(kind)
+    return shape is not None and (not version or version.rpartition("/")[0] in shape.groups)
+
+
+def is_builtin_without_pods(kind: str, version: str) -> bool:
+    """Return True for Kubernetes' own kinds without a pod template."""
+    return bool(_BUILTIN_VERSION.fullmatch(version)) and not is_builtin_kind(kind, version)
+
+
+def find_kind_ignoring_case(kind: str, version: str) -> str:
+    """Return the kind of Kubernetes that differs by upper and lower case alone; empty for none."""
+    meant = _KINDS_BY_LOWER_CASE.get(kind.lower(), "")
+    return meant if meant != kind and is_builtin_kind(meant, version) else ""
+
+
+def find_templates(
+    obj: Json, kind: str, version: str, read: ReadText | None = None
+) -> list[Template]:
+    """Return the pod and the pod templates of one object of a kind and version.
+
+    A workload of Kubernetes' own kinds has one, without a pod where its template is missing. `read`
+    reads YAML that a field holds; without it such a field is not judged. Raises
+    TooMuchToSearchError: nothing that somebody wrote may take others' time.
+    """
+    if is_builtin_kind(kind, version):
+        path = _BUILTIN_KINDS[kind].path
+        found: Any = obj
+        for key in path:
+            found = found.get(key) if type(found) is dict else None
+        return [Template(path, found if type(found) is dict else None)]
+    group = version.rpartition("/")[0]
+    if group == API_GROUP:
+        return []
+    if (kind, group) == _TRAIN_JOB:
+        return []  # its patches of a runtime have the shape of pod templates
+    templates = find_component_templates(obj, kind, group)
+    if templates is None:
+        templates = _search_templates(obj, read)
+    if (kind, group) == _NOTEBOOK:
+        templates = [_notebook_template(obj, template) for template in templates]
+    elif (kind, group) == _REVISION:
+        templates = [Template((), obj)]
+    return [_name_containers(one, _CONTAINER_NAMES.get(group, "container")) for one in templates]
+
+
+def _notebook_template(obj: Json, template: Template) -> Template:
+    """Return a Notebook's template with the metadata that its controller copies to the pod."""
+    pod = {"metadata": obj.get("metadata"), "spec": (template.pod or {}).get("spec")}
+    return replace(template, pod=pod, places={("metadata",): ("metadata",)})
+
+
+def _name_containers(template: Template, name: str) -> Template:
+    """Return a template in which each container has a name, as its controller will give it one."""
+    spec, given = find_object(template.pod, "spec"), {}
+    for field in CONTAINER_FIELDS:
+        containers = as_object_list(spec.get(field))
+        if any(one.get("name") is None for one in containers):
+            called = name if field == "containers" else f"{name}-init"
+            given[field] = [
+                one
+                if one.get("name") is not None
+                else {**one, "name": f"{called}-{index}" if index else called}
+                for index, one in enumerate(containers)
+            ]
+    pod = {**(template.pod or {}), "spec": {**spec, **given}}
+    return replace(template, pod=pod) if given else template
+
+
+def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedField]:
+    """Return the fields by which an object's pods are made of other objects.
+
+    Raises TooMuchToSearchError.
+    """
+    group = version.rpartition("/")[0]
+    if group == ARGO_GROUP:
+        return list(find_references(obj))
+    if group == "ray.io":
+        found = _PROGRAM_SETTING.findall(find_string(obj, "spec", "serveConfigV2"))
+        why = f"it sets {join_names(dict.fromkeys(found))}"
+        return [UnjudgedField(("spec", "serveConfigV2"), why)] if found else []
+    if (kind, group) != _TRAIN_JOB:
+        return []
+    spec = find_object(obj, "spec")
+    runtime = find_object(spec, "runtimeRef")
+    which = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
+    return [UnjudgedField(("spec", "runtimeRef"), shorten(which, LONGEST_STORED))]
+
+
+def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
+    """Return the templates of an object; what is inside of one is not read: a pod holds no pods."""
+    found: list[Template] = []
+
+    def enter(value: Any, path: Path) -> bool:
+        template = _read_template(value, path, obj, read) if type(value) is dict else None
+        if template is not None:
+            found.append(template)
+        if len(found) > MOST_TEMPLATES:
+            raise TooMuchToSearchError(f"has more than {MOST_TEMPLATES:,} pod templates; split it")
+        return template is None
+
+    visit_values(obj, enter)
+    return found
+
+
+def _read_template(value: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
+    """Return the template that a mapping is; None where it is none.
+
+    An object of another kind is no pod although it may resemble one: in `spec.containers` of a
+    Prometheus stand parts of containers, and no pod gets its annotations.
+    """
+    spec = value.get("spec")
+    if type(spec) is dict:
+        if path and is_object_list(spec.get("containers")):
+            return Template(path, value)
+        domain = spec.get("domain")
+        if type(domain) is dict and type(domain.get("devices")) is dict:
+            metadata = {"metadata": value.get("metadata")}
+            return Template(path, metadata, Form.MACHINE)
+    is_listed = len(path) > 1 and path[-2] == "templates" and type(path[-1]) is int
+    return read_workflow_template(value, path, obj, read) if is_listed else None
+
+
+_KSERVE_COMPONENTS: Final = ("predictor", "transformer", "explainer")
+_IMPLEMENTATIONS: Final = (
+    *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn"),
+    *("tensorflow", "triton", "xgboost", "art"),
+)
+"""Fields of a component that are its first container if it has no `containers`."""
+_WORKERS: Final = "workerSpec"
+_LLM_KINDS: Final = ("LLMInferenceService", "LLMInferenceServiceConfig")
+_NIM_CONTAINER: Final = frozenset({"args", "command", "env", "resources"})
+_NIM_POD: Final = frozenset({"nodeSelector", "runtimeClassName", "schedulerName", "tolerations"})
+_SPARK_PATHS: Final = {
+    "SparkApplication": ("spec",),
+    "ScheduledSparkApplication": ("spec", "template"),
+}
+"""Path of the components in each kind of Spark's operator."""
+_SPARK_CONTAINERS: Final = {
+    "driver": "spark-kubernetes-driver",
+    "executor": "spark-kubernetes-executor",
+}
+"""Name of the first container of each component of Spark."""
+
+
+def find_component_templates(obj: Json, kind: str, group: str) -> list[Template] | None:
+    """Return the pods that an object describes by fields of its own kind; None for other kinds."""
+    if (kind, group) == ("InferenceService", "serving.kserve.io"):
+        components = find_object(obj, "spec")
+        return [
+            _kserve_template(components[name], ("spec", name), find_object(obj, "metadata"))
+            for name in _KSERVE_COMPONENTS
+            if type(components.get(name)) is dict
+        ]
+    if group == "serving.kserve.io" and kind in _LLM_KINDS:
+        return [
+            _llm_template(find_object(obj, *path), path, name)
+            for path in (("spec",), ("spec", "prefill"))
+            for name in ("template", "worker")
+            if is_object_list(find_object(obj, *path, name).get("containers"))
+        ]
+    if (kind, group) == ("NIMService", "apps.nvidia.com"):
+        return [_nim_template(find_object(obj, "spec"), find_string(obj, "metadata", "name"))]
+    if group == "sparkoperator.k8s.io" and kind in _SPARK_PATHS:
+        path = _SPARK_PATHS[kind]
+        application = find_object(obj, *path)
+        return [
+            _spark_template(application, role, path)
+            for role in _SPARK_CONTAINERS
+            if type(application.get(role)) is dict
+        ]
+    return None
+
+
+def _own_metadata(component: Json) -> Json:
+    return {key: component[key] for key in METADATA_FIELDS if component.get(key)}
+
+
+def _kserve_template(component: Json, path: Path, common: Json) -> Template:
+    places: dict[Path, Path] = {("metadata",): path, ("spec",): path}
+    metadata = merge_metadata(_own_metadata(component), common, ("metadata",), places)
+    spec, unjudged = {**component}, []
+    if not is_object_list(component.get("containers")):
+        one = next((key for key in _IMPLEMENTATIONS if type(component.get(key)) is dict), "")
+        runtime = find_string(component, one, "runtime")
+        # KServe's own runtime for the format runs vLLM.
+        served = (one, find_string(component, one, "modelFormat", "name"))
+        is_own = runtime in {"", "kserve-huggingfaceserver"} and "huggingface" in served
+        image = {"image": "huggingfaceserver"} if is_own else {}
+        spec["containers"] = [{**image, **find_object(component, one), "name": KSERVE_CONTAINER}]
+        places["spec", "containers", 0] = (*path, one) if one else path
+        if one:
+            named = f"ServingRuntime {shorten(runtime, LONGEST_STORED)}"
+            unjudged.append(
+                UnjudgedField(
+                    (*path, one), f"{named if runtime else 'a ServingRuntime'} adds to it"
+                )
+            )
+    if type(component.get(_WORKERS)) is dict:
+        unjudged.append(UnjudgedField((*path, _WORKERS), "its pods are further ones"))
+    pod = {"metadata": metadata, "spec": spec}
+    return Template(path, pod, Form.INLINE, places=places, unjudged=tuple(unjudged))
+
+
+def _llm_template(workload: Json, above: Path, name: str) -> Template:
+    path = (*above, name)
+    pod = {"metadata": _own_metadata(workload), "spec": workload[name]}
+    unjudged = (UnjudgedField(path, "an LLMInferenceServiceConfig adds to it"),)
+    places: dict[Path, Path] = {("metadata",): above, ("spec",): path}
+    return Template(path, pod, Form.INLINE, places=places, unjudged=unjudged)
+
+
+def _nim_template(service: Json, name: str) -> Template:
+    path: Path = ("spec",)
+    image = f"{find_string(service, 'image', 'repository')}:{find_string(service, 'image', 'tag')}"
+    own = {key: service[key] for key in service if key in _NIM_CONTAINER}
+    container = {"name": f"{name}-ctr", "image": image, **own}
+    spec = {key: service[key] for key in service if key in _NIM_POD}
+    first = ("spec", "containers", 0)
+    places: dict[Path, Path] = {("metadata",): path, ("spec",): path, first: path}
+    pod = {"metadata": _own_metadata(service), "spec": {**spec, "containers": [container]}}
+    return Template(path, pod, Form.INLINE, places=places)
+
+
+def _spark_template(application: Json, role: str, above: Path) -> Template:
+    component, name = application[role], _SPARK_CONTAINERS[role]
+    conf = find_object(application, "sparkConf")
+    path, conf_path = (*above, role), (*above, "sparkConf")
+    first = ("spec", "containers", 0)
+    places: dict[Path, Path] = {("metadata",): path, ("spec",): path, first: path}
+    metadata = _own_metadata(component)
+    for field in METADATA_FIELDS:
+        begin = f"spark.kubernetes.{role}.{field.removesuffix('s')}."
+        keys = {key.removeprefix(begin): one for key, one in conf.items() if key.startswith(begin)}
+        metadata = merge_metadata(metadata, {field: keys} if keys else {}, (), {})
+        for key in keys:
+            places["metadata", field, key] = (*conf_path, begin + key)
+    container = {**component, "name": name}
+    for resource, amount, origin in _spark_gpus(component, conf, path, conf_path):
+        limits = {"resources": {"limits": {resource: str(amount)}}}
+        container = merge(container, limits, first, (), {}, wins=False)
+        places[*first, "resources", "limits", resource] = origin
+    sidecars = as_object_list(component.get("sidecars"))
+    spec = {**component, "containers": [container, *sidecars]}
+    for index, _ in enumerate(sidecars):
+        places["spec", "containers", 1 + index] = (*path, "sidecars", index)
+    for field, theirs in (
+        ("securityContext", "podSecurityContext"),
+        ("serviceAccountName", "serviceAccount"),
+    ):
+        spec.pop(field, None)
+        if component.get(theirs) is not None:
+            spec[field], places["spec", field] = component[theirs], (*path, theirs)
+    add_mounted_volumes(spec, application.get("volumes"), (*above, "volumes"), places)
+    common = {"nodeSelector": find_object(application, "nodeSelector")}
+    spec = merge(spec, common, ("spec",), above, places, wins=False)
+    pod = {"metadata": metadata, "spec": spec}
+    template = component.get("template")
+    if type(template) is dict:
+        pod = merge(
+            pod,
+            _rename_first_container(template, name),
+            (),
+            (*path, "template"),
+            places,
+            wins=False,
+        )
+    key = f"spark.kubernetes.{role}.podTemplateFile"
+    unjudged = (UnjudgedField((*conf_path, key), "it is a file"),) if conf.get(key) else ()
+    return Template(path, pod, Form.INLINE, places=places, unjudged=unjudged)
+
+
+def _spark_gpus(
+    component: Json, conf: Json, path: Path, conf_path: Path
+) -> Iterator[tuple[str, object, Path]]:
+    """Yield each resource for GPUs that a component gets, its amount, and its path."""
+    begin = f"spark.{path[-1]}.resource.gpu."
+    amount, vendor = conf.get(f"{begin}amount"), conf.get(f"{begin}vendor")
+    if amount and type(vendor) is str:
+        yield f"{vendor}/gpu", amount, (*conf_path, f"{begin}amount")
+    gpu = find_object(component, "gpu")
+    if type(gpu.get("name")) is str:
+        yield gpu["name"], gpu.get("quantity"), (*path, "gpu")
+
+
+def _rename_first_container(template: Json, name: str) -> Json:
+    """Return a pod template whose first container has the name that Spark gives it."""
+    containers = as_object_list(find_object(template, "spec").get("containers"))
+    if not containers:
+        return template
+    named = [{**containers[0], "name": name}, *containers[1:]]
+    return {**template, "spec": {**template["spec"], "containers": named}}
