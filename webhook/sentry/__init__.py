@@ -1,9 +1,9 @@
-"""The sentry: measures the GPU memory of pods from outside, and holds them to their caps.
+"""The sentry: measures the GPU memory of pods from outside the pods, and enforces their caps.
 
-The sidecar lives in its tenant's pod, often as the tenant's user. The sentry runs once per node in
-a pod with `hostPID`. It makes the same judgement, for pods by Sidecar later than a healthy sidecar
-would, and for pods by Sentry as their only enforcer. It knows pods from the node's list, which it
-reads as the node agent does. It has no right to read pods, and no other than these:
+A sidecar runs in its tenant's pod, often as the tenant's user. The sentry runs once per node, in a
+pod with `hostPID`. It applies the same rules as a sidecar: to pods by Sidecar later than a healthy
+sidecar would, to pods by Sentry as their only enforcer. It finds pods in the node's assignment list
+and cannot read them from the API. Its rights are:
 
 | API group | resource | verbs |
 | --- | --- | --- |
@@ -16,22 +16,22 @@ reads as the node agent does. It has no right to read pods, and no other than th
 | thread | does |
 | --- | --- |
 | main | scans, judges, stops, reports, reads the limiter's file; never waits for the API server |
-| watcher | reports each change of the list of who has which of the node's GPUs |
-| writer | writes Events and conditions, and waits for the API server as long as that takes |
-| writer | writes the newest figures as the node's `GPUNode`, at most one each 15 s |
-| stats | reads what sidecars say by the names of their processes |
-| server | answers probes and shows metrics |
+| watcher | reports each change of the assignment list |
+| writer | writes Events and conditions, and waits for the API server |
+| writer | writes the newest figures as the node's `GPUNode`, at most once in 15 s |
+| reports | reads the reports of sidecars: the names of their processes |
+| server | answers probes and serves metrics |
 
-What the list has to say before anything follows from it:
+Effect of the assignment list:
 
 | the list | a pod on it | a pod that is not on it |
 | --- | --- | --- |
-| was never read | | nothing: absent from the metrics |
-| was read, and is followed | may be stopped | held memory is unmanaged, a minute later |
-| was read, and cannot be followed now | may be stopped: pods only leave it as they end | nothing |
+| was never read | | none: absent from the metrics |
+| was read, and its changes are reported | may be stopped | its memory is unmanaged after a minute |
+| was read, and cannot be watched now | may be stopped: pods only leave it as they end | none |
 
-Who left the list and holds memory still, as after a deletion by force, may be stopped by its last
-assignment until it holds none.
+A pod that left the list and still holds memory, for example after a forced deletion, may be stopped
+by its last assignment until it holds none.
 
 May import: `webhook.node_programs`, `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

@@ -1,7 +1,4 @@
-"""The node's assignments as one immutable value, made anew for each list and each scan.
-
-What follows from a list is computed once, when the list arrives.
-"""
+"""The node's assignments as one immutable value, replaced after each list and each scan."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ class NodeAssignments:
     names: Mapping[str, str] = field(default_factory=dict)
     """`namespace/name` of the pods on the list, by UID, in the order of the list."""
     is_read: bool = False
-    """Whether the list was ever read."""
+    """True once a list was read, complete or not."""
     unread: str = UNREAD
-    """Why the list was never read completely; empty once it was."""
+    """Reason why no complete list was read yet; empty once one was."""
     followed_since_s: float | None = None
     """Monotonic time since which changes of the list are reported; None while they are not."""
     capped: Assignments = field(default_factory=dict)

@@ -1,6 +1,7 @@
-"""Metrics of the sentry, from its last scan; a pod or GPU that is gone has no series.
+"""The sentry's port: Prometheus metrics of the last scan, and answers to probes.
 
-Dashboards and rules rely on names and labels: they do not change.
+A pod or GPU that is gone has no series. Dashboards and rules rely on names and labels of metrics,
+so these do not change.
 """
 
 from __future__ import annotations
@@ -302,9 +303,9 @@ class SentryMetrics:
 
 
 LATE_S: Final = 60.0
-"""A scan may come so much later than it is due: a driver may take its time, and a new start costs
-all that is remembered of who holds what. Then the kernel ends us, and the kubelet starts us again:
-a probe on our port could be kept from its answer by whoever floods that."""
+"""Maximum delay of a scan, in seconds: a driver may be slow, and a restart loses state. After it
+SIGALRM ends the process, and the kubelet restarts it. A liveness probe would not do, since a flood
+of requests to the port could make it fail."""
 
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -317,12 +318,12 @@ class Liveness:
         clock: Callable[[], float] = time.monotonic,
         alarm: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Have `alarm` end us in so many seconds, each time anew: alarm(2)."""
+        """Set up; `alarm` schedules the end of the process in that many seconds (alarm(2))."""
         self._clock = clock
         self._alarm = alarm
         self.expect(0.0)
         self.obstacle = "no scan yet"
-        """Why nobody can be held to a cap now; empty where they can."""
+        """Reason why caps cannot be enforced now; empty if they can."""
 
     def expect(self, pause_s: float) -> None:
         """Expect the next scan after a pause."""
@@ -340,7 +341,7 @@ class Liveness:
 
 
 def serve(host: str, port: int, liveness: Liveness, metrics: SentryMetrics) -> int:
-    """Serve on a daemon thread, and return the port; raises OSError where it is taken."""
+    """Serve on a daemon thread, and return the port; raise OSError if it is taken."""
 
     def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         status, kind, body = _answer(environ["PATH_INFO"], liveness, metrics)

@@ -1,7 +1,7 @@
-"""Writes what the node's GPUs show as its `GPUNode`, on a thread of its own.
+"""Writes the node's status as its `GPUNode`, on a thread of its own.
 
-Only the newest report waits to be written. What is stored from before a start is read first, and
-handed to the main thread: it has peaks that nobody else remembers.
+Only the newest status is written. The object stored by the previous sentry is read first and passed
+to the main thread, since it has peaks that are stored nowhere else.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from webhook.core.kinds.node_writes import LEAST_S, due_after_s
 from webhook.core.kinds.nodes import NodeFigures
 
 LONGEST_PAUSE_S: Final = 60.0
-"""After a failed write: it grows to that from `LEAST_S`."""
+"""Maximum pause after a failed write, in seconds; it starts at `LEAST_S` and doubles."""
 
 UNKNOWN_KIND_S: Final = 300.0
-"""How often it is tried where the cluster knows no `GPUNode`: an admin has to add the CRD."""
+"""Interval of tries while the cluster has no `GPUNode` CRD, in seconds."""
 
 NODE_EVERY_S: Final = 60.0
-"""How often the Node is read again: whether it is shared, and which GPUs its agent calls broken.
+"""Interval of reads of the Node, in seconds, for its agent's verdict and the faults of GPUs.
 
-Sooner after a start, when its agent may have started too.
+It is shorter after a start, when the agent may have just started, too.
 """
 
 
@@ -44,7 +44,7 @@ class GpuNodeWriter:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `jitter_s` of at most `JITTER_S` is this node's own."""
+        """Set up the writer; `jitter_s` is this node's part of `JITTER_S`, so that nodes differ."""
         self._kube = kube
         self._node = node
         self._journal = journal
@@ -54,23 +54,23 @@ class GpuNodeWriter:
         self._newest: NodeFigures | None = None
         self._written: NodeFigures | None = None
         self._stored: NodeFigures | None = None
-        """What an earlier sentry wrote, until there is something to compare it with."""
+        """Status written by the previous sentry, until the first own status is compared with it."""
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
         self._pause_s = self._node_pause_s = LEAST_S
         self.own = OwnNode("", "")
-        """The Node, as it was read last; before, nothing is known of it."""
+        """The Node, as last read; with empty fields before the first read."""
         self._is_read = False
 
     def offer(self, figures: NodeFigures) -> None:
-        """Have these written, when it is time, instead of any that wait still; never waits."""
+        """Set the status to write next, replacing one that was not written; never waits."""
         self._newest = figures
         self._offered.set()
 
     def write_all(self, send: Callable[[NodeFigures], None]) -> None:
-        """Write what is offered, forever; `send` is given first what is stored already.
+        """Write offered status until the program ends; first pass the stored one to `send`.
 
-        Of a node of which nothing was, that has no GPU.
+        If none is stored, `send` gets one without GPUs.
         """
         while True:
             wait_s = self.step(send)
@@ -78,9 +78,9 @@ class GpuNodeWriter:
             self._offered.clear()
 
     def step(self, send: Callable[[NodeFigures], None]) -> float | None:
-        """Do what is due; return how long nothing will be, None: until something is offered.
+        """Do what is due; return the time until the next step, None if it needs another offer.
 
-        Figures are written once at most, so `observedAt` is never later than what was seen.
+        A status is written at most once, so `observedAt` is the time of its scan.
         """
         now_s = self._clock()
         if now_s < self._next_s:
@@ -104,14 +104,14 @@ class GpuNodeWriter:
         return 0.0
 
     def write_last(self) -> None:
-        """Write the newest figures once as the sentry ends, so that they are recent meanwhile."""
+        """Write the newest status once as the sentry ends: it is stale later while none runs."""
         newest = self._newest
         if self._exists and newest is not None and newest is not self._written:
             with contextlib.suppress(KubeError):
                 write_figures(self._kube, newest, self.own.uid)
 
     def _read_stored(self, send: Callable[[NodeFigures], None], now_s: float) -> None:
-        """Read what is stored: unknown peaks must not be written over known ones."""
+        """Read the stored object, whose peaks must not be overwritten by unknown ones."""
         stored = read_figures(self._kube, self._node)
         self._read_node(now_s)
         self._is_read = True
@@ -125,18 +125,18 @@ class GpuNodeWriter:
         )
 
     def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
-        """Take what is stored as our own last write.
+        """Use the stored status as the last write.
 
-        So a sentry that is started again and again writes no more often than one that goes on. It
-        is as old as the node's clock says; but it may have been written only just before our start,
-        so in any case nothing is for `LEAST_S`.
+        Thus a sentry that restarts again and again writes no more often than one that keeps
+        running. The age is from the node's clock, which may have changed, so nothing is written
+        within `LEAST_S` of the start in any case.
         """
         if stored := self._stored:
             self._stored, self._written = None, stored
             self._tried_s = now_s - max(0.0, newest.observed_s - stored.observed_s)
 
     def _read_node(self, now_s: float) -> None:
-        """Read the Node now and then; without it the owner is lost, and what its agent says."""
+        """Read the Node if that is due, for the object's owner and the agent's verdict."""
         if now_s < self._node_next_s:
             return
         self._node_next_s = now_s + self._node_pause_s
@@ -153,7 +153,7 @@ class GpuNodeWriter:
         try:
             write_figures(self._kube, figures, self.own.uid)
         finally:
-            self._tried_s = self._clock()  # a failure may be only that of the answer
+            self._tried_s = self._clock()  # after an error, too: the write may have succeeded
         self._written, self._exists = figures, True
         self._pause_s = LEAST_S
         self._journal.over("gpu node", "what is seen here can be written as a GPUNode")

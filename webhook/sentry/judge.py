@@ -1,4 +1,4 @@
-"""The sidecar's judgement, for each pod of the node's list; for pods by Sidecar it comes later."""
+"""Decides what to stop, by the same `step` as the sidecar; later than it for pods by Sidecar."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from webhook.sentry.scanner import GpuProcess, ProcessScan
 CountBytes = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
-"""Time in addition to that of a healthy sidecar, so that the sentry acts only if that does not."""
+"""Delay in addition to that of a healthy sidecar, in seconds: the sidecar acts first."""
 
 HELD_ON_S: Final = 1.0
-"""How long a process that has ended may stay listed before its memory counts as kept by others: the
-driver takes a moment to give it back."""
+"""Time that an ended process may stay listed, in seconds, since the driver needs a moment to free
+its memory. After it, other processes are assumed to keep the memory."""
 
 ALWAYS: Final = -1
 """List threshold that any use exceeds."""
@@ -37,24 +37,25 @@ ALWAYS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a scan leads to."""
+    """Result of judging a scan."""
 
     actions: tuple[tuple[str, Action], ...] = ()
     """Actions, each with the UID of its pod."""
     active: frozenset[str] = frozenset()
-    """UIDs of pods that are not idle: an excess or a stop of theirs is not over."""
+    """UIDs of pods that are not idle: they have an excess or a process that is being stopped."""
     is_ending: bool = False
-    """Whether memory of a killed process has yet to come back."""
+    """True while memory of a killed process has not come back."""
 
 
 class Judge:
     """Remembers the state of `step` of each pod whose cap is judged."""
 
     def __init__(self, counted_bytes: CountBytes = lambda *_: None, *, acts: bool = True) -> None:
-        """Prepare; `acts` is whether anything may be stopped at all.
+        """Set up the judge.
 
-        `counted` returns what the driver counts of a pod on a GPU on which it holds the pod to this
-        cap; None where it does not.
+        acts: False if the sentry must not stop anything.
+        counted_bytes: function of UID, GPU and cap. It returns the bytes that the driver counts for
+        the pod if the driver limits it to at most this cap, None otherwise.
         """
         self._counted = counted_bytes
         self._acts = acts
@@ -63,15 +64,14 @@ class Judge:
         self._rejected: dict[str, set[Process]] = {}
 
     def reject(self, uid: str, process: Process) -> None:
-        """Note that a process may not be signalled."""
+        """Record that a process may not be signalled; the next observation has it."""
         self._rejected.setdefault(uid, set()).add(process)
 
     def judge(self, scan: ProcessScan, assignments: NodeAssignments, now_s: float) -> Judgement:
-        """Return what to do about which pod.
+        """Return the actions that follow from a scan.
 
-        A pod that is idle and within its cap is left out, which changes nothing: `step` remembers
-        of it only a peak, and one over the cap is higher. Except where its excess was reported:
-        that is over now.
+        An idle pod within its cap is skipped: `step` would only record a peak, and a later excess
+        is higher. It is not skipped if an excess was reported, since `step` must see its end.
         """
         terms = assignments.terms
         self._states = {uid: one for uid, one in self._states.items() if uid in terms}
@@ -98,7 +98,7 @@ class Judge:
         )
 
     def _is_over(self, uid: str, terms: CapTerms, held: list[tuple[str, GpuProcess]]) -> bool:
-        """Return True if a pod is over on one GPU; a process without a figure adds nothing."""
+        """Return True if a pod is over its cap on a GPU; a process without a figure counts as 0."""
         ceiling_bytes = terms.ceiling_bytes
         figures: dict[str, list[int]] = {}
         for gpu, one in held:
@@ -139,7 +139,7 @@ class Judge:
         )
 
     def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
-        """Remember since when processes that ended are still listed."""
+        """Record when each process that ended and is still listed was first seen so."""
         dead = {
             one.owner.process
             for held in scan.lists.values()
@@ -150,9 +150,9 @@ class Judge:
 
 
 def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dict[str, int]:
-    """Return the use of a GPU, in bytes, above which its process list must be read.
+    """Return by GPU the bytes in use above which its process list must be read.
 
-    `EVERY_GPU` stands for all GPUs; the smaller of two thresholds counts.
+    The entry of `EVERY_GPU` is for all GPUs. The smaller of two thresholds counts.
 
     | the GPU is assigned to | its process list is read |
     | --- | --- |
@@ -171,7 +171,7 @@ def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dic
 def _held(
     scan: ProcessScan, assignments: NodeAssignments
 ) -> dict[str, list[tuple[str, GpuProcess]]]:
-    """Return what each pod holds on its assigned GPUs: GPU and process."""
+    """Return the listed processes of each pod on its assigned GPUs, with the GPU."""
     held: dict[str, list[tuple[str, GpuProcess]]] = {}
     for gpu, processes in scan.lists.items():
         for process in processes:
@@ -183,7 +183,7 @@ def _held(
 
 
 def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> Cap:
-    """Return what the sentry holds a pod to: the largest process first, then all of the pod."""
+    """Return a pod's cap for `step`: the largest process is stopped first, then the whole pod."""
     by_sentry = terms.by is EnforceBy.SENTRY
     return Cap(
         cap_bytes=terms.cap_bytes,
@@ -201,9 +201,10 @@ def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> 
 
 
 def is_idle(state: StepState) -> bool:
-    """Return True if nothing of the past matters for the next scan.
+    """Return True if no excess and no stop is in progress.
 
-    An excess that was reported and lasts is waited for as that of a pod within its cap.
+    A reported excess that lasts does not count: its pod is measured as rarely as one within its
+    cap.
     """
     waiting = any(
         (late.over_s > 0 or late.over) and not (late.over and gpu in state.reported)

@@ -53,7 +53,7 @@ Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 
 class Sentry:
-    """Holds the pods of its node to their caps until it is stopped."""
+    """Enforces the caps of the node's pods until it is stopped."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Sentry:
             self._writer.write_last()
 
     def on_report(self, message: Message) -> bool:
-        """Take what a thread reports; return whether the list is another one now."""
+        """Handle a thread's report; return True if the assignment list changed."""
         before = self._assignments
         if isinstance(message, NodeFigures):
             self._is_seeded = True
@@ -147,7 +147,7 @@ class Sentry:
         self._journal.once("list", "warning", what, why)
 
     def step(self, now_s: float) -> ProcessScan:
-        """Scan once, and do what follows from it."""
+        """Scan the GPUs once, and act on the result."""
         self._limits.read()
         active = self._judgement.active.intersection(self._assignments.capped)
         scan = self._scanner.scan(now_s, list_thresholds(self._assignments, active), active)
@@ -175,7 +175,7 @@ class Sentry:
         return scan
 
     def pause_s(self, scan: ProcessScan) -> float:
-        """Return how long to wait after this scan."""
+        """Return the pause after this scan, in seconds."""
         return pause_s(
             scan.took_s,
             ending=self._judgement.is_ending,
@@ -187,7 +187,7 @@ class Sentry:
         )
 
     def _wait(self, since_s: float, pause: float, least_s: float) -> None:
-        """Wait for the next scan; less where the list changed, for who is new may be over soon."""
+        """Wait for the next scan; a new list shortens the pause, as new pods may exceed a cap."""
         until_s = since_s + pause
         while (left_s := until_s - time.monotonic()) > 0:
             message = self._inbox.get(left_s)
@@ -195,7 +195,7 @@ class Sentry:
                 until_s = min(until_s, since_s + max(HOLDING_S, least_s))
 
     def _report_limits(self, assignments: NodeAssignments) -> None:
-        """Report what the limiter says of limits of pods."""
+        """Report the limiter's events about pods on the list."""
         for uid, told in self._limits.new_events(assignments.listed):
             pod, why = assignments.names[uid], told.why
             self._journal.event(
@@ -204,7 +204,7 @@ class Sentry:
             self._events.report(limit_report(pod, uid, why))
 
     def _report_unmanaged(self, unmanaged: Unmanaged, assignments: NodeAssignments) -> None:
-        """Report what is large once, and again after it was gone."""
+        """Report large amounts once, and again after they were gone."""
         large: set[tuple[str, str]] = set()
         for gpu, held in unmanaged.items():
             for uid, held_bytes in held.items():
@@ -232,7 +232,7 @@ class Sentry:
 
 
 def _obstacle(node: NodeProcesses) -> str:
-    """Say why no process can be placed here; empty where it can."""
+    """Return why processes cannot be attributed to pods; empty if they can."""
     if os.getpid() == 1:
         return "this is a process namespace of our own; the pod needs hostPID: true"
     if not node.knows_itself():
@@ -243,10 +243,10 @@ def _obstacle(node: NodeProcesses) -> str:
 
 
 def sentry(settings: SentrySettings) -> int:
-    """Hold the caps of a node's pods until SIGTERM; returns the exit code.
+    """Enforce the caps of a node's pods until SIGTERM; return the exit code.
 
-    That of `run_program`; 1 also where the port is taken, and 142 (128 and SIGALRM) where nothing
-    was seen for a minute longer than intended.
+    It is that of `run_program`. It is also 1 if the port is taken, and 142 (128 + SIGALRM) if a
+    scan was a minute late.
     """
     liveness = Liveness(alarm=signal.alarm)
     metrics = SentryMetrics(settings.node, of_pods=settings.pod_metrics)

@@ -1,6 +1,6 @@
-"""What a node's GPUs show, as figures for people: who was promised and who uses how much.
+"""Status of the node's GPUs for people: assigned memory, use, peaks and stops of each pod.
 
-They decide nothing. What cannot be known now is absent; peaks and stops are kept, never lowered.
+Nothing is decided by it. Unknown values are absent. Peaks and stops are never lowered.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from webhook.sentry.scanner import ProcessScan
 from webhook.sentry.usage import IdleTracker, NodeUsage
 
 REMEMBER_S: Final = GRACE_S
-"""How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.
-What is promised on it still counts, and who searches for their pod should find it."""
+"""Time that a missing GPU stays in the status as unhealthy, in seconds, as long as the node agent
+advertises it. Its assignments still count, and users must find their pods."""
 
 
 @dataclass(slots=True)
 class _Stops:
-    """How often something of a pod was stopped."""
+    """Number of stops of a pod."""
 
     before: int | None = None
-    """As was stored when we started; of those the sidecar's own are taken out once it says them."""
+    """Number stored by the previous sentry, less the sidecar's own once it reports them."""
     ours: int = 0
     said: int | None = None
-    """The most that its sidecar said."""
+    """Highest number that its sidecar reported."""
 
     def total(self) -> int | None:
         if self.before is None and self.said is None and not self.ours:
@@ -47,27 +47,27 @@ class NodeStatus:
     """Remembers each GPU, and the peaks and stops of each pod on the list."""
 
     def __init__(self, node: str, limits: LimiterReport, *, acts: bool = True) -> None:
-        """Prepare; `acts` is whether the sentry may stop processes and has the right to."""
+        """Set up the status; `acts` is True if the sentry may stop processes and has the rights."""
         self._node = node
         self._limits = limits
         self._acts = acts
         self._idleness = IdleTracker()
         self._driver_version = ""
         self._gpus: dict[str, tuple[GpuFigures, float]] = {}
-        """What they are, and when each was seen last."""
+        """Static fields of each GPU by UUID, and when it was last seen."""
         self._used: dict[str, int | None] = {}
-        """By the last scan; who is not in it cannot be seen."""
+        """Bytes in use by UUID, from the last scan; a missing GPU is absent."""
         self._measured: frozenset[str] = frozenset()
-        """UUIDs of GPUs that the last scan saw and that listed their processes at the last try."""
+        """UUIDs of GPUs in the last scan whose last read of processes succeeded."""
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
-        """The most that was in use on a GPU while a pod was the only one with a promise there."""
+        """Highest use of a GPU while this pod had the only assignment on it, by UID and UUID."""
         self._stops: dict[str, _Stops] = {}
         self._would_stop: dict[str, tuple[int, float]] = {}
-        """Of each pod how many excesses were only reported, and since when (Unix time)."""
+        """Number of excesses that were only reported, and Unix time of the first, by UID."""
 
     def seed(self, stored: NodeFigures, now_s: float) -> None:
-        """Take what was stored before we started: peaks, stops, and GPUs that may be lost."""
+        """Add what the previous sentry stored: peaks, stops, and GPUs that may be missing now."""
         idle = ((pod.uid, pod.idle_since_s) for gpu in stored.gpus for pod in gpu.pods)
         idle_s = {comparable_uid(uid): since_s for uid, since_s in idle if since_s is not None}
         self._idleness.seed(idle_s, stored.observed_s)
@@ -87,11 +87,11 @@ class NodeStatus:
                     stops.before = max(stops.before or 0, pod.stops - (stops.said or 0))
 
     def stopped(self, uid: str) -> None:
-        """Count that we stopped something of a pod."""
+        """Count a stop of a process or of the whole pod by this sentry."""
         self._stops.setdefault(uid, _Stops()).ours += 1
 
     def would_stop(self, uid: str, at_s: float) -> None:
-        """Count that an excess of a pod was reported and nothing was stopped, at this Unix time."""
+        """Count an excess that was only reported, at this Unix time."""
         count, since_s = self._would_stop.get(uid, (0, at_s))
         self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
 
@@ -105,18 +105,18 @@ class NodeStatus:
         now_s: float,
         observed_s: float,
     ) -> NodeFigures:
-        """Take a scan, its usage, and what sidecars report; return the status to publish.
+        """Record a scan, its usage and the reports of sidecars; return the status to publish.
 
-        `observed_s` is the scan's Unix time. A GPU is as healthy as its agent says.
+        `observed_s` is the scan's Unix time. The agent's report decides whether a GPU is healthy.
 
         | the list | promised, free | pods | unmanaged |
         | --- | --- | --- | --- |
-        | is followed | by it | by it | as the audit has them |
-        | was read, and cannot be followed now | unknown | by what it said last | none |
+        | is watched | from the list | from the list | from `usage` |
+        | was read, and cannot be watched now | unknown | from the last list | none |
         | was never read | unknown | none | none |
 
-        A GPU that cannot be seen is kept for `REMEMBER_S`. What a sidecar says its tenant can forge
-        for its own pod, so it only raises, and no peak above what was seen.
+        A missing GPU is kept for `REMEMBER_S`. A tenant can forge the report of its own sidecar, so
+        a report only raises values, and no peak above the measured use.
         """
         if assignments.is_read:
             self._forget_pods(assignments.listed)
@@ -222,14 +222,14 @@ class NodeStatus:
         assignments: Assignments,
         stats: Mapping[str, SidecarReport],
     ) -> None:
-        """Raise the peaks of who was listed now, and of who is alone and says so itself.
+        """Raise peaks by this scan's lists and by the reports of sidecars.
 
-        | the pod | its sidecar says | its peak on the GPU is at least |
+        | the pod | its sidecar reports | its peak on the GPU is at least |
         | --- | --- | --- |
-        | was listed | anything | what it held |
-        | is the only one with a promise there, and has no other GPU | a peak | that, but no more
-        than was in use at most since it is alone |
-        | has other GPUs, or company | anything | as it was: whose, and where, nobody knows |
+        | was listed | anything | the listed memory |
+        | has the only assignment on the GPU, and no other GPU | a peak | that peak, at most the \
+highest use since then |
+        | has other GPUs, or shares the GPU | anything | unchanged: GPU or pod is ambiguous |
         """
         for uuid in listed_gpus:
             for uid, (used_bytes, processes) in usage.pods[uuid].items():

@@ -1,4 +1,4 @@
-"""What the node's limiter says: whether the driver holds caps, whom it holds, and what happened."""
+"""Reports of the node's other programs: the limiter's file, and the process names of sidecars."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _DRIVER, _LATE, _SIDECAR, _SENTRY = HOLDERS
 
 
 class LimiterReport:
-    """The limiter's file, as it was read last."""
+    """The limiter's file, as last read."""
 
     def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Prepare; `clock` returns Unix time."""
+        """Set up the report; `clock` returns Unix time."""
         self._path = f"{folder}/{STATE_FILE}"
         self._clock = clock
         self._read: tuple[int, int, int] | None = None
-        """Which file that was."""
+        """Inode, modification time in ns, and size of the file that was read."""
         self._state: LimiterState | None = None
         self._limited: Mapping[tuple[str, str], PodLimitState] = {}
         self._told: set[tuple[float, int]] = set()
         self.proof: Proof | None = None
-        """None where the node has no limiter."""
+        """Whether the driver enforces caps; None if the node has no limiter."""
 
     def read(self) -> None:
-        """Read the file where it is another one now; never fails.
+        """Read the file if it changed; never fails.
 
-        | the file | the proof | who is limited |
+        | the file | the proof | limited pods |
         | --- | --- | --- |
-        | is not there | there is no limiter | nobody |
-        | is no file of ours, too large, or cannot be read | does not hold | as read last |
-        | was written longer than `STALE_AFTER_S` ago, or will be | does not hold | as read last |
-        | was written since, and could prove nothing | does not hold | as read last |
-        | was written since, with a proof | holds | as it says |
+        | does not exist | there is no limiter | none |
+        | is malformed, too large, or cannot be read | does not hold | as last read |
+        | is older than `STALE_AFTER_S`, or from the future | does not hold | as last read |
+        | is fresh, without a proof | does not hold | as last read |
+        | is fresh, with a proof | holds | as in the file |
 
-        The driver goes on holding whom it holds, whatever becomes of the limiter.
+        The driver keeps enforcing its limits if the limiter stops.
         """
         try:
             found = os.lstat(self._path)
@@ -83,26 +83,26 @@ class LimiterReport:
             self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
 
     def counted_bytes(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
-        """Return what the driver counts of a pod; None where it does not hold it to its cap."""
+        """Return the bytes the driver counts for a pod; None if it does not limit it to the cap."""
         limited = self._limited.get((uid, gpu))
         return limited.used_bytes if limited and limited.hard_bytes <= cap_bytes else None
 
     def find_holder(
         self, uid: str, promise: Assignment, gpu: str, *, enforcement: str, acts: bool
     ) -> str:
-        """Return who holds a pod of the list to its cap on a GPU that it was given.
+        """Return which program enforces a pod's cap on an assigned GPU; empty for none.
 
-        `enforcement` is the node's label, `acts` whether the sentry may stop anybody.
+        `enforcement` is the node's label. `acts` is True if the sentry may stop processes.
 
-        | the driver's hard limit, while proven | the line | the node's label | acts | held by |
+        | the driver's hard limit, if proven | the assignment | the node's label | acts | result |
         | --- | --- | --- | --- | --- |
-        | at most the cap, before it held memory | any | any | any | `driver` |
-        | at most the cap, perhaps later | any | any | any | `driver, late` |
-        | more, none, or nobody knows | by Sidecar, may be stopped | `sidecar` | any | `sidecar` |
-        | more, none, or nobody knows | by Sidecar, may be stopped | any other | yes | `sentry` |
-        | more, none, or nobody knows | by Sentry, may be stopped | any | yes | `sentry` |
-        | more, none, or nobody knows | may be stopped | any other | no | nobody |
-        | more, none, or nobody knows | anything else | any | any | nobody |
+        | at most the cap, set before the pod held memory | any | any | any | `driver` |
+        | at most the cap, perhaps set later | any | any | any | `driver, late` |
+        | more, none, or unknown | by Sidecar, may be stopped | `sidecar` | any | `sidecar` |
+        | more, none, or unknown | by Sidecar, may be stopped | any other | yes | `sentry` |
+        | more, none, or unknown | by Sentry, may be stopped | any | yes | `sentry` |
+        | more, none, or unknown | may be stopped | any other | no | none |
+        | more, none, or unknown | anything else | any | any | none |
         """
         limited = self._limited.get((uid, gpu)) if self.proof and self.proof.holds else None
         if limited and limited.hard_bytes <= _cap_bytes(promise):
@@ -114,9 +114,10 @@ class LimiterReport:
         return _SENTRY if acts else ""
 
     def new_events(self, promises: Assignments) -> list[tuple[str, LimitEvent]]:
-        """Return what has not been told yet of pods of the list, each once, by UID.
+        """Return new events of pods on the list, each once, with the UID.
 
-        Who is not on the list may come there still, while the limiter says it.
+        An event of a pod that is not on the list yet is returned once the pod is listed, if the
+        file still has it.
         """
         if self._state is None:
             return []
@@ -136,7 +137,7 @@ def _cap_bytes(promise: Assignment) -> int:
 
 
 def _text_of(path: str) -> str:
-    """Return what a file holds, no more than is read of it; raises OSError for what is no file."""
+    """Return the beginning of a regular file; raise OSError for anything else."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -147,22 +148,24 @@ def _text_of(path: str) -> str:
 
 
 SidecarReport = tuple[int, int | None]
-"""Stops and peak in bytes, as a sidecar's process name says them."""
+"""Number of stops, and peak in bytes if known, from the name of a sidecar's process."""
 
 EVERY_S: Final = 10.0
 SEARCH_EVERY_S: Final = 60.0
-"""How often sidecars are searched for that are not known yet: it takes a read for each process of
-the node."""
+"""Minimum interval of searches for unknown sidecars, in seconds: a search reads each process of the
+node."""
 
 DUTY: Final = 20
-"""A search is followed by so many times its own length without one: tenants can have many
+"""Minimum pause between searches, as a multiple of a search's duration: tenants can have many
 processes."""
 
 
 class SidecarReports:
-    """Knows which process is a pod's sidecar: the oldest of that pod that has such a name.
+    """Reads the reports of sidecars: the names of their processes, see `read_process_name`.
 
-    A native sidecar starts before any container of its tenant's.
+    A pod's sidecar is its oldest process with such a name, since a native sidecar starts before the
+    tenant's containers. A tenant can only forge the report of its own pod, as the pod is known from
+    the cgroup.
     """
 
     def __init__(
@@ -172,23 +175,23 @@ class SidecarReports:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `node` is for this thread alone, `pods` returns the UIDs on the list."""
+        """Set up; `node` is used by this thread only, `pods` returns the UIDs on the list."""
         self._node = node
         self._pods = pods
         self._clock = clock
         self._sidecars: dict[str, Owner] = {}
         self._search_s = float("-inf")
         self.stats: Mapping[str, SidecarReport] = {}
-        """What is said now; read by the main thread."""
+        """Last reports by the pod's UID, read by the main thread."""
 
     def read_all(self) -> None:
-        """Read, forever."""
+        """Read reports until the program ends."""
         while True:
             self.read()
             time.sleep(EVERY_S)
 
     def read(self) -> None:
-        """Read the names of the sidecars that are known, and search for others when it is time."""
+        """Read the names of known sidecars, and search for others if a search is due."""
         wanted = frozenset(self._pods())
         stats: dict[str, SidecarReport] = {}
         for uid, sidecar in tuple(self._sidecars.items()):

@@ -1,4 +1,4 @@
-"""One scan of all GPUs, with their processes; who holds what is remembered while they hold it."""
+"""Scans of all GPUs with the processes on them, and the pause until the next scan."""
 
 from __future__ import annotations
 
@@ -21,49 +21,50 @@ from webhook.core.pod.gpus import EVERY_GPU
 from webhook.node_programs.program import answering, scan_with
 
 Samples = Mapping[int, tuple[int, bool]]
-"""As `NodeNvml.process_samples` has them."""
+"""Result of `NodeNvml.process_samples`, by PID."""
 
 LIST_EVERY_S: Final = 10.0
-"""However little of a GPU is in use, its processes come and go."""
+"""Maximum time between reads of a GPU's process list, in seconds, at any use of its memory."""
 
 CHECK_EVERY_S: Final = 10.0
-"""How often a process that stays listed is asked whether it still lives, while its pod is calm.
-If another pod's process has the number of one that ended, the old pod is searched as often."""
+"""Interval of checks that a listed process of an idle pod is alive, in seconds. If its PID now
+belongs to another pod, the old pod is searched for processes at the same interval."""
 
 RAN_EVERY_S: Final = 10.0
-"""How often a GPU of which a process holds memory is asked who ran: its driver keeps 14 s."""
+"""Interval at which samples of running processes are read, in seconds; a driver keeps 14 s."""
 
 FORGET_AFTER_S: Final = 60.0
-"""How long a GPU may fail to answer before it is forgotten who held its memory."""
+"""Time after which the processes of a GPU that does not answer are forgotten, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """What one listed process holds on one GPU."""
+    """Memory that a listed process holds on a GPU."""
 
     pid: int
     owner: Owner | None
-    """None where it ended before anybody could see whose it was."""
+    """None if the process ended before it could be identified."""
     used_bytes: int | None
-    """None where the driver gives no figure: unknown is not zero."""
+    """None if the driver reports no figure, which is not the same as zero."""
     dead: bool = False
-    """It ended, and its memory stays: others have its files open."""
+    """True if the process ended and its memory stays, as others have its device files open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessScan(Scan):
-    """What all GPUs showed at one moment, and who held memory of them."""
+    """Result of reading all GPUs once, with their processes."""
 
     lists: Mapping[str, tuple[GpuProcess, ...]] = field(default_factory=dict)
-    """By UUID; of the GPUs whose lists were read this time."""
+    """Processes by UUID, for the GPUs whose lists were read in this scan."""
     ran: Mapping[str, Samples | None] = field(default_factory=dict)
-    """By UUID; of the GPUs that were asked this time who ran. None where it was not told."""
+    """Samples by UUID, for the GPUs whose samples were read in this scan. None if the driver gave
+    none."""
     unread: frozenset[str] = frozenset()
-    """UUIDs of the GPUs whose memory or processes could not be read this time."""
+    """UUIDs of the GPUs whose memory or processes could not be read in this scan."""
     took_s: float = 0.0
 
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
-        """Return what each container of a pod that was listed holds over all GPUs, in bytes."""
+        """Return the bytes that each listed container of a pod holds, summed over all GPUs."""
         sums: Counter[str] = Counter()
         for one in chain(*self.lists.values()):
             if one.owner is not None and one.owner.place.pod == pod:
@@ -73,7 +74,7 @@ class ProcessScan(Scan):
 
 @dataclass(slots=True)
 class _TrackedProcess:
-    """Whose a listed pid is, and when that was last checked."""
+    """Owner of a listed PID, and time of the last check."""
 
     owner: Owner
     checked_s: float
@@ -87,7 +88,7 @@ def _boot_s() -> float:
 
 
 class ProcessScanner:
-    """Scans the GPUs, and remembers whose the listed processes are."""
+    """Scans the GPUs, and remembers the owners of the listed processes."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class ProcessScanner:
         boot_s: Callable[[], float] = _boot_s,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; `outermost` is whether our processes' numbers are the kernel's own."""
+        """Set up the scanner; `outermost` is True in the host's initial PID namespace."""
         self._boot_s = boot_s
         self._wall_s = wall_s
         self._nvml = nvml
@@ -108,12 +109,12 @@ class ProcessScanner:
         self._outermost = outermost
         self._known: dict[int, _TrackedProcess] = {}
         self._listed: dict[str, frozenset[int]] = {}
-        """The pids of each GPU's last list."""
+        """PIDs of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
         self._ran_s: dict[str, float] = {}
-        """When each GPU was asked last who ran."""
+        """Time of each GPU's last samples."""
         self._nobodys_s: dict[int, float] = {}
-        """When pids were first listed that were nobody's, in seconds since the node started."""
+        """Time at which each PID without an owner was first listed, in seconds since boot."""
 
     def scan(
         self,
@@ -191,12 +192,12 @@ class ProcessScanner:
             return None
 
     def _is_trusted(self, version: str) -> bool:
-        """Return True if a driver's lists have our processes and their figures.
+        """Return True if the PIDs and figures of a driver's lists are those of this node.
 
-        | the driver | on a node of its own | on a node that is a container |
+        | the driver | on a host | on a node that is a container |
         | --- | --- | --- |
         | works in containers | yes | yes |
-        | lists host PIDs, or is blind in containers | yes | no: others' numbers, or figures |
+        | lists host PIDs, or no figures in containers | yes | no |
         """
         return self._outermost or classify_driver(version) is DriverClass.WORKS
 
@@ -210,23 +211,24 @@ class ProcessScanner:
     def _held(
         self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]
     ) -> GpuProcess:
-        """Say whose a listed process is.
+        """Return the owner of a listed process, and the memory that is charged to it.
 
-        | the pid was listed before | it is now | the memory is |
+        | the PID was listed before | the PID is now of | the memory is charged to |
         | --- | --- | --- |
-        | no | somebody's | theirs |
-        | no | nobody's | nobody's |
-        | as nobody's | of somebody who started before that | theirs |
-        | as nobody's | of somebody who started since then | nobody's |
-        | by a process that lives | the same | theirs |
-        | by a process that ended | nobody's | still of that process's pod |
-        | by a process that ended | another's, of the same pod | theirs |
-        | by a process that ended, of a pod of which one lives | another pod's | of unknown parts |
-        | by a process that ended, of a pod of which none lives | another pod's | theirs |
+        | no | a process | that process |
+        | no | no process | no process |
+        | without an owner | a process that started before that | that process |
+        | without an owner | a process that started later | no process |
+        | for a process that is alive | the same process | that process |
+        | for a process that ended | no process | the ended process, and so its pod |
+        | for a process that ended | another process of the same pod | the new process |
+        | for one that ended, its pod has other processes | another pod | the ended one, amount \
+unknown |
+        | for one that ended, its pod has no process left | another pod | the new process |
 
-        So who ends while others keep its files open does not get rid of what it holds, and nobody
-        pays for a number that was another pod's. Those others may allocate through its files, so
-        not even what is held in addition is surely theirs who have the number now.
+        Memory of an ended process stays charged to its pod while another process keeps its device
+        files open. Such a process can also allocate through these files, so an increase cannot be
+        charged to the PID's new owner either.
         """
         known = self._known.get(pid)
         if known is None:
@@ -252,14 +254,14 @@ class ProcessScanner:
         return GpuProcess(pid, owner, used_bytes)
 
     def _has_pod_ended(self, known: _TrackedProcess, now_s: float) -> bool:
-        """Return True if no process is left of a pod, by a search each `CHECK_EVERY_S`."""
+        """Return True if a pod has no process left; it is searched once per `CHECK_EVERY_S`."""
         if now_s - known.pod_checked_s < CHECK_EVERY_S:
             return False
         known.pod_checked_s = now_s
         return next(iter(self._node.of_pod(known.owner.place.pod)), None) is None
 
     def _forget(self, now_s: float) -> None:
-        """Forget GPUs that are gone for long, and who is no longer listed anywhere."""
+        """Forget GPUs that were not listed for long, and PIDs that no GPU lists."""
         for uuid, at_s in tuple(self._listed_s.items()):
             if now_s - at_s > FORGET_AFTER_S:
                 del self._listed_s[uuid], self._listed[uuid]
@@ -278,12 +280,14 @@ JUDGING_S: Final = 0.5
 HOLDING_S: Final = 1.0
 LISTED_S: Final = 10.0
 IDLE_S: Final = 45.0
-"""Figures are written once a minute: at 60 s they would be older than two minutes now and then."""
+"""Pause without assignments and processes, in seconds. Figures older than two minutes count as
+stale, and they are written once a minute, so 60 s would be too long."""
 
 DUTY: Final = 20
 HURRY: Final = 2
 SOON_S: Final = 2.5
-"""An excess that is seen so late is still ended in fifteen seconds: it is judged for 11.5."""
+"""Maximum pause after a slow scan, in seconds, while pods may be stopped. An excess has to last
+11.5 s, so it still ends within 15 s."""
 
 
 def pause_s(
@@ -296,9 +300,9 @@ def pause_s(
     held: bool,
     poll_s: float = inf,
 ) -> float:
-    """Return how long to wait after a scan that took so long, in seconds.
+    """Return the pause after a scan of this duration, in seconds.
 
-    `poll_s` is the shortest poll interval of pods that only the sentry holds, `inf` without such.
+    `poll_s` is the shortest poll interval of pods by Sentry, `inf` without such pods.
 
     | a pod was stopped | is over its cap | may be stopped | is listed, or holds memory | pause |
     | --- | --- | --- | --- | --- |
@@ -308,17 +312,17 @@ def pause_s(
     | no | no | no | yes | 10 |
     | no | no | no | no | 45 |
 
-    And so long after a scan that took long, since it wakes GPUs and holds the driver's locks:
+    After a slow scan the pause is longer, since a scan wakes GPUs and holds the driver's locks:
 
     | a pod was stopped, or is over | may be stopped | pause at least |
     | --- | --- | --- |
     | yes | any | `HURRY` times what it took |
     | no | yes, and there is a `poll_s` | `HURRY` times |
-    | no | yes | `DUTY` times, or `SOON_S` where that is less; but `HURRY` times in any case |
-    | no | no | `DUTY` times, at most `IDLE_S`; but `HURRY` times in any case |
+    | no | yes | `DUTY` times, or `SOON_S` if that is less; at least `HURRY` times |
+    | no | no | `DUTY` times, at most `IDLE_S`; at least `HURRY` times |
 
-    A tenant can make scans slow, by CPU alone, and must not gain the time by it. Figures that are
-    older than two minutes prove no sentry, so a slow driver is scanned that often as well.
+    The limits are there because a tenant can slow down scans by using CPU, and because figures
+    older than two minutes do not prove a running sentry.
     """
     poll_s = max(poll_s, ENDING_S)
     if ending or judging:

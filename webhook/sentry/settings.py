@@ -15,25 +15,25 @@ HOST: Final = "0.0.0.0"  # noqa: S104 - kubelets and Prometheus ask a pod's addr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentrySettings:
-    """Which node, and how."""
+    """Settings of the sentry of one node."""
 
     node: str
     namespace: str
-    """Where the webhook keeps the lists of who has which GPUs."""
+    """Namespace of the assignment lists, which is the webhook's."""
     act: bool = True
-    """Whether to stop processes; otherwise an excess is reported alone."""
+    """True if processes may be stopped. Otherwise an excess is only reported."""
     pod_metrics: bool = True
-    """Whether the metrics have a series for each pod, which names it."""
+    """True if metrics have a series for each pod, with its name."""
     host: str = HOST
     metrics_port: int = METRICS_PORT
-    """0 for any that is free."""
+    """Port number, or 0 for any free port."""
     pod_name: str = ""
-    """Our own, for what we report."""
+    """Name of the sentry's pod, for Events."""
     pod_uid: str = ""
-    """Our own, by which we find out how this node names pods' cgroups."""
+    """UID of the sentry's pod, to find out how this node names the cgroups of pods."""
     kernel_driver: str = KERNEL_DRIVER
-    """The file that exists while the kernel has a driver."""
+    """Path of a file that exists while the kernel has a driver."""
     limiter_folder: str = LIMITER_FOLDER
-    """Where the node's limiter leaves what it did; it may not be there."""
+    """Folder of the limiter's report; absent if the node has no limiter."""
     kubeconfig: Path | None = None
     proc: str = "/proc"

@@ -1,6 +1,6 @@
-"""Who holds memory of which GPU by its last list, and what of it nobody was promised.
+"""Use of the node's GPUs by pods: memory, memory without an assignment, and idle times.
 
-That is reported, and never a reason to stop anybody.
+It is only reported. Nothing is stopped because of it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.scanner import GpuProcess, ProcessScan, Samples
 
 Unmanaged = Mapping[ScannedGpu, Mapping[str, int]]
-"""What is held without a promise, by the pod's UID; empty for processes of no pod."""
+"""Bytes held without an assignment, by GPU and the pod's UID, which is empty for processes outside
+of pods."""
 
 NEW_S: Final = 60.0
-"""For so long a pod that is not on the list is not called unmanaged: its binding, and the list's
-way to us, take a moment."""
+"""Time before memory of a pod that is not on the list counts as unmanaged, in seconds: a binding
+needs a moment to reach the list, and the list to reach the sentry."""
 
 OLD_LIST_S: Final = 180.0
-"""A list that could not be read again for so long says nothing of now; they are read each 10 s, and
-each 45 s if no pod has a promise."""
+"""Age after which a process list is dropped, in seconds. Lists are read each 10 s, each 45 s if no
+pod has an assignment."""
 
 REPORTED_BYTES: Final = 256 * 2**20
-"""From here on it is an Event: less is a context, which pushes nobody out of memory."""
+"""Minimum unmanaged memory that is reported as an Event. Less is a CUDA context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class NodeUsage:
     """
 
     lists: Mapping[str, tuple[GpuProcess, ...]]
-    """By UUID; the GPUs that were listed last come last."""
+    """Processes by UUID of the GPU, in the order in which the lists were read."""
     pods: Mapping[str, Mapping[str, tuple[int | None, int]]]
     """Bytes held by a pod and number of its processes, by GPU and the pod's UID.
 
@@ -49,7 +50,7 @@ class NodeUsage:
 
 
 class UsageTracker:
-    """Remembers the last process list of each GPU, and since when pods were seen on them."""
+    """Remembers the last process list of each GPU, and when each pod was first listed."""
 
     def __init__(self) -> None:
         self._lists: dict[str, tuple[GpuProcess, ...]] = {}
@@ -57,7 +58,7 @@ class UsageTracker:
         self._pods: dict[str, Mapping[str, tuple[int | None, int]]] = {}
         self._unattributed_bytes: dict[str, int | None] = {}
         self._seen_s: dict[str, float] = {}
-        """When each pod was first seen in a list."""
+        """Time at which each listed pod was first listed."""
 
     def has_processes(self) -> bool:
         """Return True if a process was listed on any GPU."""
@@ -66,9 +67,9 @@ class UsageTracker:
     def update(
         self, scan: ProcessScan, assignments: NodeAssignments, now_s: float, *, shared: bool = True
     ) -> NodeUsage:
-        """Take a scan and return the use that is known now.
+        """Record a scan, and return the known use of all GPUs.
 
-        `shared` is False if the node's GPUs are not shared: other programs assign them, and no
+        `shared` is False if the node's GPUs are not shared. Other programs assign them then, and no
         memory is unmanaged.
         """
         gpus = {gpu.uuid: gpu for gpu in scan.gpus}
@@ -100,23 +101,23 @@ class UsageTracker:
             if one.owner is not None and (pod := one.owner.place.pod):
                 before, count = held.get(pod, (0, 0))
                 held[pod] = _plus(before, one.used_bytes), count + 1
-        self._lists.pop(gpu.uuid, None)  # what was not read now is reported first
+        self._lists.pop(gpu.uuid, None)  # GPUs whose lists are older are reported first
         self._lists[gpu.uuid], self._pods[gpu.uuid] = processes, held
         self._unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
 
     def _unmanaged(
         self, gpus: Mapping[str, ScannedGpu], assignments: NodeAssignments, now_s: float
     ) -> Unmanaged:
-        """Return the memory that is held without an assignment; none if the list is not followed.
+        """Return memory held without an assignment; nothing while the list is not watched.
 
         | processes of | on a GPU | are unmanaged |
         | --- | --- | --- |
-        | no pod, or ended before they were seen | any | at once |
-        | a pod on the list | its assignment names | never |
-        | a pod on the list | its assignment does not name | at once |
-        | any other pod | any | `NEW_S` after it was first seen, under a list followed so long |
+        | no pod, or not identified before they ended | any | at once |
+        | a pod on the list | that its assignment names | never |
+        | a pod on the list | that its assignment does not name | at once |
+        | any other pod | any | once it was seen, and the list watched, for `NEW_S` |
 
-        What has no figure adds nothing.
+        A process without a figure adds nothing.
         """
         followed_since_s = assignments.followed_since_s
         if followed_since_s is None:
@@ -140,9 +141,9 @@ class UsageTracker:
 
 
 def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bool) -> str:
-    """Say what is held without a promise, as an Event has it.
+    """Return the sentence of an Event about unmanaged memory.
 
-    `listed` is whether the pod was given other GPUs of this node.
+    `listed` is True if the pod has an assignment, to other GPUs of this node.
     """
     what = f"{format_amount(held_bytes)} on GPU {gpu.index} ({gpu.uuid}) are held by"
     if not pod:
@@ -152,39 +153,43 @@ def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bo
 
 
 def _plus(one: int | None, other: int | None, sign: int = 1) -> int | None:
-    """Add; unknown is not zero."""
+    """Return the sum, or the difference for sign -1; None if a term is unknown."""
     return None if one is None or other is None else one + sign * other
 
 
 READINGS: Final = 2
-"""By the first alone nobody knows who ran just now, and who only ran last."""
+"""Minimum number of successive readings. One cannot tell a running process from the last one that
+ran."""
 
 STORED_S: Final = 300.0
-"""What an earlier sentry knew counts for who is seen first within so long: nobody saw more."""
+"""Maximum age of idle times stored by the previous sentry, in seconds."""
 
 
 class IdleTracker:
-    """Remembers the last reading of each GPU, and when each pod on it was seen to run."""
+    """Remembers the samples of each GPU, and when each pod was last seen running.
+
+    Samples are what drivers record of running processes (`NodeNvml.process_samples`). A process
+    that starts and ends between two readings is not attributed to a pod.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[int, tuple[int, bool]]] = {}
-        """By GPU and PID; of whom the driver told, or who is listed still."""
+        """Last sample by GPU and PID, for reported or still listed processes."""
         self._pods: dict[str, dict[int, str]] = {}
-        """Whose the processes are that were listed, by GPU and PID."""
+        """UID of the pod of each listed process, by GPU and PID."""
         self._readings: dict[str, int] = {}
-        """How many in a row there were of a GPU."""
+        """Number of successive readings, by GPU."""
         self._running: dict[str, frozenset[str]] = {}
-        """Who ran by the last reading of a GPU."""
+        """UIDs of the pods that ran by the last reading, by GPU."""
         self._since_s: dict[str, dict[str, float]] = {}
-        """When a pod that holds memory of a GPU ran last, or was seen first; by GPU and UID."""
+        """Unix time at which a pod last ran, or was first seen, by GPU and UID."""
         self._stored: tuple[Mapping[str, float], float] = {}, float("-inf")
-        """What an earlier sentry knew, by UID, and when it knew that."""
+        """Idle times stored by the previous sentry, by UID, and when it stored them."""
         self.since_s: Mapping[str, float] = {}
-        """Since when (Unix time) nothing of a pod ran, by UID; who runs, and of whom that is not
-        known, is not in it."""
+        """Unix time since which a pod is idle, by UID. Running and unknown pods are absent."""
 
     def seed(self, stored: Mapping[str, float], at_s: float) -> None:
-        """Take what was known at this Unix time, before we started."""
+        """Use idle times that the previous sentry stored at this Unix time."""
         self._stored = stored, at_s
         for gpu, since_s in self._since_s.items():
             if self._readings[gpu] < READINGS:
@@ -201,18 +206,19 @@ class IdleTracker:
         lists: Mapping[str, Iterable[GpuProcess]],
         now_s: float,
     ) -> None:
-        """Take what GPUs were asked in a scan, and their last lists, at this Unix time.
+        """Record the samples of a scan, given the last lists and the scan's Unix time.
 
-        A pod idles where on each GPU of which it holds memory
+        A pod is idle if it is idle on each GPU of which it holds memory:
 
-        | readings in a row | its processes by the last | the pod |
+        | successive readings | processes of the pod in the last reading | the pod |
         | --- | --- | --- |
-        | fewer than `READINGS`, or the driver does not tell | any | is not known |
-        | enough | one did something | runs |
-        | enough | one has a newer sample, and was not the one that ran last before | runs |
-        | enough | none of these | idles |
+        | fewer than `READINGS`, or the driver has no samples | any | is unknown |
+        | enough | one was active | runs |
+        | enough | one has a newer sample, and was not the last to run before | runs |
+        | enough | neither | is idle |
 
-        The driver goes on sampling who ran last while nobody runs, so that one says nothing.
+        While nothing runs, the driver keeps sampling the process that ran last. Its newer sample is
+        therefore no sign that it runs.
         """
         gone = self._readings.keys() - {gpu.uuid for gpu in scan.gpus}
         for gpu in gone:
@@ -266,7 +272,7 @@ def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
 
 
 def _ran(before: Samples | None, samples: Samples) -> set[int]:
-    """Return who ran between two readings, as far as the second one says it."""
+    """Return the PIDs that ran between two readings, by the samples of the second."""
     last_us = max((at_us for at_us, _ in (before or {}).values()), default=0)
 
     def took_over(pid: int, at_us: int) -> bool:

@@ -1,6 +1,5 @@
-"""The judgement that holds a cap: observations in, actions and their words out.
+"""Enforcement of a cap as a pure function: observations in, actions and their messages out.
 
-It runs in the sidecar, where every megabyte counts: nothing here imports what costs memory, and
-`tests/sidecar/test_alone.py` says what that is. May import: `core.formatting` and the standard
-library's light parts.
+The sidecar loads it, where each import costs memory in every pod: `tests/sidecar/test_alone.py`
+lists the allowed modules. May import: `core.formatting` and light modules of the standard library.
 """

@@ -1,4 +1,4 @@
-"""Values of enforcement: what is observed, what is remembered, and what is to be done."""
+"""Values of enforcement: observations, caps, the state of a step, and actions."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ESCALATE_AFTER: Final = 3
-"""Stops on one GPU that were not enough: what restarts processes must end, not the next one."""
+"""Number of insufficient stops on one GPU after which a container is stopped, as something in it
+restarts processes."""
 
 
 class VictimOrder(enum.Enum):
-    """Which process is stopped first."""
+    """Order in which processes are stopped."""
 
     GREW_LAST = "grew-last"
-    """It is the likeliest cause; ties: the largest, then the youngest."""
+    """The process that grew last is the likeliest cause. Ties: the largest, then the youngest."""
     LARGEST = "largest"
-    """It gives the most back at once; ties: the youngest."""
+    """The largest process frees the most memory. Ties: the youngest."""
 
 
 UNIDENTIFIED: Final = -1
-"""The start time of a process that is listed and not known: it is counted, and never stopped."""
+"""Start time of a listed process that cannot be identified. It counts, and is never stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the pod by its identity: a pid alone may be somebody else a moment later."""
+    """Identity of a process in the pod. A PID alone may be reused a moment later."""
 
     pid: int
-    """In the pod's process namespace."""
+    """PID in the pod's process namespace."""
     started: int
     """Start time in clock ticks since boot: field 22 of /proc/<pid>/stat, proc(5); or
     `UNIDENTIFIED`."""
     command: str = field(default="", compare=False)
     container: str = field(default="", compare=False)
-    """The container's id, as its cgroup shows it; empty where that is unknown."""
+    """Container ID from the cgroup; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +47,31 @@ class Usage:
     """The memory that one process holds on one GPU."""
 
     gpu: str
-    """The GPU's UUID."""
+    """UUID of the GPU."""
     process: Process
     used_bytes: int | None
-    """None where NVML lists the process but gives no figure, or 0: unknown is not zero."""
+    """None if NVML lists the process with no figure or with 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What all GPUs showed at one moment."""
+    """Use of all GPUs by one pod at one moment."""
 
     usages: tuple[Usage, ...]
     fault: str = ""
-    """Why not everything could be observed; empty where it could."""
+    """Reason why not everything could be observed; empty if it could."""
     rejected: frozenset[Process] = frozenset()
-    """Processes that we were not permitted to signal, since the last observation."""
+    """Processes that could not be signalled since the last observation."""
     listed_at_s: Mapping[str, float] = field(default_factory=dict)
-    """When a GPU's list was read, where that was before this observation; a GPU that is named here
-    was seen, whatever the fault says of others."""
+    """Time at which a GPU's list was read, if before this observation. A GPU in it was observed,
+    even if there is a fault."""
     counted: Mapping[str, int] = field(default_factory=dict)
-    """What the driver counts of the pod, by each GPU on which it holds the pod to its cap."""
+    """Bytes that the driver counts for the pod, by GPU on which it limits the pod to its cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """What the pod is held to, on each GPU."""
+    """Cap of a pod on each of its GPUs, and how it is enforced."""
 
     cap_bytes: int
     tolerance_bytes: int
@@ -78,42 +79,41 @@ class Cap:
     blind_after_s: float
     terminate_when_blind: bool
     protected: frozenset[int]
-    """Pids that are never stopped: PID 1, the enforcer itself."""
+    """PIDs that are never stopped: PID 1 and the enforcer."""
     delay_s: float = 0.0
-    """For how long a sum must have been over before anything is stopped, in seconds, besides
-    `CONFIRMATIONS` samples. Time within the cap takes as much off, so a process that is started
-    again does not begin at zero."""
+    """Minimum duration of an excess before a stop, in seconds, in addition to `CONFIRMATIONS`
+    samples. Time within the cap is subtracted, so a restarted process does not begin at zero."""
     order: VictimOrder = VictimOrder.GREW_LAST
     container_after: int | None = ESCALATE_AFTER
-    """After so many stops that were not enough a whole container is stopped; None: never."""
+    """Number of insufficient stops after which a container is stopped; None for never."""
     pod_after: int = ESCALATE_AFTER + 1
-    """After so many stops that were not enough the pod is ended."""
+    """Number of insufficient stops after which the pod is ended."""
     reports_only: bool = False
-    """Whether an excess is reported and nothing is stopped for it; blindness counts as ever."""
+    """True if an excess is only reported. Blindness is handled as usual."""
 
     @property
     def ceiling_bytes(self) -> int:
-        """Above this, a sum is an excess."""
+        """Sum in bytes above which there is an excess."""
         return self.cap_bytes + self.tolerance_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """What is known of one process on one GPU over time."""
+    """History of a process on a GPU."""
 
     process: Process
     used_bytes: int
     seen_s: float
     grew_at_s: float
     grew_bytes: int
-    """How much the use grew at that moment."""
+    """Growth at `grew_at_s`, in bytes."""
     grew_within_s: float
-    """Between which two lists, in seconds; 0 where the first one had it already."""
+    """Time between the two lists that show the growth, in seconds; 0 for the first list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process that is being stopped."""
+    """Process that is being stopped."""
 
     gpu: str
     process: Process
@@ -124,71 +124,69 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class OverCapTimer:
-    """For how long one GPU's sum was over, in seconds, less the time for which it was not."""
+    """Time that a GPU's sum was over the cap, in seconds, less the time within the cap."""
 
     over_s: float
     at_s: float
-    """When the last sample was taken."""
+    """Time of the last sample."""
     over: bool
-    """Whether that sample was over."""
+    """True if that sample was over the cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """What escalations on one GPU left behind."""
+    """Escalations on one GPU."""
 
     count: int
     until_s: float
-    """Until then, all stops that led to the last escalation count."""
+    """Time until which all stops before the last escalation count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
-    """All that a step remembers."""
+    """State between steps. Mappings are by GPU, `tracks` by GPU and process."""
 
     tracks: Mapping[tuple[str, Process], Track] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
-    """Samples over the ceiling in a row, by GPU."""
+    """Number of successive samples over the cap."""
     timers: Mapping[str, OverCapTimer] = field(default_factory=dict)
-    """By GPU."""
     peaks: Mapping[str, int] = field(default_factory=dict)
-    """The highest sum seen, in bytes, by GPU."""
+    """Highest sum, in bytes."""
     victims: tuple[Victim, ...] = ()
     stops: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """When processes were stopped recently, by GPU."""
+    """Times of recent stops."""
     escalations: Mapping[str, Escalation] = field(default_factory=dict)
-    """By GPU."""
     given_up: frozenset[Process] = frozenset()
-    """Processes that outlived their SIGKILL, or may not be signalled."""
+    """Processes that are listed long after SIGKILL, or cannot be signalled."""
     reported: frozenset[str] = frozenset()
-    """The GPUs on which an excess was reported that is not over yet."""
+    """GPUs with a reported excess that is not over."""
     blind_since_s: float | None = None
     blind_reported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """Why a process is stopped: the figures behind the explanation."""
+    """Figures that explain why a process is stopped."""
 
     gpu: str
     used_bytes: int
-    """By the victim."""
+    """Use of the victim, in bytes."""
     sum_bytes: int
     cap_bytes: int
     peak_bytes: int
     grew_bytes: int
     grew_within_s: float
     stops_before: int = 0
-    """On this GPU, that count still."""
+    """Number of earlier stops on this GPU that count."""
     stops_within_s: float = 0.0
-    """How long ago the first of them was, in seconds."""
+    """Time since the first of them, in seconds."""
     order: VictimOrder = VictimOrder.GREW_LAST
-    """By which order the process was chosen."""
+    """Order by which the victim was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a process to end: SIGTERM."""
+    """Send SIGTERM to a process."""
 
     process: Process
     excess: Excess
@@ -196,7 +194,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Make a process end: SIGKILL."""
+    """Send SIGKILL to a process."""
 
     process: Process
     gpu: str
@@ -204,21 +202,21 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Kill all processes of a container: SIGKILL without a grace, whether they hold memory or not.
+    """Send SIGKILL to all processes of a container, found by their cgroup.
 
-    What starts processes again need not hold any, so the caller finds them by their cgroup.
+    The process that restarts others may hold no GPU memory itself.
     """
 
     container: str
-    """Its id; empty where it is unknown: then all of the pod that may be stopped."""
+    """Container ID; empty if unknown. Then all processes of the pod are stopped."""
     excess: Excess
     process: Process
-    """The victim whose container it is."""
+    """Victim in this container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Report that a victim's memory came back, or has not."""
+    """Report whether a victim's memory came back."""
 
     process: Process
     gpu: str
@@ -238,7 +236,7 @@ class ReportBlind:
 
 @dataclass(frozen=True, slots=True)
 class NothingToStop:
-    """An excess of which no process can be stopped; all in bytes."""
+    """Excess of which no process can be stopped; figures in bytes."""
 
     gpu: str
     sum_bytes: int
@@ -248,24 +246,24 @@ class NothingToStop:
 
 @dataclass(frozen=True, slots=True)
 class EndPod:
-    """End the whole pod: it is blind and the policy says so, or nothing less was enough."""
+    """End the whole pod: it is blind and the policy demands it, or stops were not enough."""
 
     why: str
     nothing_to_stop: NothingToStop | None = None
-    """Where nothing can be stopped."""
+    """Set if no process can be stopped."""
     process: Process | None = None
-    """The victim, where stops were not enough."""
+    """Victim, if stops were not enough."""
     excess: Excess | None = None
-    """With `process`: why."""
+    """Excess of `process`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportExcess:
-    """Report what would be stopped now; nothing is."""
+    """Report what would be stopped; nothing is stopped."""
 
     excess: Excess | NothingToStop
     process: Process | None = None
-    """The first victim; None where no process could be stopped."""
+    """First victim; None if no process could be stopped."""
 
 
 Action = Terminate | Kill | StopContainer | Freed | ReportBlind | EndPod | ReportExcess

@@ -1,31 +1,30 @@
-"""The judgement that holds a cap: observations in, actions out; no NVML, no signal, no clock.
+"""Enforcement of a cap: an observation in, actions out, without NVML, signals or a clock.
 
-The sidecar and the sentry share it, each with a `Cap` of its own. A complete incident is a list of
-observations in a test. `webhook.adapters.nvml` says where figures come from,
-`webhook.adapters.processes` how a process is stopped.
+The sidecar and the sentry share it, with different values of `Cap`. A test describes an incident as
+a list of observations. `webhook.adapters.nvml` reads the figures, `webhook.adapters.processes`
+stops processes.
 
-Per GPU, a step goes through these states; `blind` is kept beside them for the pod as a whole.
+The states of a GPU follow. In addition a pod as a whole can be blind: its use cannot be measured.
 
-| state | holds while | then |
+| state | condition | next |
 | --- | --- | --- |
-| watching | the known sum is within cap and tolerance | one sample over: suspecting |
-| suspecting | one sample was over, or too few seconds were | the next one is, too: stop |
+| watching | the known sum is within cap and tolerance | a sample over the cap: suspecting |
+| suspecting | the excess has too few samples, or is too short | it lasts: stop a process |
 | terminating | the victim got SIGTERM and is still listed | gone: watching; grace over: kill |
 | killing | the victim got SIGKILL and is still listed | gone: watching; long after: next victim |
 
-What a stop is of depends on how many stops of the last ten minutes were not enough:
+The number of insufficient stops in the last ten minutes decides what is stopped:
 
-| stops that count | by default | then |
+| insufficient stops | number by default | action |
 | --- | --- | --- |
 | fewer than `container_after` and `pod_after` | 0 to 2 | one process: SIGTERM, then `Kill` |
 | at least `container_after`, fewer than `pod_after` | 3 | `StopContainer`, which has no grace |
 | at least `pod_after` | 4 or more | `EndPod` |
 
-The last two are escalations. After one, all the stops that led to it count for longer than ten
-minutes: twice as long with each escalation, at most for a day.
+The last two are escalations. After an escalation, the stops that led to it count for longer than
+ten minutes: twice as long with each escalation, at most for a day.
 
-Where a `Cap` only reports, nothing of this is done: `ReportExcess` says once for each excess what
-would have been stopped.
+A `Cap` that only reports has one action, `ReportExcess`, once for each excess.
 """
 
 from __future__ import annotations
@@ -62,29 +61,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CONFIRMATIONS: Final = 2
-"""Samples over the cap before any process is stopped: one sample may be a moment's overlap."""
+"""Minimum number of samples over the cap before a stop: processes may overlap for a moment."""
 
 TEARDOWN_S: Final = 30.0
-"""After SIGKILL, how long the driver may take to give a process's memory back."""
+"""Time after SIGKILL in which the driver must free the memory, in seconds."""
 
 ESCALATION_S: Final = 600.0
-"""For how long a stop counts towards that, while there was no escalation."""
+"""Time for which a stop counts towards an escalation, in seconds."""
 
 LONGEST_ESCALATION_S: Final = 86_400.0
-"""The longest for which stops count after an escalation."""
+"""Maximum time for which stops count after an escalation, in seconds."""
 
 MOST_STOPS: Final = 100
-"""Stops on one GPU that are remembered: a day of them must not cost memory."""
+"""Maximum number of remembered stops on one GPU, to bound memory."""
 
 LONGEST_STEP_S: Final = 10.0
-"""Between two samples over the cap, at most so much counts as time over: what nobody saw in a
-longer gap proves nothing."""
+"""Maximum time between two samples that counts as time over the cap, in seconds."""
 
 
 def step(
     state: StepState, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[StepState, tuple[Action, ...]]:
-    """Take one observation into account and return what to do about it."""
+    """Return the state after an observation, and the actions that follow from it."""
     known = _largest_per_process(observation.usages)
     state, actions = _judge_blindness(state, observation, known, cap, now_s)
     state = _track_usage(state, known, observation, now_s)
@@ -103,7 +101,7 @@ def step(
     for gpu in sorted(state.over):
         late = state.timers[gpu].over_s >= cap.delay_s
         if gpu in state.reported:
-            # Nothing waits to be confirmed, so it may be measured as seldom as within the cap.
+            # Nothing has to be confirmed, so it is measured as rarely as within the cap.
             state = replace(state, over={**state.over, gpu: 0})
         elif late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
             state, chosen = _stop(state, gpu, known, cap, now_s)
@@ -112,9 +110,9 @@ def step(
 
 
 def name_victim(state: StepState, fresh: Process) -> StepState:
-    """Name a victim by its present command, for what is reported of it later.
+    """Return the state with a victim's current command, for later reports.
 
-    A process may have executed another program since it was first seen; it stays the same one.
+    A process may have executed another program since it was first listed.
     """
     victims = (
         replace(victim, process=fresh) if victim.process == fresh else victim
@@ -124,7 +122,7 @@ def name_victim(state: StepState, fresh: Process) -> StepState:
 
 
 def _largest_per_process(usages: Iterable[Usage]) -> dict[tuple[str, Process], int | None]:
-    """Count a process that is listed twice once, by its largest figure; 0 is no figure."""
+    """Return the bytes of each process by GPU: the largest figure if listed twice, None for 0."""
     known: dict[tuple[str, Process], int | None] = {}
     for usage in usages:
         key = usage.gpu, usage.process
@@ -145,7 +143,7 @@ def _judged_bytes(
     observation: Observation,
     cap_bytes: int,
 ) -> int:
-    """Return the amount by which the pod is judged on a GPU; reports name the sum of the list."""
+    """Return the bytes that are compared with the cap; reports have the sum of the list."""
     figures = [used for (where, _), used in known.items() if where == gpu and used]
     return judged_bytes(figures, observation.counted.get(gpu), cap_bytes)
 
@@ -153,15 +151,15 @@ def _judged_bytes(
 def _count_time_over(
     state: StepState, observation: Observation, sums: Mapping[str, int], cap: Cap, now_s: float
 ) -> Mapping[str, OverCapTimer]:
-    """Add the time between two samples over the cap, and take off that between two within it.
+    """Add the time between two samples over the cap, subtract the time between two within it.
 
-    Between one of each it is unknown when the sum changed, so that time counts for neither. No more
-    is kept than is asked for.
+    The time between two different samples does not count, as the moment of the change is unknown.
+    The sum is at most the cap's delay.
     """
     timers = dict(state.timers)
     for gpu in {*sums, *timers}:
         if gpu not in sums and observation.fault and gpu not in observation.listed_at_s:
-            continue  # not seen is not within the cap
+            continue  # an unobserved GPU is not within the cap
         over = sums.get(gpu, 0) > cap.ceiling_bytes
         before = timers.get(gpu, OverCapTimer(0.0, now_s, over))
         over_s, since_s = before.over_s, now_s - before.at_s
@@ -178,7 +176,7 @@ def _still_over(
 ) -> frozenset[str]:
     """Return the GPUs with a reported excess that is not over yet.
 
-    Not seen is not within the cap, and where an excess has to last, so has its end.
+    An unobserved GPU is not within the cap. If an excess has to last, its end has to last, too.
     """
 
     def lasts(gpu: str) -> bool:
@@ -221,7 +219,7 @@ def _track_usage(
     observation: Observation,
     now_s: float,
 ) -> StepState:
-    """Remember who grew when; a process without a figure keeps its last one, to compare with."""
+    """Record the growth of each process; a process without a figure keeps its last one."""
     tracks: dict[tuple[str, Process], Track] = {}
     for key, used_bytes in known.items():
         before = state.tracks.get(key)
@@ -260,7 +258,7 @@ def _track_victims(
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
-    """Kill victims whose grace is over; forget those that have left the list."""
+    """Kill victims whose grace period is over; forget those that left the list."""
     victims: list[Victim] = []
     actions: list[Action] = []
     given_up = set(state.given_up) & {process for _, process in known}
@@ -268,7 +266,7 @@ def _track_victims(
         after_s = now_s - victim.terminated_at_s
         if (victim.gpu, victim.process) not in known:
             if observation.fault and victim.gpu not in observation.listed_at_s:
-                victims.append(victim)  # not seen is not gone
+                victims.append(victim)  # unobserved, so it may still be there
             else:
                 freed = victim.used_bytes
                 actions.append(Freed(victim.process, victim.gpu, freed, after_s, returned=True))
@@ -296,9 +294,9 @@ def _stop(
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
-    """Stop one process; where that did not help often enough its container, and then the pod.
+    """Stop one process; after enough insufficient stops its container, and then the pod.
 
-    Where the cap only reports, say so instead. A process without a figure now is no candidate.
+    If the cap only reports, report instead. A process without a figure is no candidate.
     """
     sum_bytes = _listed_bytes(known)[gpu]
     candidates = [
@@ -353,7 +351,7 @@ def _stop(
 def _choose_actions(
     track: Track, candidates: list[Track], excess: Excess, cap: Cap, now_s: float
 ) -> tuple[tuple[Action, ...], list[Track], float | None]:
-    """Return what to do, whose memory must then come back, and when they were killed, if now."""
+    """Return the actions, the processes whose memory must come back, and the time of SIGKILL."""
     process, container = track.process, track.process.container
     if excess.stops_before >= cap.pod_after:
         return (EndPod("stops were not enough", None, process, excess),), candidates, now_s
