@@ -1,9 +1,9 @@
-"""The pure core: values in, values out.
+"""The pure core of vramwarden: values in, values out.
 
-Four rules hold here and `make lint` checks the first two:
+`make lint` checks the first two of four rules:
 
-1. nothing reads a file, a clock, an API, a GPU or the environment; time and chance are arguments;
-2. nothing but the standard library's pure parts is imported (jsonpatch in `pod.patch` alone);
-3. pods stay plain dicts, so that fields we do not know survive; our own values are frozen;
-4. a pod that was handed in is never changed: steps return new dicts and share the rest.
+1. No code reads a file, a clock, an API, a GPU or the environment; time and chance are arguments.
+2. Only the pure parts of the standard library are imported, and jsonpatch in `pod.patch`.
+3. Pods stay plain dicts, so that unknown fields survive; our own values are frozen.
+4. A pod passed to a function is never changed: new dicts share the unchanged parts.
 """

@@ -1,6 +1,6 @@
-"""Pages of the documentation that messages name.
+"""Pages of the documentation that messages refer to.
 
-The chart's helper `vramwarden.page` writes the same form.
+The chart's helper `vramwarden.page` returns the same form.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Page(Enum):
-    """Pages without `.md`, some with the anchor of a section."""
+    """Path of a page without `.md`, some with the anchor of a section."""
 
     CERTIFICATE_RIGHTS = "certs/README#without-the-chart"
     HARDENED_TOOLKITS = "deploy/nodes#hardened-container-toolkits"
@@ -20,9 +20,9 @@ class Page(Enum):
     RUNTIME_CLASS = "deploy/nodes#runtimeclass"
 
     def at(self, pattern: str) -> str:
-        """Return the page's URL, or its place in the documentation if there is no pattern.
+        """Return the page's URL; without `pattern`, its path in the documentation.
 
-        `pattern`: the chart's value `documentationURL`, a URL with `{page}`.
+        `pattern` is the chart's value `documentationURL`, a URL with `{page}`.
         """
         page, sharp, anchor = self.value.partition("#")
         if pattern:

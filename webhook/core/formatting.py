@@ -1,17 +1,17 @@
-"""How bytes, times, numbers and names are said to people, in few characters: one way for each.
+"""Short text forms of bytes, times, numbers and names, for output that people read.
 
-| what | is said by | so that |
+| value | function | reason |
 | --- | --- | --- |
-| used, held, promised | `format_amount`, rounded up | what is over a cap never seems within it |
-| free, usable | `amount(..., down=True)` | nobody is shown more than there is |
-| asked for, a cap, what would be enough | `format_exact` | it can be written into a pod |
-| how long, how old | `format_duration`, rounded down | it has the form of kubectl's column AGE |
-| a text of somebody else | `shorten` | nobody fills a line of ours |
-| a text of a node | `replace_unprintable` | in addition, it steers no terminal |
-| a text that must lose nothing | `escape_unprintable` | it steers no terminal |
+| used or reserved bytes | `format_amount`, rounded up | an amount over a cap never looks smaller |
+| free or usable bytes | `format_amount(..., down=True)` | never shows more than there is |
+| requests, caps, sufficient amounts | `format_exact` | can be copied into a manifest |
+| durations, ages | `format_duration`, rounded down | has the form of kubectl's column AGE |
+| text from another program | `shorten` | limits the length |
+| text from a node | `replace_unprintable` | also removes control characters of terminals |
+| text that must stay complete | `escape_unprintable` | escapes control characters of terminals |
 
-What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
-quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.
+Programs read other forms: JSON has bytes and seconds as numbers, and `pod.quantity` formats the
+quantities of pods. The sidecar loads this module, so it only imports `typing`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_BYTES: Final = 2**63 - 1
-"""The scheduler and the API server hold extended resources in an int64."""
+"""Largest int64: scheduler and API server store amounts of extended resources in one."""
 MOST_GPU_BYTES: Final = 2**50
-"""No GPU has a PiB, and no sum of fewer passes int64: what is said to be more is not believed."""
+"""Maximum memory of a GPU, 1 PiB. Larger reported values are rejected; sums stay within int64."""
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _WHOLE_FROM: Final = 100
-"""Of a unit: from so many on, a tenth says nothing."""
+"""Number of units from which tenths are left out."""
 _TIB_FROM: Final = 10 * 2**40
 _TWO: Final = 2
-"""Of a unit of time: below, the next smaller one says more."""
+"""Minimum number of a unit of time; below it the next smaller unit is used."""
 
 
 def format_amount(amount_bytes: int, *, down: bool = False) -> str:
-    """Write bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
+    """Format bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
     if amount_bytes < 0:
         return f"-{format_amount(-amount_bytes, down=not down)}"
     whole_mib = _divided(amount_bytes, _MIB, down=down)
@@ -50,7 +50,7 @@ def format_amount(amount_bytes: int, *, down: bool = False) -> str:
 
 
 def format_exact(amount_bytes: int) -> str:
-    """Write bytes as a pod does, up to whole Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
+    """Format bytes as a quantity for a pod, rounded up to a Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
     quarters, rest = divmod(amount_bytes, _GIB // 4)
     if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
         return f"{_divided(amount_bytes, _MIB, down=False)}Mi"
@@ -63,7 +63,7 @@ def _divided(amount_bytes: int, unit: int, *, down: bool) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a time as `14s`, `9m`, `3h12m`, `5d`, rounded down; one that is to come as `0s`."""
+    """Format a duration as `14s`, `9m`, `3h12m`, `5d`, rounded down; a negative one as `0s`."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
     if days >= _TWO:
@@ -75,7 +75,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(number: int, what: str) -> str:
-    """Write `1 node`, `3 nodes`, `8,000 GPUs`, `2 classes`, `2 policies`."""
+    """Format a number and a noun: `1 node`, `8,000 GPUs`, `2 classes`, `2 policies`."""
     if number != 1 and what.endswith("cy"):
         what = f"{what[:-1]}ie"
     plural = "" if number == 1 else "es" if what.endswith("s") else "s"
@@ -83,16 +83,17 @@ def format_count(number: int, what: str) -> str:
 
 
 def join_names(names: Iterable[str], most: int = 3) -> str:
-    """Write the first names in a row, and how many more there are."""
+    """Join at most `most` names with commas, and add the number of the others."""
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
-    """Write at most three names in `room` characters, and how many more there are.
+    """Join at most three names in `room` characters, and add the number of the others.
 
-    The first one is cut if it does not fit. `count` is the number of all names, if it is larger.
+    The first name is shortened if it does not fit. `count` is the number of all names if `names`
+    has only some of them.
     """
     total = max(count, len(names))
     for most in range(min(len(names), 3), 0, -1):
@@ -104,12 +105,12 @@ def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
 
 
 def replace_unprintable(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters, with `?` for each that could steer a terminal."""
+    """Cut a text to `limit` characters and replace unprintable ones by `?`."""
     return "".join(one if one.isprintable() else "?" for one in text[:limit])
 
 
 def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
-    """Write what is not printable as an escape of Python, with `ascii_only` all but ASCII."""
+    """Replace unprintable characters (`ascii_only`: also all but ASCII) by Python escapes."""
     return "".join(
         one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
         for one in text
@@ -117,5 +118,5 @@ def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters, the last of which says that it was cut."""
+    """Cut a text to `limit` characters; the last one is an ellipsis if it was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,12 +1,12 @@
 # ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204 - type checkers read the other branch
-"""`dataclass`, `field` and `replace` for the values that the sidecar loads.
+"""Light versions of `dataclass`, `field` and `replace` for modules that the sidecar loads.
 
-Those of `dataclasses` import `inspect`, and compile the methods of each class from a text: half of
-the CPU that a sidecar took to start, and it gets a hundredth of a core. Here all classes share
-their methods. A type checker sees the standard ones, and whatever the standard library does with
-its own values, it does with these.
+The module `dataclasses` imports `inspect` and compiles the methods of each class from source text.
+This took half of the CPU time in which a sidecar started, and a sidecar has a hundredth of a core.
+Here all classes share their methods. Type checkers see the standard versions, and the standard
+library's functions for dataclasses accept these classes.
 
-What they know is what our values need: frozen, with slots, and no base of ours.
+Supported are frozen classes with slots that inherit from no other such class.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ else:
     _set = object.__setattr__
 
     class field:  # noqa: N801 - as the standard one
-        """What a class says of a field beyond its type."""
+        """Default value of a field, and whether it is compared."""
 
         def __init__(self, *, default=None, default_factory=None, compare=True):
             self.make = default_factory or (lambda: default)
             self.compare = compare
 
     class _StandardFields:
-        """Describes the fields as `dataclasses` does, when it asks."""
+        """Descriptor that creates the metadata of `dataclasses` when that module reads it."""
 
         def __get__(self, _value, owner):
-            from dataclasses import make_dataclass  # noqa: PLC0415 - it is what we do without
+            from dataclasses import make_dataclass  # noqa: PLC0415 - loaded only on demand
 
             return make_dataclass(owner.__name__, owner._names).__dataclass_fields__  # noqa: SLF001
 
@@ -74,12 +74,12 @@ else:
         def __delattr__(self, name):
             self.__setattr__(name, None)
 
-        def __setstate__(self, state):  # of a copy
+        def __setstate__(self, state):  # for copy and pickle
             for name, value in state[1].items():
                 _set(self, name, value)
 
     def dataclass(*, frozen, slots, kw_only=False):  # noqa: ARG001 - all are both
-        """Make a class of values; its fields are its annotations."""
+        """Return a decorator for a frozen class whose fields are its annotations."""
 
         def made(cls):
             names = tuple(cls.__annotations__)
@@ -105,6 +105,6 @@ else:
         return made
 
     def replace(value, /, **changes):
-        """Return a value of the same class in which these fields are others."""
+        """Return a copy of a value with other values for some fields."""
         kept = {name: getattr(value, name) for name in value._names}  # noqa: SLF001 - ours
         return type(value)(**{**kept, **changes})

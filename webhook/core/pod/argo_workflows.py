@@ -1,15 +1,15 @@
-"""Pods of Argo's workflows: what a template says, and what its controller adds to it.
+"""Pods of Argo workflows: fields of a template, and those that the controller adds.
 
-| field of the pod | taken from |
+| field of the pod | source |
 | --- | --- |
 | metadata | the template's, then `podMetadata`; `main` is the default container |
 | nodeSelector, affinity, tolerations, ... | the template, else the workflow |
 | hostNetwork, dnsPolicy, dnsConfig | the workflow |
 | volumes | the template's, and those of the workflow that a container mounts |
-| whatever `podSpecPatch` says | the workflow's, then the template's |
+| all fields in `podSpecPatch` | the workflow's patch, then the template's |
 
-`templateDefaults` count for what a template leaves out. Parameters of the workflow are filled in
-if their values are written in it. A patch with any other expression is not judged.
+`templateDefaults` apply to fields that a template leaves out. Parameters of the workflow are filled
+in if the workflow holds their values. A patch with any other expression is not judged.
 
 Source: argoproj/argo-workflows workflow/controller/workflowpod.go (`build`,
 `addSchedulingConstraints`, `setupServiceAccount`, `addVolumeReferences`), operator.go
@@ -53,9 +53,9 @@ _INHERITED_FIELDS: Final = (
     *("nodeSelector", "podPriorityClassName", "podResources", "priorityClassName"),
     *("resourceClaims", "schedulerName", "securityContext", "serviceAccountName", "tolerations"),
 )
-"""Fields of a template or, if it has none, of its workflow, that its pods get."""
+"""Fields that a pod gets from its template or, if the template lacks them, from the workflow."""
 _RENAMED: Final = {"podPriorityClassName": "priorityClassName", "podResources": "resources"}
-"""Names in the pod of fields that have another name in a workflow."""
+"""Names in a pod by the field's name in a workflow, if they differ."""
 _PATCH: Final = "podSpecPatch"
 _PARAMETER: Final = re.compile(r"\{\{\s*workflow\.parameters\.([A-Za-z0-9_-]+)\s*\}\}")
 _EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
@@ -65,7 +65,7 @@ _REFERENCES: Final = ("templateRef", "workflowTemplateRef")
 def read_workflow_template(
     item: Json, path: Path, obj: Json, read: ReadText | None
 ) -> Template | None:
-    """Return the pod of an item of a workflow's `templates`; None if it makes none itself."""
+    """Return the pod of an item of a workflow's `templates`; None if the item makes no pod."""
     above = value_at(obj, path[:-2])
     kind = next((key for key in _TYPES if item.get(key)), "")
     if type(item.get(kind)) is not dict:
@@ -88,10 +88,10 @@ def read_workflow_template(
 
 
 class _PodBuilder:
-    """A pod in the making, and where its parts stand in the object."""
+    """Builder of a pod, which also keeps the paths of its parts in the object."""
 
     def __init__(self, item: Json, path: Path, above: Json, defaults: Mapping[Path, Path]) -> None:
-        """Take the template with its path, its workflow, and the places of what is a default."""
+        """Take a template with its path, its workflow, and the paths of default values."""
         self._item = item
         self._path = path
         self._above = above
@@ -100,7 +100,7 @@ class _PodBuilder:
         self.places: dict[Path, Path] = {("spec",): path}
 
     def _place(self, at: Path, *inside: str | int) -> None:
-        """Give a field of the pod the place of a part of the template, or of a default."""
+        """Record the path of a field of the pod: in the template, or in the defaults."""
         self.places[at] = (*self._path, *inside)
         for part_of_item, place in self._defaults.items():
             if part_of_item[: len(inside)] == inside:
@@ -123,7 +123,7 @@ class _PodBuilder:
         return "main" if "main" in names else names[-1]
 
     def add_fields(self) -> None:
-        """Add the fields and the volumes of the template, and what the workflow adds to them."""
+        """Add fields and volumes of the template, then those of the workflow."""
         for name in _INHERITED_FIELDS:
             field = _RENAMED.get(name, name)
             if self._item.get(name):
@@ -140,7 +140,7 @@ class _PodBuilder:
         add_mounted_volumes(self.spec, self._above.get("volumes"), origin, self.places)
 
     def metadata(self, default: str) -> Any:
-        """Return the pod's metadata; `default` is the name of the default container."""
+        """Return the pod's metadata; `default` is the name of its default container."""
         self._place(("metadata",), "metadata")
         own, origin = self._item.get("metadata"), (*self._path[:-2], "podMetadata")
         common = find_object(self._above, "podMetadata")
@@ -151,7 +151,7 @@ class _PodBuilder:
     def apply_patches(
         self, read: ReadText | None, parameters: Mapping[str, str]
     ) -> Iterator[UnjudgedField]:
-        """Apply the patches of the workflow and of the template; yield those that are not plain."""
+        """Apply the patches of workflow and template; yield those that cannot be judged."""
         place = self._defaults.get((_PATCH,), (*self._path, _PATCH))
         for holder, origin in (
             (self._above, (*self._path[:-2], _PATCH)),
@@ -174,14 +174,14 @@ class _PodBuilder:
 
 
 def _add_set_mounts(container: Json, container_set: Json) -> Json:
-    """Return a container with the volume mounts that its set gives to all."""
+    """Return a container with the volume mounts of its container set."""
     mounts = as_objects(container_set.get("volumeMounts"))
     own = as_objects(container.get("volumeMounts"))
     return {**container, "volumeMounts": [*own, *mounts]} if mounts else container
 
 
 def _read_patch(text: str, read: ReadText | None) -> Json:
-    """Return the changes of a patch; raises ValueError if they are not known."""
+    """Parse a patch; raise ValueError if it cannot be judged."""
     if len(text) > MOST_READ:
         raise ValueError(f"it has more than {MOST_READ:,} characters")
     if expression := _EXPRESSION.search(text):
@@ -193,7 +193,7 @@ def _read_patch(text: str, read: ReadText | None) -> Json:
 
 
 def _read_parameters(above: Json) -> dict[str, str]:
-    """Return the workflow's parameters whose values are written in it, and are short."""
+    """Return the parameters whose values are in the workflow and short enough."""
     found = as_objects(find_object(above, "arguments").get("parameters"), MOST_ENTRIES)
     return {
         str(one.get("name")): str(one["value"])
@@ -203,7 +203,7 @@ def _read_parameters(above: Json) -> dict[str, str]:
 
 
 def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
-    """Return a value with the workflow's parameters in its texts."""
+    """Return a value with the workflow's parameters filled into its strings."""
     if not parameters:
         return value
     if type(value) is dict:
@@ -216,7 +216,7 @@ def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
 
 
 def find_references(obj: Json) -> Iterator[UnjudgedField]:
-    """Yield where a workflow uses templates of another object, or a manifest in a text."""
+    """Yield fields that refer to templates of another object or hold a manifest as text."""
     found: list[UnjudgedField] = []
 
     def enter(value: Any, path: Path) -> bool:

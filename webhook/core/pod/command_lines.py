@@ -1,7 +1,7 @@
-"""Words that a container's programs get, as far as `command`, `args` and `env` show them.
+"""Command lines of containers: the words in `command`, `args` and `env`.
 
-The kubelet replaces `$(NAME)` in all of them. A shell replaces `$NAME` and `${NAME}` in its line.
-The words after that line reach a program only if the line names them (POSIX, `sh -c`).
+The kubelet replaces `$(NAME)` in all of them. A shell replaces `$NAME` and `${NAME}` in its script.
+Words after the script of `sh -c` reach a program only if the script names them (POSIX).
 """
 
 from __future__ import annotations
@@ -15,80 +15,79 @@ from webhook.core.bounds import MOST_READ, MOST_TEXTS
 from webhook.core.pod.views import Container
 
 SEPARATOR_PATTERN: Final = r"[\s\0]+"
-"""Pattern for what separates words, of a list and of a shell's line."""
+"""Pattern of a separator between words, of a list and of a shell's script."""
 OWN_VARIABLE_PREFIX: Final = "VRAMWARDEN_"
-"""Prefix of the variables that a container with VRAM gets."""
+"""Prefix of the variables that vramwarden adds to containers with VRAM."""
 
 _MOST_OF_POD: Final = 2 * MOST_READ
-"""Characters of a pod's command lines that are judged."""
+"""Maximum number of characters of a pod's command lines that are judged."""
 _END: Final = "\0"
-"""End of a word in `Words.text`."""
+"""Terminator of a word in `Words.text`."""
 _ONE_SPELLING: Final = str.maketrans(f"{string.ascii_uppercase}-", f"{string.ascii_lowercase}_")
 _SHELL: Final = re.compile(
     r"(?<![^\0/])(?:ba|da|a|z|k)?sh\0(?:(?:[-+][^\0]*|pipefail)\0)*?[-+][A-Zabd-z]*c[A-Za-z]*\0"
 )
-"""Words before a shell's line: `sh -c`, `tini -- bash -euo pipefail -c`."""
+"""Words before a shell's script: `sh -c`, `tini -- bash -euo pipefail -c`."""
 _NOT_RUN: Final = re.compile(r"\\\n|(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
-"""Line continuations and comments of a shell's line."""
+"""Line continuations and comments of a shell's script."""
 _POSITIONAL: Final = re.compile(r"\$(?:[@*0-9]|\{[@*0-9])")
-# Possessive, and a quote that is not closed is sought once, so that time grows with length.
+# Possessive, and an unclosed quote is searched for once: the time is linear in the length.
 _COMMAND: Final = re.compile(
     r"""(?:\$\([^()]*\)|"[^"]*"|'[^']*'|`[^`]*`|[<>]&|&>|\\[;&|]|[^;&|\n])++"""
 )
-"""One command of a shell's line."""
+"""One command of a shell's script."""
 _KEPT: Final = re.compile(
     r"""(?:(?:\w\+?=|<<<\s?)(?:"[^"]*|'[^']*|\([^()]*)|(?<!\w)set __(?:(?!set __)[^;&|\n])*"""
     r"""|(?<=[\s)])\{\s(?:[^{}]|\$\{[^{}]*\})*)\Z"""
 )
-"""Beginning of words that a variable or a function keeps for a later command."""
+"""Start of words that a variable or a function stores for a later command."""
 
 
 class Word(NamedTuple):
     """One word of a command line, or one variable as `NAME=value`."""
 
     path: str
-    """Field that has it; of a variable the field of its value."""
+    """Field that holds the word, or the value of the variable."""
     text: str
     variable: str = ""
-    """Name of the variable."""
+    """Name of the variable; empty for a word of a command line."""
 
 
 class Words:
-    """Words in one text, in which patterns are found at once."""
+    """Words joined to one text, so that one search covers all of them."""
 
     def __init__(self, words: list[Word]) -> None:
         self.words = words
         self.text = "".join(word.text.replace(_END, " ") + _END for word in words)
         self.plain = self.text.translate(_ONE_SPELLING)
-        """The text in lowercase and with `_` for `-`, so that a flag, a keyword and a variable are
-        spelled alike."""
+        """The text in lowercase with `_` for `-`: one spelling for flags and variables."""
 
     def at(self, found: re.Match[str], group: str | int = 0) -> Word:
-        """Return the word in which a group of a match begins."""
+        """Return the word in which a group of a match starts."""
         return self.words[self.text.count(_END, 0, found.start(group))]
 
     def written(self, found: re.Match[str], group: str | int = 0) -> str:
-        """Return a group of a match in `plain` as it is spelled in the text."""
+        """Return the original spelling of a group that matched in `plain`."""
         return self.text[found.start(group) : found.end(group)]
 
 
 class CommandLine(NamedTuple):
-    """The command line of a container, and its variables."""
+    """Command line and variables of a container."""
 
     words: Words
-    """Words that programs get, then variables except for ours. A shell's line begins a line."""
+    """Words that reach programs, then variables except ours. A shell's script starts a new line."""
     end: int
-    """Offset at which the variables begin."""
+    """Offset of the first variable."""
     line: Word | None
-    """The line that a shell runs."""
+    """Script that a shell runs; None without a shell."""
     ignored: Words
-    """Words after that line, which no program gets."""
+    """Words after the script that reach no program."""
 
     def given_to(self, start: re.Match[str] | None) -> str:
-        """Return the part of `words.plain` that a program may get, by the words that start it.
+        """Return the part of `words.plain` that may reach the program started at `start`.
 
-        Of a shell's line it is what precedes the end of the program's own command, if no variable
-        or function has that command.
+        In a shell's script this ends with the program's own command, unless a variable or a
+        function holds that command.
         """
         plain = self.words.plain
         if start is None or self.words.at(start) is not self.line:
@@ -101,7 +100,7 @@ class CommandLine(NamedTuple):
 
 
 def read_command_line(container: Container) -> CommandLine | None:
-    """Read what a container runs; None if it is too much to read, or no list."""
+    """Read the command line of a container; None if it is too long or not a list."""
     words: list[Word] = []
     for field in ("command", "args"):
         value = container.raw.get(field) or []
@@ -142,7 +141,7 @@ def read_command_line(container: Container) -> CommandLine | None:
 def read_command_lines(
     containers: Iterable[Container],
 ) -> Iterator[tuple[Container, CommandLine]]:
-    """Yield the containers of a pod with their command lines, up to a number of characters."""
+    """Yield the containers of a pod with their command lines, up to `_MOST_OF_POD` characters."""
     left = _MOST_OF_POD
     for container in containers:
         line = read_command_line(container)

@@ -1,20 +1,20 @@
-"""Bounds on the size of a pod, checked by lengths alone, before anything that grows with them.
+"""Limits on the size of a pod, checked by lengths alone before any other work on the pod.
 
-No honest pod comes near one of them: etcd holds 1.5 MiB, and a kubelet starts a few dozen
-containers.
+No honest pod comes near a limit: an object in etcd has at most 1.5 MiB, and a kubelet starts a few
+dozen containers.
 
-Translation adds to a pod, and what it made is judged again: in the validating phase, and whenever
-it comes again. So a pod that bears our mark may have more, by what translation adds; a quarter more
-where a policy says how much that is. Whoever forges the mark gains no more.
+A translated pod is judged again, in the validating phase and in each later review. Therefore a pod
+with the annotation `admitted` may have more: the entries that translation adds. If a policy decides
+how many these are, the limit is a quarter higher. A forged annotation gains no more than this.
 
-CEL expressions in the API server come before this code: the chart's matchConditions and admission
-policies. The time that API servers up to 1.36 take for a list grows with the square of its length,
-and an expression that costs more than 1,000,000 units fails, which denies the pod. So each list
-that a tenant can make longer has a second bound in `CEL_LIMITS`. It is twice the first one, so that
-CEL reads whatever was admitted here. The second line denies what exceeds it. The chart gets both
-bounds by `make generate`.
+CEL expressions in the API server run before this code: the chart's matchConditions and admission
+policies. In API servers up to 1.36 their time grows with the square of a list's length. An
+expression that costs more than 1,000,000 units fails, which denies the pod. Therefore each list
+that a tenant can lengthen has a second limit in `CEL_LIMITS`. It is twice the first limit, so that
+CEL reads every pod that was admitted here. The second line denies longer lists. `make generate`
+writes both limits into the chart.
 
-Costs in Kubernetes 1.36.2, each of the costliest of our expressions:
+Highest cost of our expressions in Kubernetes 1.36.2:
 
 | a pod has | at most | cost | share of the budget |
 | --- | --- | --- | --- |
@@ -46,21 +46,23 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, OUR_ANNOTATIONS, VRAM_RESOURCE
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers")
-"""Where a pod's containers stand."""
+"""Fields of a pod's spec that list containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How many of something a pod may have."""
+    """Maximum number of something in a pod."""
 
     most: int
     what: str
+    """Noun for messages, in the plural."""
     cure: str = "remove some"
+    """Advice for messages."""
     ours: int = 0
-    """How many more a pod may have that translation added to."""
+    """Number that translation may add."""
 
     def most_of(self, *, translated: bool) -> int:
-        """Return how many a pod may have."""
+        """Return the maximum number in a pod, translated or not."""
         return self.most + self.ours if translated else self.most
 
 
@@ -74,9 +76,9 @@ ALL_MOUNTS: Final = Bound(8192, "mounts in all", ours=256)
 RESOURCES: Final = Bound(32, "resources", ours=1)
 ALL_RESOURCES: Final = Bound(1024, "resources in all", ours=258)
 DOMAIN_RESOURCES: Final = Bound(64, "resources with a domain in all", ours=64)
-"""Resources such as `nvidia.com/gpu`, except our own: each container may have VRAM.
+"""Resources such as `nvidia.com/gpu`, without VRAM, which each container may have.
 
-Translation adds slices of GPUs here. A node has at most seven on each of sixteen GPUs.
+Translation adds MIG slices here. A node has at most seven slices on each of sixteen GPUs.
 """
 DOMAIN_CHARACTERS: Final = Bound(
     2048, "characters in the names of resources with a domain", ours=1536
@@ -87,8 +89,8 @@ AFFINITY_TERMS: Final = Bound(256, "affinity terms", ours=2)
 EXPRESSIONS: Final = Bound(64, "expressions in one term", ours=16)
 """Expressions in a required term of node affinity.
 
-Translation adds three, four under CapOnly, and under MIG one for each profile that the pod gets.
-No model of GPU has more than sixteen profiles.
+Translation adds three, or four with CapOnly. With MIG it adds one for each profile that the pod
+gets. No GPU model has more than sixteen profiles.
 """
 TOLERATIONS: Final = Bound(256, "tolerations", ours=64)
 ENTRIES: Final = Bound(1024, "entries", ours=256)
@@ -110,24 +112,24 @@ CEL_LIMITS: Final[Mapping[str, int]] = {
         "entries": ENTRIES,
     }.items()
 }
-"""How long a list is that CEL still goes through."""
+"""Maximum length of a list that CEL expressions read, by name in the chart's values."""
 UPDATE_LIMITS: Final[Mapping[str, int]] = {
     "tolerations": TOLERATIONS.most,
     "affinityTerms": AFFINITY_TERMS.most,
     "expressions": EXPRESSIONS.most,
     "entries": ENTRIES.most,
 }
-"""How long what an update adds to becomes before it is sent here."""
+"""Length of a list in an update above which the API server sends the update to the webhook."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 _Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
-"""Fields of an object, of which type they are, and how long they may be."""
+"""Fields of an object, with their types and maximum lengths."""
 Excess = dict[Bound, tuple[Finding, int]]
-"""The bounds that a pod exceeds: what is wrong, and how many it has."""
+"""Finding and measured number, by the limit that a pod exceeds."""
 _Measured = tuple[Bound, str, int]
-"""A bound, the path of what exceeds it, and how many are there."""
+"""An exceeded limit, the path of the field, and the number in it."""
 
 _METADATA_BOUNDS: Final[_Bounds] = (("annotations", dict, ENTRIES), ("labels", dict, ENTRIES))
 _NODE_BOUNDS: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
@@ -149,11 +151,11 @@ _RESOURCE_BOUNDS: Final[_Bounds] = (
 
 
 def find_excesses(pod: Json) -> Excess:
-    """Return each bound that a pod exceeds: the finding at its first place, and the most it has.
+    """Return the limits that a pod exceeds, each with the first finding and the largest number.
 
-    The pod is as it came: a field of a wrong type counts as nothing here, and is found when it is
-    read. At most 257 containers are visited, and of those nothing but
-    lengths, and the names of at most 33 resources each.
+    The pod has not been checked yet: a field of a wrong type counts as empty here, and is reported
+    when it is read. At most 257 containers are visited. Only lengths are read of them, and the
+    names of at most 33 resources each.
 
     | of | counted |
     | --- | --- |
@@ -181,10 +183,11 @@ def find_excesses(pod: Json) -> Excess:
 
 
 def find_growth(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, ...]:
-    """Return the findings of `excess` if a pod bears our marks and exceeded less before.
+    """Return the findings of `excess` if a marked pod is larger than it was before.
 
-    Nobody is bound by such marks, so a forged pod of any size would be read as ours; and one that
-    is ours could grow until nobody reads it. What was stored so stays, as long as it does not grow.
+    The marks can be forged, and a pod that is too large is not read. Without this check, a forged
+    pod of any size would pass as ours, and an admitted pod could grow until it is not read any
+    more. A stored pod of this size stays admitted as long as it does not grow.
     """
     if not excess or not (_is_marked(pod) or (before and _is_marked(before))):
         return ()
@@ -209,7 +212,7 @@ def _is_translated(pod: Json) -> bool:
 
 
 def _measure_pod(pod: Json) -> list[_Measured]:
-    """Return where a pod exceeds the bounds of one that nobody translated."""
+    """Return the measurements that exceed the limits of an untranslated pod."""
     over: list[_Measured] = []
     metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
     _measure(over, metadata, _METADATA_BOUNDS, "metadata")
@@ -227,7 +230,7 @@ def _measure_pod(pod: Json) -> list[_Measured]:
 
 
 def _measure(over: list[_Measured], holder: Json, bounds: _Bounds, *path: str) -> None:
-    """Add the fields of an object that are too long; a path is joined for those alone."""
+    """Add the fields of an object that are too long; only their paths are joined."""
     for key, kind, bound in bounds:
         value = holder.get(key)
         if value and type(value) is kind and len(value) > bound.most:
@@ -258,7 +261,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
         containers = _list(spec, field)
         if not containers:
             continue
-        # Beyond the bound nothing is visited, however many there are.
+        # Containers beyond the limit are not visited.
         for index, container in enumerate(islice(containers, max(0, most - count))):
             if type(container) is not dict:
                 continue
@@ -288,7 +291,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
 def _larger_resources(container: Json) -> Json:
     """Return the larger of a container's requests and limits.
 
-    The API server makes a request of each limit, and a resource with a domain has both.
+    The API server copies each limit to the requests, and a resource with a domain has both.
     """
     resources = container.get("resources")
     if type(resources) is not dict or not resources:

@@ -1,4 +1,4 @@
-"""The VRAM that a pod asks for: read from its annotation and from explicit amounts."""
+"""The VRAM that a pod requests, read from its annotations and its containers' resources."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ _TOO_MANY_BYTES: Final = (
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
 GPU_COUNT_PATTERN: Final = re.compile(r"[1-9][0-9]{0,3}")
-"""A number of GPUs, as an annotation has it."""
+"""Value of the annotation `gpu-count`."""
 _KINDS: Final = ("limits", "requests")
 
 
 class Demand(NamedTuple):
-    """The VRAM that a pod asks for."""
+    """The VRAM that a pod requests."""
 
     amounts: Mapping[str, int]
     """Bytes per GPU by container name, each rounded up to a MiB."""
     per_gpu_bytes: int
-    """The pod's effective demand on each of its GPUs, rounded up to a MiB: the cap."""
+    """The pod's effective request on each of its GPUs, rounded up to a MiB: the cap."""
     gpu_count: int
     gpu_class: str | None
-    """The class the pod names, not the rule's default."""
+    """GPU class in the pod's annotation, not the rule's default; None without annotation."""
     path: str
-    """Where the developer wrote the demand."""
+    """Path of the field in which the developer wrote the request."""
 
 
 def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
-    """Read a pod's demand: None without findings if it asks for nothing.
+    """Read a pod's demand; None without findings if it requests no VRAM.
 
     | annotation | explicit amounts | demand |
     | --- | --- | --- |
@@ -83,16 +83,16 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     | present | present, the same after rounding up | the same |
     | present | present, different | denied: ConflictingAmounts |
 
-    The findings suggest any readable line, since no rule is known here.
+    Without a rule, the findings suggest any readable value.
     """
     demand, findings = plan_demand(pod, Suggestions(pod.containers))
     return None if findings else demand, findings
 
 
 def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tuple[Finding, ...]]:
-    """Return the demand, or the one that the findings suggest in its place, and the findings.
+    """Return the findings, and the demand: the pod's, or the one that the findings suggest.
 
-    With findings the demand is None if they suggest no complete one.
+    The demand is None if there is none or if the findings suggest no complete one.
     """
     faults: Faults = []
     plan = _read_plan(pod, faults, suggestions)
@@ -115,21 +115,21 @@ def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tupl
 
 @dataclass(slots=True)
 class _Plan:
-    """Amounts that can be read, and those that are suggested in place of the others."""
+    """Readable amounts, and suggestions in place of the unreadable ones."""
 
     explicit: dict[str, int]
-    """Amounts of the resource, in bytes over all GPUs by container."""
+    """Amounts of the resource by container, in bytes for all GPUs together."""
     annotated: dict[str, int]
-    """Amounts of the annotation, in bytes per GPU by container."""
+    """Amounts of the annotation by container, in bytes per GPU."""
     count: int
     """Number of GPUs."""
     divisor: int
-    """The same, or as many as the rule allows: a message asks for no more."""
+    """Number of GPUs in suggestions: `count`, or the rule's maximum if it is smaller."""
     complete: bool = True
-    """Whether each amount can be read or has a suggestion."""
+    """True if each amount is readable or has a suggestion."""
 
     def per_gpu(self, totals: Mapping[str, int]) -> dict[str, int]:
-        """Divide amounts over all GPUs that the rule allows, rounded up to a MiB."""
+        """Divide amounts by the number of GPUs, rounded up to a MiB."""
         part_bytes = self.divisor * MIB
         return {name: -(-total // part_bytes) * MIB for name, total in totals.items()}
 
@@ -153,10 +153,10 @@ class _Plan:
         return Demand(amounts, per_gpu_bytes, self.count, gpu_class, path)
 
     def _counted_per_gpu(self, pod: Pod, amounts: Mapping[str, int]) -> int:
-        """Return the effective amount in `resources` / the number of GPUs, rounded up to a MiB.
+        """Return the effective amount of `resources` per GPU, rounded up to a MiB.
 
-        Containers without an explicit amount get that of the annotation, which also counts where
-        the two disagree.
+        The annotation's amount counts for containers without an explicit amount, and for those
+        whose explicit amount differs.
         """
         totals = {name: amount * self.divisor for name, amount in amounts.items()}
         explicit = self.per_gpu(self.explicit)
@@ -167,13 +167,13 @@ class _Plan:
 
 
 def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
-    """Read all that a pod asks for, and add what of it cannot be read to the faults."""
+    """Read the amounts and the GPU count of a pod; add a fault for each unreadable value."""
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
     asks, explicit = _explicit_amounts(pod, faults)
     count = int(count_text) if count_text and GPU_COUNT_PATTERN.fullmatch(count_text) else 1
     if count_text is not None and str(count) != count_text:
-        # An explicit amount is for all GPUs together, so another number would change each GPU's.
+        # An explicit amount is for all GPUs together: another count would change the share of each.
         count = 1 if asks or suggestions.max_count == 1 else 2
         sentence = f'is not a number of GPUs; write a positive integer, e.g. "{count}"'
         faults.insert(
@@ -188,9 +188,9 @@ def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
 
 
 def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
-    """Read the amounts of the extended resource that the pod sets itself, over all GPUs.
+    """Read the explicit amounts of the extended resource, for all GPUs together.
 
-    Also return whether there is one, readable or not.
+    The first value is True if there is an explicit amount, readable or not.
     """
     asks, totals = False, {}
     for container in pod.containers:
@@ -213,12 +213,12 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
 
 
 def _amount_field(container: Container) -> str:
-    """Return where a container's explicit amount is: limits, else requests; empty if nowhere."""
+    """Return the field with a container's explicit amount: limits or requests; empty if neither."""
     return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
 
 
 def both_fields_note(container: Container, resource: str) -> str:
-    """Return the words for a resource that a container has in limits and requests; else none."""
+    """Return a note for messages if a container has a resource in limits and requests."""
     has_both = all(resource in container.resources(kind) for kind in _KINDS)
     return " in limits and requests" if has_both else ""
 
@@ -228,9 +228,9 @@ def _resource_path(container: Container) -> str:
 
 
 def _check_orphans(pod: Pod, faults: Faults) -> None:
-    """Add a fault for each annotation that shapes a demand on a pod that has none.
+    """Add a fault for each of `gpu-count` and `gpu-class` on a pod without `gpu-memory`.
 
-    Without it the pod would run without a GPU.
+    Such a pod would run without a GPU.
     """
     orphans = [
         (reason, annotation_path(key))
@@ -248,10 +248,10 @@ def _check_orphans(pod: Pod, faults: Faults) -> None:
 
 
 def _suggest_amount(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> Finding:
-    """Plan for an amount that is admitted, and return the finding that suggests it.
+    """Add an admitted amount to the plan, and return the finding that suggests it.
 
-    The amounts planned so far count, so that all suggestions can be followed together. Before the
-    last gap a larger alternative is not offered if it could leave no room for the next one.
+    The amounts in the plan count, so that the user can follow all suggestions together. For a gap
+    that is not the last one, a larger alternative is left out if it might make the next one fail.
     """
     name, in_list = gap.container, gap.path == MEMORY_PATH
     by_hand = gap.error is not None and not in_list
@@ -264,7 +264,7 @@ def _suggest_amount(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last:
     if gap.error is None and in_list and amounts:
         return Finding(gap.reason, gap.path, f"{gap.sentence}; correct or remove it")
     if gap.error is None:
-        # The fault before may have had the same suggestion.
+        # The previous fault may have had the same suggestion.
         amount = format_bytes(amounts[name]) if amounts else suggestions.example(amounts_with)
         line = f"{name}={amount}" if in_list else amount
         detail = f"{gap.sentence}, e.g. {line}" if amount else gap.sentence
@@ -283,7 +283,7 @@ def _suggest_amount(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last:
 
 
 def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
-    """Compare the annotation with the amounts set by hand, container by container."""
+    """Yield a finding for each container whose explicit amount differs from the annotation."""
     by_hand = plan.per_gpu(plan.explicit)
     for container in pod.containers:
         amount, wanted = by_hand.get(container.name), plan.annotated.get(container.name)
@@ -312,7 +312,7 @@ def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
 
 
 def name_request_sources(pod: Pod) -> str:
-    """Name all by which a pod asks for VRAM."""
+    """Return the annotations and the resource by which a pod requests VRAM, as text."""
     names = [key for key in ASKING_ANNOTATIONS if key in pod.annotations]
     if any(VRAM_RESOURCE in one.resources(kind) for one in pod.containers for kind in _KINDS):
         names.append(VRAM_RESOURCE)
@@ -320,9 +320,9 @@ def name_request_sources(pod: Pod) -> str:
 
 
 def requests_vram(pod: Json) -> bool:
-    """Return True if a pod as it came asks for VRAM, readable or not.
+    """Return True if an unchecked pod requests VRAM, readable or not.
 
-    It makes one pass over the containers, whatever their number; raises MalformedObjectError.
+    Takes one pass over the containers. Raises MalformedObjectError.
     """
     annotations = get_object(get_object(pod, "metadata", ""), "annotations", "metadata")
     if any(key in annotations for key in ASKING_ANNOTATIONS):

@@ -1,8 +1,8 @@
-"""Checked access to the fields of an object that came as JSON.
+"""Checked access to the fields of JSON objects.
 
-Every reader takes its holder's path and raises MalformedObjectError where the type is not the one
-of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come
-in parts, which are joined for a message only: there are far more fields than messages.
+The functions `get_*` raise MalformedObjectError if the type differs from Kubernetes' API, so that
+no rule mistakes a malformed field for an absent one. They take the path of the holder in parts,
+which are joined only for an error: reads are far more frequent than errors.
 
 `as_object`, `as_objects`, `find_object` and `find_string` treat malformed values as absent. They
 are for output, searches and comparisons, not for decisions about a pod.
@@ -21,9 +21,9 @@ from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 Json = dict[str, Any]
 
 EXAMPLE_AMOUNT: Final = "8Gi"
-"""A size to write, where nobody knows better."""
+"""Amount in messages that have no better suggestion."""
 MAX_GPU_GIB: Final = 1024
-"""As much memory as a GPU may have: a larger number without a unit is meant in smaller ones."""
+"""Largest memory of a GPU, in GiB. A larger number without a unit is taken as MiB or bytes."""
 _MIB: Final = 2**20
 
 
@@ -45,7 +45,7 @@ def get_string_map(
 ) -> Mapping[str, str]:
     """Return a map of strings, as labels and annotations are; absent and null read as empty.
 
-    What people write `by_hand` is YAML, and may lack quotes; the error says so.
+    `by_hand`: users write the map in YAML, and the error suggests the quotes that may be missing.
     """
     value = get_object(holder, key, *path)
     for name, text in value.items():
@@ -97,7 +97,7 @@ def get_string(holder: Mapping[str, Any], key: str, *path: str) -> str:
 
 
 def get_boolean(holder: Mapping[str, Any], key: str, *path: str) -> bool | None:
-    """Return a boolean field; None where it is absent or null."""
+    """Return a boolean field; None if absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not bool:
         raise MalformedObjectError(_join(*path, key), "a boolean", value)
@@ -105,7 +105,7 @@ def get_boolean(holder: Mapping[str, Any], key: str, *path: str) -> bool | None:
 
 
 def get_integer(holder: Mapping[str, Any], key: str, *path: str) -> int | None:
-    """Return an integer field; None where it is absent or null."""
+    """Return an integer field; None if absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not int:
         raise MalformedObjectError(_join(*path, key), "an integer", value)
@@ -120,7 +120,7 @@ def _list_error(kind: type, wanted: str, found: Any, path: str) -> MalformedObje
 
 
 def _suggest_text(name: str, value: object) -> str:
-    """Return what to do about what YAML made of a text; in quotes it may be no amount, either."""
+    """Return advice on a string that YAML read as another type; empty if there is none."""
     if type(value) not in (bool, int, float):
         return ""
     number = 0.0 if type(value) is bool else float(str(value))
@@ -133,7 +133,7 @@ def _suggest_text(name: str, value: object) -> str:
 
 
 def guess_amount(number: float) -> str:
-    """Return the amount that a number was probably meant to be; empty where bytes may be meant."""
+    """Return a number with its probable unit; empty if it may be a number of bytes."""
     if not 0 < number < _MIB:
         return ""
     if number < 1:
@@ -146,33 +146,33 @@ def _join(*path: str) -> str:
 
 
 def as_object(value: object) -> Json:
-    """Return an object as it is, anything else as an empty one."""
+    """Return the value if it is an object; otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def find_object(value: object, *keys: str) -> Json:
-    """Return an object within an object; an empty one where it is none."""
+    """Return the object at a path of keys; an empty object if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return as_object(value)
 
 
 def find_string(value: object, *keys: str) -> str:
-    """Return a text within an object; an empty one where it is none."""
+    """Return the string at a path of keys; an empty string if there is none."""
     found = find_object(value, *keys[:-1]).get(keys[-1])
     return found if isinstance(found, str) else ""
 
 
 def as_objects(value: object, most: int | None = None) -> list[Json]:
-    """Return the objects among the first of a list; none of anything else."""
+    """Return the objects among the first `most` values of a list; none if it is not a list."""
     return [one for one in value[:most] if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def replace_by_name(items: list[Any], name: str, wanted: Json | None) -> list[Any]:
-    """Return a list in which one name is only that of the `wanted` item; None for no such item.
+    """Return a list in which `wanted` is the only item with a name; None removes all of that name.
 
-    The wanted item takes the place of the first of that name, or comes last. A list that this does
-    not change is returned itself.
+    The item replaces the first one with that name, or is appended. An unchanged list is returned
+    itself.
     """
     places = [index for index, item in enumerate(items) if item.get("name") == name]
     if wanted is None:

@@ -1,4 +1,4 @@
-"""Why a pod is denied: a closed set of reasons, and findings that carry them."""
+"""Reasons for which pods are denied, and findings, each of which has one of them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
 from webhook.core.formatting import shorten
 
 MAX_FINDINGS: Final = 1000
-"""How many are collected: far more than anybody reads."""
+"""Maximum number of findings that are collected."""
 SEPARATOR: Final = "\n; "
-"""Between the findings of a message, so that `kubectl` shows each on its own line."""
+"""Separator of findings in a message: `kubectl` shows each on its own line."""
 WRITTEN_BY_ANOTHER: Final = "if you did not write it, another webhook did"
-"""End of sentences about what other webhooks write into pods."""
+"""End of sentences about fields that another webhook may have written."""
 MESSAGE_PREFIX: Final = "Your platform team says: "
-"""Stands between findings and the `message` of the rule."""
+"""Text between the findings and the `message` of the rule."""
 
 
 class Reason(StrEnum):
-    """The closed set of reasons that users, metrics and policy examples see.
+    """Reasons in denials, metrics and policy examples; a closed set.
 
-    Each has its most common text and what to do about it, from which `make generate` writes the
-    table of reasons in policies/reasons.md.
+    `make generate` writes the table in policies/reasons.md from each reason's most common text and
+    its advice.
     """
 
     example: str
     cure: str
 
     def __new__(cls, value: str, example: str, cure: str) -> Self:
-        """Make a member whose value is the first text."""
+        """Create a member whose value is the first string."""
         reason = str.__new__(cls, value)
         reason._value_ = value
         reason.example = example
@@ -202,14 +202,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with a pod: reason, field path, and what is wrong and what to do."""
+    """One problem of a pod: its reason, the path of the field, and a sentence with advice."""
 
     reason: Reason
     path: str
     detail: str
 
     def __post_init__(self) -> None:
-        """Cut what a user's own names make long: an answer and a log line repeat it."""
+        """Shorten path and detail, which may contain long names: answers and logs repeat them."""
         if len(self.path) > LONGEST_PATH:
             object.__setattr__(self, "path", shorten(self.path, LONGEST_PATH))
         if len(self.detail) > LONGEST_SENTENCE:
@@ -220,7 +220,7 @@ class Finding:
 
 
 class MalformedObjectError(ValueError):
-    """A field of the reviewed object has a type that Kubernetes' API does not allow."""
+    """A field has a type that Kubernetes' API does not allow."""
 
     def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
         shown = shorten(path, LONGEST_PATH)
@@ -233,7 +233,7 @@ def annotation_path(key: str) -> str:
 
 
 def join_findings(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
-    """Join findings to the message that a user reads in `kubectl`; of very many, the first."""
+    """Join findings to the message of a denial, at most `SHOWN_FINDINGS` of them."""
     lines = list(map(str, findings[:SHOWN_FINDINGS]))
     more = len(findings) - SHOWN_FINDINGS
     if more > 0:
@@ -243,7 +243,7 @@ def join_findings(findings: Sequence[Finding], separator: str = SEPARATOR) -> st
 
 
 def quote(value: object, limit: int = 64) -> str:
-    """Show a user's value in a message: in quotes, escaped, cut to `limit` characters."""
+    """Return a user's value for a message: quoted, escaped, shortened to `limit` characters."""
     text = shorten(str(value), limit)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 

@@ -1,4 +1,4 @@
-"""GPUs as nodes advertise them, and what pods are promised: what several rooms share."""
+"""GPUs as nodes advertise them, and the memory that is free on each."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from webhook.core.bounds import LONGEST_UUID
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 EVERY_GPU: Final = "*"
-"""Stands in place of UUIDs for each GPU of a node."""
+"""Placeholder in a list of UUIDs: all GPUs of the node."""
 
 MAX_COUNTED_GPUS: Final = 16
-"""For how many GPUs of a node the labels say what is free; few nodes have more."""
+"""Number of GPUs in the labels for free memory; few nodes have more."""
 
 MAX_GPUS: Final = 64
-"""Of a node or a pod: so many are read; servers have 16 at most."""
+"""Maximum number of GPUs that are read of a node or a pod; servers have at most 16."""
 
 MAX_FAULT_LENGTH: Final = 120
-"""Characters that say why a GPU is not healthy."""
+"""Maximum length of `Gpu.fault`, in characters."""
 
 FAULT_LOST: Final = "is lost"
 FAULT_SILENT: Final = "does not answer"
-"""Faults of a GPU that its node's agent cannot reach."""
+"""Faults of a GPU that the node agent cannot reach."""
 
 UUID_PATTERN: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
-"""A GPU's UUID, wherever it is read from an object."""
+"""UUID of a GPU in any object."""
 
 MAX_PRODUCT_LENGTH: Final = 96
-"""Characters of a product's name (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
+"""Maximum length of a product's name (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
 
 MAX_GPU_INDEX: Final = 255
-"""Largest index of a GPU; the driver has fewer minor numbers for GPUs of one machine."""
+"""Largest index of a GPU; the driver has fewer minor numbers."""
 
 
 class DriverLimit(StrEnum):
-    """Whether the driver holds a pod to its cap. Its containers wait until the limit is set."""
+    """Use of the driver's memory limit for a pod. Its containers wait until the limit is set."""
 
     AUTO = "Auto"
-    """On nodes whose driver holds caps."""
+    """On nodes whose driver enforces caps."""
     REQUIRE = "Require"
-    """Always: it runs on no other nodes."""
+    """Always: the pod only runs on such nodes."""
     OFF = "Off"
 
 
 class EnforceBy(StrEnum):
-    """The program that holds a pod to its cap."""
+    """Program that enforces the cap of a pod."""
 
     SIDECAR = "Sidecar"
-    """A container in the pod; the node's sentry stops what the container cannot."""
+    """A container in the pod. The node's sentry stops processes that it cannot stop."""
     SENTRY = "Sentry"
     """The node's sentry only; the pod gets no container."""
     NONE = "None"
@@ -59,37 +59,37 @@ class EnforceBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as it is advertised."""
+    """GPU that a node advertises."""
 
     uuid: str
     memory_bytes: int
-    """Usable, in whole MiB."""
+    """Usable memory, a multiple of a MiB."""
     product: str
     index: int
     total_bytes: int | None = None
-    """Includes the driver's reserve; None if the node does not state it."""
+    """Memory including the driver's reserve; None if the node does not report it."""
     healthy: bool = True
-    """Whether it may be chosen now; where not, its memory still counts into the capacity."""
+    """False if no pod may get it now. Its memory still counts into the node's capacity."""
     fault: str = ""
-    """Why it is not healthy, in a few words; may be empty."""
+    """Reason why it is not healthy, in a few words; may be empty."""
 
 
 class Allocation(Protocol):
-    """What somebody has of GPUs: an entry of the assignments, for code that only adds up."""
+    """Memory allocated on GPUs: the part of an assignment that sums need."""
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The GPUs."""
+        """UUIDs of the GPUs."""
 
     @property
     def memory_bytes(self) -> int:
-        """The amount on each of them."""
+        """Memory on each of the GPUs."""
 
 
 def is_valid_gpu_id(uuid: object, index: object) -> bool:
-    """Return True if UUID and index have the form and size that a driver's have.
+    """Return True if UUID and index have the form and size of a driver's.
 
-    Both are quoted in pods, lists and messages, and whoever can write a node's objects wrote them.
+    They come from objects that other users may write, and are copied into pods and messages.
     """
     return (
         isinstance(uuid, str)
@@ -100,24 +100,24 @@ def is_valid_gpu_id(uuid: object, index: object) -> bool:
 
 
 def free_memory_label(gpu_count: int) -> str:
-    """Name the node label that says how much as many of its GPUs have free, each at least.
+    """Return the node label with the memory that is free on each of this many GPUs.
 
-    `gpu-memory-free-mib` for one GPU, `gpu-memory-free-mib.2` for two, and so on: a pod of two GPUs
-    would else be sent forever to a node where one GPU has room and the sum fits.
+    `gpu-memory-free-mib` is for one GPU, `gpu-memory-free-mib.2` for two, and so on. Without them a
+    pod with two GPUs would be sent again and again to a node where only the sum fits.
     """
     counted = min(gpu_count, MAX_COUNTED_GPUS)
     return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
 
 
 def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) -> dict[str, int]:
-    """Return what is free on each GPU, given UUIDs and the bytes taken on each of them.
+    """Return the free bytes of each GPU; `taken` has UUIDs and the bytes taken on each of them.
 
-    Below zero where a GPU shrank, where a binding bypassed us, or by who sees all GPUs, whom nobody
-    denies. GPUs that left the node's list are ignored.
+    A value is negative if the GPU shrank, if a binding bypassed the webhook, or if pods see all
+    GPUs, which are never denied. GPUs that are not in the node's list any more are ignored.
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:
-        for uuid in uuids:  # as `allocate` has it, which would be a call for each pod
+        for uuid in uuids:  # repeats `allocate`: no call for each pod
             if uuid in free:
                 free[uuid] -= taken_bytes
             elif uuid == EVERY_GPU:
@@ -126,7 +126,7 @@ def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) 
 
 
 def allocate(free: dict[str, int], uuids: Iterable[str], taken_bytes: int) -> None:
-    """Allocate so many bytes of each of these GPUs; `EVERY_GPU` is each that there is."""
+    """Subtract bytes from each of these GPUs; `EVERY_GPU` means all."""
     for uuid in uuids:
         if uuid in free:
             free[uuid] -= taken_bytes

@@ -35,9 +35,9 @@ _WITH_DECIMALS: Final = re.compile("[0-9.]*,[0-9,.]+ *[A-Za-z]*")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.,/%+-]{1,64}")
 _SHOWN_NAMES: Final = 10
 _MOST_COMPARED: Final = 2
-"""Unknown names of a list for which the nearest is sought, which takes time."""
+"""Maximum number of unknown names for which a similar one is searched, which takes time."""
 _OF_DEVICE_PLUGIN: Final = "nvidia.com/"
-"""Prefix of the slices and slots that NVIDIA's device plugin counts."""
+"""Prefix of the resources that NVIDIA's device plugin offers."""
 
 HELPER_CONTAINERS: Final = {
     # service meshes
@@ -85,36 +85,36 @@ HELPER_CONTAINERS: Final = {
     "autoscaler": "KubeRay",
     "jnlp": "Jenkins",
 }
-"""Products by the name of the container that they add to a pod, as in their own sources.
+"""Product by the name of the container that it adds to pods, from the product's source code.
 
-Such a container gets VRAM only if it is named or has an amount. Names that may be a user's program,
+Such a container only gets VRAM if it is named or has an amount. Names that may be a user's program,
 such as `nginx`, `agent` or `server`, are left out.
 """
 _NUMBER: Final = re.compile("-[0-9]{1,3}$")
-"""Suffix of a container's name if an injector numbers its containers, as in `fluid-fuse-0`."""
+"""Suffix of a container that an injector numbers, as in `fluid-fuse-0`."""
 
 
 class Gap(NamedTuple):
-    """An amount that is missing or cannot be read, for which a message suggests another."""
+    """A missing or malformed amount, for which the message suggests another."""
 
     reason: Reason
     path: str
     sentence: str
-    """The message, without the line to write."""
+    """Message without the suggestion."""
     container: str
-    """The container of the amount; empty if there is none."""
+    """Container of the amount; empty if there is none."""
     error: QuantityError | None = None
-    """Why the amount cannot be read; None if it is missing."""
+    """Error of a malformed amount; None if it is missing."""
     where: str = ""
-    """Words behind the line to write if it belongs in several fields."""
+    """Text after the suggestion if the value belongs in several fields."""
 
 
 Faults = list[Finding | Gap]
-"""Reasons why a demand cannot be read, in the order in which they were found."""
+"""Problems of a pod's request for VRAM, in the order in which they were found."""
 
 
 def read_memory(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
-    """Read the annotation `gpu-memory`; return the readable amounts, in bytes by container."""
+    """Parse the annotation `gpu-memory`; return the valid amounts, in bytes by container."""
     if _SEPARATED_OTHERWISE.search(memory):
         wrong = "is not read as a list; separate entries with a comma, name=size"
     elif "=" in memory:
@@ -165,9 +165,9 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
 
 
 def read_amount(text: str, path: str, container: str, faults: Faults, prefix: str = "") -> int:
-    """Read one amount in bytes; return 0 and add a fault if the text is no amount.
+    """Parse one amount in bytes; return 0 and add a fault if it is malformed.
 
-    An amount of the annotation, whose path is MEMORY_PATH, is rounded up to a MiB.
+    An amount in the annotation (path MEMORY_PATH) is rounded up to a MiB.
     """
     try:
         return parse_vram(text) if path == MEMORY_PATH else parse_vram_resource(text)
@@ -180,16 +180,16 @@ def read_amount(text: str, path: str, container: str, faults: Faults, prefix: st
 
 
 def find_default_container(pod: Pod, faults: Faults) -> str:
-    """Return the container that one quantity goes to; empty if there is none.
+    """Return the container that gets a single quantity; empty if there is none.
 
-    | the first that there is | container |
+    | first one that exists | container |
     | --- | --- |
     | the annotation `kubectl.kubernetes.io/default-container` | the one that it names |
     | exactly one container that already has VRAM | that one |
-    | a container in spec.containers that is no known helper | the first of them |
+    | a container in spec.containers that is not a known helper | the first of them |
     | any container in spec.containers | the first |
 
-    If the named one does not exist, add a fault and return the one without the annotation.
+    If the named container does not exist, add a fault and ignore the annotation.
     """
     found = next(iter(default_candidates(pod)), "")
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
@@ -208,7 +208,7 @@ def find_default_container(pod: Pod, faults: Faults) -> str:
 
 
 def default_candidates(pod: Pod) -> list[str]:
-    """Return the containers of which the first gets one quantity, if no annotation names it."""
+    """Return the candidates for a single quantity; without annotation the first one gets it."""
     having = containers_with_vram(pod)
     if len(having) == 1:
         return having
@@ -219,7 +219,7 @@ def default_candidates(pod: Pod) -> list[str]:
 def containers_with_vram(pod: Pod) -> list[str]:
     """Return the containers that already have VRAM.
 
-    In a pod that was translated before, a device plugin's slice or slot may take its place.
+    In a translated pod, a resource of NVIDIA's device plugin may be in its place.
     """
     having = _containers_requesting(pod, VRAM_RESOURCE.__eq__)
     if not having and ADMITTED_ANNOTATION in pod.annotations:
@@ -236,12 +236,12 @@ def _containers_requesting(pod: Pod, is_wanted: Callable[[str], bool]) -> list[s
 
 
 def is_helper_container(name: str) -> bool:
-    """Return True if a container has the name of a known helper."""
+    """Return True if this is the container name of a known helper."""
     return name in HELPER_CONTAINERS or _NUMBER.sub("", name) in HELPER_CONTAINERS
 
 
 def ambiguous_containers(pod: Pod) -> list[str]:
-    """Return the app containers among which one quantity goes to the first; none if it is named."""
+    """Return the candidates for a single quantity if there are several and none is named."""
     found = [] if DEFAULT_CONTAINER_ANNOTATION in pod.annotations else default_candidates(pod)
     return found if len(found) > 1 else []
 
@@ -254,20 +254,20 @@ def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
 
 
 def _find_similar(name: str, names: Iterable[str]) -> str:
-    """Return the name for which another was probably mistyped; empty if there is none."""
+    """Return the name that was probably meant; empty if none is similar."""
     compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= LONGEST_LABEL]
     return next(iter(get_close_matches(name[:LONGEST_LABEL], compared, n=1)), "")
 
 
 def annotation_value(pod: Pod, amounts: Mapping[str, str]) -> str:
-    """Return the annotation's value: a list unless one amount could go to only one container."""
+    """Return the annotation's value: a single amount if it is unambiguous, otherwise a list."""
     if [*amounts] == [find_default_container(pod, [])] and not ambiguous_containers(pod):
         return next(iter(amounts.values()))
     return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
 
 
 def annotation_value_for(pod: Pod, name: str, value: str) -> str:
-    """Return a value of the annotation; one amount is for the container, or for the default one."""
+    """Return the annotation's value; a single amount is for the named or the default container."""
     return (
         value
         if "=" in value

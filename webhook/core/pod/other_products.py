@@ -1,12 +1,12 @@
-"""Other products that share GPUs: by which names they are asked, in which unit, and what to do.
+"""Other products that share GPUs: the names in their requests, the units, and migration advice.
 
-Hints, `--migrate` and simulate read this table.
+Warnings, `admit --migrate` and `simulate` use this table.
 
-| product | asks by | unit |
+| product | request | unit |
 | --- | --- | --- |
 | NVIDIA's device plugin | resources nvidia.com/gpu, gpu.shared | GPUs, replicas |
 | HAMi | resources nvidia.com/gpumem, gpumem-percentage, gpucores | MiB |
-| KAI | annotations gpu-memory, gpu-fraction | MiB, parts of a GPU |
+| KAI | annotations gpu-memory, gpu-fraction | MiB, fractions of a GPU |
 | gpushare of Alibaba Cloud | resource aliyun.com/gpu-mem | GiB |
 | Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
 
@@ -32,78 +32,78 @@ MAX_GPU_BYTES: Final = MAX_GPU_GIB * 2**30
 
 
 class Meaning(Enum):
-    """What a product reads from a name."""
+    """Meaning of a resource or an annotation for a product."""
 
     MEMORY = auto()
-    """In the product's unit."""
+    """GPU memory in the product's unit."""
     PART = auto()
-    """Of a GPU's memory: percent, or a fraction."""
+    """Part of a GPU's memory: percent, or a fraction."""
     GPUS = auto()
     COMPUTE = auto()
     OTHER = auto()
 
 
 class Resource(NamedTuple):
-    """A resource by which a product is asked."""
+    """Resource in requests to a product."""
 
     meaning: Meaning
     loss: str = ""
-    """What goes with it, and why; empty where nothing is lost."""
+    """Sentence on the function that is lost with the resource; empty if none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """Another product: how it is asked, and which of its names have no counterpart, and why.
+    """Another product: names in its requests, and its names without a counterpart, with reasons.
 
-    Patterns are those of a shell. What has none and does no harm stays; resources go, since nobody
-    offers them and a pod that names them beside a share is denied.
+    Names may be shell patterns. Names without a counterpart that do no harm are kept. Resources are
+    removed: no node offers them, and a pod with one of them and a share of a GPU is denied.
     """
 
     name: str
     unit: str = ""
-    """What one of its memory is, as a quantity's suffix."""
+    """Unit of its memory, as a suffix of a quantity."""
     has_configurable_unit: bool = False
     resources: Mapping[str, Resource] = field(default_factory=dict)
     request_annotations: Mapping[str, Meaning] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """In node selectors."""
+    """Labels in node selectors."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment: those that stay, and why they do nothing any more."""
+    """Environment variables that are kept, with the reason why they have no effect."""
     objects: Mapping[str, str] = field(default_factory=dict)
-    """Its own kinds of objects, as `group/Kind`."""
+    """Its kinds of objects, as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
-    """Its own, which would wait for its requests."""
+    """Its schedulers, which would wait for its requests."""
     assigns_gpus_per_container: bool = False
-    """Whether each container of a pod may get another GPU."""
+    """True if each container of a pod may get a different GPU."""
 
     @property
     def unit_bytes(self) -> int:
-        """Return what one of its units of memory is by default."""
+        """Return the size of its default unit of memory."""
         return UNITS[self.unit]
 
     def unit_for(self, number: int) -> str:
-        """Return the unit that so many are of; empty where no GPU has so much.
+        """Return the unit of an amount; empty if no GPU has that much memory.
 
-        Where the product's configuration says the unit, more than any GPU has of it is in MiB.
+        If the unit is configurable, an amount larger than any GPU's memory is taken as MiB.
         """
         units = (self.unit, "Mi") if self.has_configurable_unit else (self.unit,)
         return next((one for one in units if number * UNITS[one] <= MAX_GPU_BYTES), "")
 
     def format_quantity(self, number: int) -> str:
-        """Return so many of its units as a quantity; empty where no GPU has so much."""
+        """Return an amount as a quantity; empty if no GPU has that much memory."""
         unit = self.unit_for(number)
         return f"{number}{unit}" if unit else ""
 
     def has_scheduler(self, name: object) -> bool:
-        """Say whether a scheduler is the product's own; in a manifest a name may be anything."""
+        """Return True if this is a scheduler of the product; the name may be of any JSON type."""
         return isinstance(name, str) and name in self.schedulers
 
 
 WHOLE_GPU: Final = "nvidia.com/gpu"
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
-"""What the device plugin offers where time-slicing has `renameByDefault: true`."""
+"""Resource of the device plugin if its time-slicing has `renameByDefault: true`."""
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 HAMI_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
@@ -247,9 +247,10 @@ OTHER_PRODUCT_RESOURCES: Final = (
     "tencent.com/vcuda-core",
     "tencent.com/vcuda-memory",
 )
-"""Resources by which a node shows that another product gives its GPUs away; HAMi's node offers
-`nvidia.com/gpu`, as NVIDIA's own plugin does.
+"""Resources of a node whose GPUs another product allocates. Nodes with HAMi offer
+`nvidia.com/gpu`, as with NVIDIA's own plugin.
 
-Not `aliyun.com/gpu-count`: the plugin writes that into the node's status itself, so it stays there
-when the plugin is gone (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go: `patchGPUCount`).
+`aliyun.com/gpu-count` is left out: the plugin writes it into the node's status itself, where it
+stays after the plugin is removed (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go:
+`patchGPUCount`).
 """

@@ -1,4 +1,4 @@
-"""Pod templates: values, paths of their parts in the object, search of an object, and merging.
+"""Pod templates: paths of their parts in the object, traversal of an object, and merging.
 
 `merge` is Kubernetes' strategic merge of parts of a pod. It keeps the path of each part in the
 object. Lists with a merge key are merged by it, others are replaced. New items come last, where
@@ -23,7 +23,7 @@ Path = tuple[str | int, ...]
 CONTAINER_FIELDS: Final = ("containers", "initContainers")
 METADATA_FIELDS: Final = ("annotations", "labels")
 _HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector", "requests"})
-"""Fields whose keys are not fields themselves."""
+"""Fields whose keys are not field names."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _POD_PATH: Final = re.compile(r"(?:metadata|spec)(?![^.\[])[^ ]*")
 _FIELD_TO_WRITE: Final = re.compile(r"(?<= under )metadata\.[a-z]+(?=; )")
@@ -32,78 +32,78 @@ _PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
 class TooMuchToSearchError(ValueError):
-    """An object is too large to be searched; the message says what and what to do."""
+    """An object is too large to be searched; the message names the cause and the remedy."""
 
 
 class Form(Enum):
-    """What a template is made of, and so what admission can do with it."""
+    """Form of a template, which decides whether it can be translated."""
 
     POD = auto()
-    """`metadata` and `spec`, as a pod has them: it can be translated where it stands."""
+    """`metadata` and `spec` as in a pod: can be translated in place."""
     CONTAINER = auto()
-    """One container, from which a pod is made: it has no place for a translation."""
+    """One container, from which a pod is made: cannot be translated."""
     INLINE = auto()
-    """Parts of a pod among fields of its kind's own: it has no place for a translation either."""
+    """Parts of a pod among other fields of the kind: cannot be translated."""
     MACHINE = auto()
-    """A virtual machine, whose pod is made elsewhere."""
+    """A virtual machine, whose pod is made by another controller."""
     ELSEWHERE = auto()
-    """No template but keys of ours: somebody else makes pods of them, or nobody does."""
+    """Our keys without a template: another controller makes pods of them, or none does."""
 
 
 class UnjudgedField(NamedTuple):
-    """A field whose additions to the pods cannot be judged here."""
+    """Field whose effect on the pods cannot be judged here."""
 
     path: Path
-    """Its place in the object."""
+    """Path in the object."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod, or what pods are made from."""
+    """Pod, or template from which pods are made."""
 
     path: Path
-    """Its place in the object; empty for a pod."""
+    """Path in the object; empty for a pod."""
     pod: Json | None
-    """`metadata` and `spec` as its pods get them; None where a workload has no template."""
+    """`metadata` and `spec` of its pods; None if the template is missing."""
     form: Form = Form.POD
     places: Mapping[Path, Path] = field(default_factory=dict)
-    """Paths in the object of parts of the pod that are not below the template's path.
+    """Paths in the object, by path in the pod, of parts that are not below the template's path.
 
-    Each is kept by its path in the pod. The longest path counts.
+    The longest path wins.
     """
     unjudged: tuple[UnjudgedField, ...] = ()
 
     def place(self, path: Path) -> Path:
-        """Return where a field of the pod stands in the object."""
+        """Return the path in the object of a field of the pod."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.places:
                 return (*self.places[path[:length]], *path[length:])
         return (*self.path, *path)
 
     def shown(self, field: str) -> str:
-        """Return the path in the object of a field of the pod, both as messages write them."""
+        """Return the path in the object of a field of the pod, both in the form of messages."""
         return format_path(self.place(parse_path(field)))
 
     def shown_text(self, text: str) -> str:
-        """Return a text that begins with a path of the pod, with the paths in the object."""
+        """Return a message about the pod with its leading path replaced by that in the object."""
         path, colon, rest = text.partition(": ")
         is_path = bool(_POD_PATH.fullmatch(path))
         rest = _FIELD_TO_WRITE.sub(lambda found: self.shown(found[0]), rest)
-        if path.endswith(".source"):  # a script, in which only its shell replaces variables
+        if path.endswith(".source"):  # a script: only its shell replaces variables
             rest = _KUBELET_REFERENCE.sub(r"$\1", rest)
         return f"{self.shown(path)}{colon}{rest}" if is_path else text
 
     @property
     def metadata_path(self) -> Path | None:
-        """The path of the object with the pod's metadata, if that is apart from its spec."""
+        """Path of the object with the pod's metadata, if its spec is elsewhere; otherwise None."""
         at = self.place(("metadata",))[:-1]
         return None if self.form is not Form.POD or at == self.path else at
 
     def named(self, owner: str) -> Json:
-        """Return the pod that the API server would be sent: itself, or one made of the template.
+        """Return the pod that the API server would receive: this pod, or one from the template.
 
-        `owner` is the name of the object that makes it.
+        `owner` is the name of the object with the template.
         """
         template = self.pod or {}
         if not self.path:
@@ -116,14 +116,15 @@ class Template:
 
     @property
     def field(self) -> str:
-        """The path as messages write it: `spec.workerGroupSpecs[0].template`."""
+        """Path in the form of messages: `spec.workerGroupSpecs[0].template`."""
         return format_path(self.path)
 
 
 def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
-    """Read the maps and lists of an object in their order; `enter` says whether what is inside too.
+    """Call `enter` for the maps and lists of an object, in order; if it is true, also inside.
 
-    By a stack of what is left to read, which no depth can exhaust. Raises TooMuchToSearchError.
+    Uses an explicit stack, so that deep nesting cannot exhaust Python's. Raises
+    TooMuchToSearchError.
     """
     values_read = 0
     left: list[tuple[Any, Path]] = [(obj, ())]
@@ -145,12 +146,12 @@ def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
 
 
 def iterate_items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the items of a map or a list, by keys or positions."""
+    """Return the items of a map by key, or of a list by index."""
     return value.items() if type(value) is dict else enumerate(value)
 
 
 def value_at(obj: Json, path: Path) -> Any:
-    """Return the value at a path that the object has."""
+    """Return the value at a path that exists."""
     value: Any = obj
     for key in path:
         value = value[key]
@@ -158,17 +159,17 @@ def value_at(obj: Json, path: Path) -> Any:
 
 
 def is_object_list(value: object) -> bool:
-    """Return True if a value is a list of objects, and not an empty one."""
+    """Return True if a value is a list of objects and not empty."""
     return type(value) is list and bool(value) and all(type(one) is dict for one in value)
 
 
 def as_object_list(value: object) -> list[Json]:
-    """Return a list of objects; what is none as an empty one."""
+    """Return the value if it is a list of objects; otherwise an empty list."""
     return value if type(value) is list and is_object_list(value) else []
 
 
 def format_path(path: Path) -> str:
-    """Write a path as Kubernetes' own messages do."""
+    """Format a path as in Kubernetes' messages."""
     shown = ""
     above: str | int = ""
     for part in path:
@@ -181,7 +182,7 @@ def format_path(path: Path) -> str:
 
 
 def parse_path(shown: str) -> Path:
-    """Read a field path as messages write it: `spec.containers[0].resources.limits[a.io/b]`."""
+    """Parse a path in the form of messages: `spec.containers[0].resources.limits[a.io/b]`."""
     return tuple(
         int(inner) if inner.isdecimal() else inner or outer for inner, outer in _PART.findall(shown)
     )
@@ -196,16 +197,16 @@ _MERGE_KEYS: Final[Mapping[str, str]] = {
 
 
 class DirectiveError(ValueError):
-    """A patch holds a directive, such as `$patch: delete`."""
+    """A patch contains a directive, such as `$patch: delete`."""
 
 
 def merge(
     value: Any, other: Any, at: Path, origin: Path, places: dict[Path, Path], *, wins: bool
 ) -> Any:
-    """Return a value with another merged into it, as a patch if it `wins`, else as defaults.
+    """Return a value with another merged into it: a patch if it `wins`, otherwise defaults.
 
-    The value's own path is `at`, the other's in the object is `origin`. What is taken from the
-    other gets its place there in `places`. Raises DirectiveError.
+    `at` is the value's path in the pod, `origin` the other's path in the object. Parts taken from
+    the other are recorded in `places`. Raises DirectiveError.
     """
     if type(value) is dict and type(other) is dict:
         both = {**value}
@@ -240,19 +241,19 @@ def merge(
 
 
 def merge_metadata(own: Any, common: Json, origin: Path, places: dict[Path, Path]) -> Any:
-    """Return a pod's own metadata with the annotations and labels of other metadata added.
+    """Return a pod's metadata with annotations and labels of other metadata added.
 
-    The other metadata is at `origin`. Each key that is added gets its place there in `places`.
+    `origin` is the path of the other metadata. Each added key is recorded in `places`.
     """
     added = {key: common[key] for key in METADATA_FIELDS if type(common.get(key)) is dict}
     if type(own) is dict:
-        # A place for each key, and none for a whole field.
+        # Record each key instead of the whole field.
         own = {**{key: {} for key in added}, **own}
     return merge(own, added, ("metadata",), origin, places, wins=False)
 
 
 def add_mounted_volumes(spec: Json, volumes: Any, origin: Path, places: dict[Path, Path]) -> None:
-    """Add the volumes of a list at `origin` that a pod's containers mount and that it lacks."""
+    """Add volumes from a list at `origin` that containers mount and the pod does not have."""
     own = spec.get("volumes") or []
     if type(own) is not list:
         return

@@ -1,4 +1,4 @@
-"""Kubernetes quantities, read and written exactly: no floats, no wrapped integers.
+"""Kubernetes quantities, parsed and formatted exactly, without floats.
 
 Grammar: `resource.Quantity` in k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
@@ -36,25 +36,25 @@ _MULTIPLIERS: Final[dict[str, Fraction]] = {
 
 
 class Guess(NamedTuple):
-    """An amount that was probably meant."""
+    """Amount that a user probably meant."""
 
     amount: str
     unit: str = ""
-    """The unit that it has, where the one of a bare number is guessed."""
+    """Guessed unit of a number without one, for the message; otherwise empty."""
 
 
 class QuantityError(ValueError):
-    """A text is not an amount; the message says why, and what to write."""
+    """A string is not an amount; the message has the reason and a suggestion."""
 
     def __init__(self, why: str, *guesses: Guess, verb: str = "use") -> None:
-        """Take what is wrong, and what was probably meant, the likeliest first."""
+        """Take the reason, and the amounts that were probably meant, the likeliest first."""
         self.why = why
         self.guesses = guesses
         self.verb = verb
         super().__init__(f"{why}; {self.advice(guesses, EXAMPLE_AMOUNT)}")
 
     def advice(self, guesses: Sequence[Guess], example: str) -> str:
-        """Say what to write: some of what was meant, else an example, else no amount."""
+        """Return the suggestion: the guesses, else the example, else one without an amount."""
         if not guesses:
             return f"write a size, e.g. {example}" if example else "write a size"
         first, *others = guesses
@@ -70,21 +70,21 @@ class QuantityTooSmallError(QuantityError):
 
 
 class QuantityTooLargeError(QuantityError):
-    """More than Kubernetes can count."""
+    """An amount larger than an int64."""
 
     def __init__(self) -> None:
         super().__init__("is larger than 2^63-1, the largest amount Kubernetes can count")
 
 
-# The readers remember texts of at most LONGEST_QUANTITY characters.
+# The caches only keep strings of at most LONGEST_QUANTITY characters.
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Fraction:
-    """Read a Kubernetes quantity exactly; raises QuantityError.
+    """Parse a Kubernetes quantity exactly; raises QuantityError.
 
-    Values whose magnitude exceeds int64 are rejected instead of capped, as Kubernetes would do: an
-    amount nobody can have is a typing error.
+    Values beyond int64 are rejected. Kubernetes caps them, but no cluster has such an amount: it is
+    a typing error.
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
     if match is None:
@@ -106,7 +106,7 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def parse_quantity_or(written: object, otherwise: _Default) -> Fraction | _Default:
-    """Read an amount that somebody else judges, not we."""
+    """Parse a quantity; return `otherwise` if it is malformed. Kubernetes validates it."""
     try:
         return parse_quantity(str(written))
     except QuantityError:
@@ -114,7 +114,7 @@ def parse_quantity_or(written: object, otherwise: _Default) -> Fraction | _Defau
 
 
 def parse_count(text: str) -> int:
-    """Read a number of things, also as the API server writes it (`3k`); raises QuantityError."""
+    """Parse a count, also in the API server's form (`3k`); raises QuantityError."""
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
         raise QuantityError("is not a whole number")
@@ -122,9 +122,9 @@ def parse_count(text: str) -> int:
 
 
 def canonicalize(text: str) -> str:
-    """Return a quantity of `resources` as the API server stores it.
+    """Return a quantity of `resources` in the form in which the API server stores it.
 
-    A text that is no quantity, or exceeds int64 without a binary unit, is returned unchanged.
+    A malformed quantity, or one beyond int64 without a binary unit, is returned unchanged.
 
     Source: `ParseQuantity` and `CanonicalizeBytes` in quantity.go, after the defaults of
     ResourceList, which round up to a thousandth (pkg/apis/core/v1/defaults.go).
@@ -160,7 +160,7 @@ def _canonicalize(text: str) -> str:
     exponent = 3 * (power - 1)
     is_same = int(suffix[1:]) == exponent if is_exponent else suffix == unit
     if is_same and match["number"].rstrip(".").lstrip("0") == str(digits):
-        return text  # also with a sign, zeros in front or a capital E
+        return text  # also with a sign, leading zeros or a capital E
     if is_exponent:
         unit = f"e{exponent}" if exponent else ""
     return f"{sign}{digits}{unit}"
@@ -168,10 +168,10 @@ def _canonicalize(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_vram(text: str) -> int:
-    """Read an amount of VRAM in an annotation, in bytes, rounded up to a whole MiB.
+    """Parse an amount of VRAM in an annotation, in bytes, rounded up to a MiB.
 
-    Raises QuantityError: malformed, zero, negative, a part of a byte; QuantityTooSmallError: under
-    one MiB, which is always a forgotten unit.
+    Raises QuantityError if it is malformed, not above zero or a fraction of a byte, and
+    QuantityTooSmallError below one MiB, where the unit was forgotten.
     """
     value = _parse_positive(text)
     if value.denominator != 1 and (value < 1 or not _has_unit(text)):
@@ -183,10 +183,10 @@ def parse_vram(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def parse_vram_resource(text: str) -> int:
-    """Read an amount of VRAM in `resources`, in bytes, not rounded.
+    """Parse an amount of VRAM in `resources`, in bytes, not rounded.
 
-    Raises the same errors as `parse_vram`, and QuantityError for every fraction of a byte, which
-    the API server denies in a pod template. No error suggests one.
+    Raises the errors of `parse_vram`, and QuantityError for each fraction of a byte, which the API
+    server denies in a pod template. Suggestions are whole bytes.
     """
     try:
         value = _parse_positive(text)
@@ -233,7 +233,7 @@ _DECIMAL_UNITS: Final = ("m", "", "k", "M", "G", "T", "P", "E")
 
 
 def format_bytes(amount_bytes: int) -> str:
-    """Write bytes as the API server would: the largest binary unit that divides them."""
+    """Format bytes as the API server does: with the largest binary unit that divides them."""
     zeros = (amount_bytes & -amount_bytes).bit_length() - 1  # at the end, in binary
     power = min(zeros // 10, len(_UNITS) - 1) if amount_bytes else 0
     return f"{amount_bytes >> 10 * power}{_UNITS[power]}"
@@ -252,11 +252,11 @@ _UNIT: Final = re.compile(
     "[kmgtpe](?:(?P<binary>i|[iex]bi)|ilo|ega?|iga?|era|eta|xa)?(?:s|b|o|bytes?|octets?)?",
     re.IGNORECASE,
 )
-"""As people write units, in English and in French; the first letter says which."""
+"""Units as users write them, in English and French; the first letter identifies the unit."""
 
 
 def _too_small_error(text: str, value: Fraction, *, bare: bool = False) -> QuantityTooSmallError:
-    """Return the error for less than a MiB; `bare`: the API server writes 8000 as `8k`."""
+    """Return the error for less than a MiB; `bare`: the API server has rewritten 8000 to `8k`."""
     is_bare = text.isdigit() or (bare and text.endswith("k"))
     if not is_bare:
         return QuantityTooSmallError("is less than 1Mi, the smallest share")
@@ -265,7 +265,7 @@ def _too_small_error(text: str, value: Fraction, *, bare: bool = False) -> Quant
 
 
 def _malformed_error(text: str) -> QuantityError:
-    """Say what is wrong with a quantity, and what was probably meant."""
+    """Return the error for a malformed quantity, with guesses."""
     squeezed = "".join(text.split())
     if not squeezed:
         return QuantityError("is blank")
@@ -279,7 +279,7 @@ def _malformed_error(text: str) -> QuantityError:
 
 
 def _guess_amounts(text: str) -> list[Guess]:
-    """Return what a malformed quantity probably means: a number, and a unit as people write it."""
+    """Return guesses for a malformed quantity: a number and a unit in a common spelling."""
     written = _NUMBER_AND_UNIT.fullmatch(text)
     number = _normalize_number(written[1]) if written else ""
     if written is None or not number:
@@ -296,7 +296,7 @@ def _guess_amounts(text: str) -> list[Guess]:
 
 
 def _normalize_number(written: str) -> str:
-    """Return a number without what divides thousands, with a point before decimals, or nothing."""
+    """Return a number without separators of thousands and with a decimal point; empty if none."""
     if _THOUSANDS.fullmatch(written):
         written = written.replace(",", "").replace("_", "")
     elif written.count(",") == 1:
@@ -305,7 +305,7 @@ def _normalize_number(written: str) -> str:
 
 
 def _guess_units(number: str) -> list[Guess]:
-    """Return what a number without a unit may be; up to so many nearly everybody means GiB."""
+    """Return guesses for a number without a unit: MiB, and GiB up to the largest GPU."""
     is_small = Fraction(number) <= MAX_GPU_GIB
     return [Guess(f"{number}Mi", "MiB"), *[Guess(f"{number}Gi", "GiB")] * is_small]
 

@@ -12,14 +12,14 @@ FORBIDDEN: Final = 403
 UNAVAILABLE: Final = 503
 
 
-# Not frozen, as `views.Pod`: each review makes one.
+# Not frozen, like `views.Pod`: each review creates one.
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """The request of an AdmissionReview, in the terms of admission/v1; immutable by convention."""
+    """Request of an AdmissionReview (admission/v1); immutable by convention."""
 
     uid: str
     kind: str
-    """`Pod` for the core group's Pod; another kind with its group otherwise."""
+    """`Pod` for pods; other kinds outside of the core group have the form `group/Kind`."""
     operation: str
     subresource: str
     namespace: str

@@ -1,7 +1,7 @@
-"""Amounts of VRAM that a message may tell people to write: those within all bounds of the rule.
+"""Suggested amounts of VRAM in messages: amounts that the rule admits.
 
-They are computed from the bounds and the other amounts of the pod. No changed pod is judged for a
-suggestion, so a message costs about as much as the finding that it explains.
+They are computed from the rule's bounds and the other amounts of the pod. No changed pod is judged
+for a suggestion, so a suggestion costs about as much as its finding.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from webhook.core.pod.quantity import QuantityError, format_bytes, parse_vram
 from webhook.core.pod.views import Container, effective_amount
 
 WORK_BUDGET: Final = 2048
-"""Amounts that are added up for the suggestions of one review, and entries of lists.
+"""Maximum number of amounts that are summed for the suggestions of one review.
 
-Beyond it the verdict is the same, without suggestions. Work is counted, not timed, so that no
-message depends on load.
+Beyond it the verdict is the same, without suggestions. Work is counted instead of timed, so that
+messages do not depend on load.
 """
 _SMALL_EXAMPLES: Final = ("4Gi", "1Gi")
 """Examples if other containers leave no room for the usual one."""
 
 
 class AmountBounds(NamedTuple):
-    """Bounds on an amount of VRAM, and their owner in words."""
+    """Bounds on an amount of VRAM, and their owner, such as `rule "team"`."""
 
     owner: str
     min_bytes: int | None
     max_bytes: int | None
     per_container: bool = False
-    """Whether it bounds each container's amount; otherwise the pod's amount per GPU."""
+    """True for bounds on each container's amount, False for the pod's amount per GPU."""
 
     def violations(self, asked_bytes: int) -> Iterator[tuple[Reason, str]]:
-        """Yield reason and sentence of each bound that an amount violates."""
+        """Yield the reason and the sentence for each violated bound."""
         unit = "in one container" if self.per_container else "per GPU"
         asked = f"asks for {format_bytes(asked_bytes)} {unit}; {self.owner}"
         most, least = self.max_bytes, self.min_bytes
@@ -45,7 +45,7 @@ class AmountBounds(NamedTuple):
 
 
 class Suggestions:
-    """Amounts and counts that a rule admits for a pod, until the budget of the review is spent."""
+    """Amounts and counts that a rule admits for a pod, within the work budget of a review."""
 
     __slots__ = ("_bounds", "_containers", "_read", "_work_left", "max_count")
 
@@ -55,9 +55,9 @@ class Suggestions:
         bounds: Iterable[AmountBounds] = (),
         max_count: int | None = None,
     ) -> None:
-        """Take the pod's containers and the rule's bounds; without bounds every amount fits.
+        """Take the pod's containers and the rule's bounds; without bounds each amount is admitted.
 
-        The bounds are read when the first suggestion is made: most pods need none.
+        `bounds` is only iterated for the first suggestion, since most pods need none.
         """
         self._containers = containers
         self._bounds = bounds
@@ -67,15 +67,15 @@ class Suggestions:
 
     @property
     def bounds(self) -> tuple[AmountBounds, ...]:
-        """The bounds that hold for the pod."""
+        """The bounds that apply to the pod."""
         if self._read is None:
             self._read = tuple(self._bounds)
         return self._read
 
     def rejection(self, amounts: Mapping[str, int]) -> str | None:
-        """Return the reason why amounts per GPU, by container, would be denied; None if admitted.
+        """Return the reason for which amounts per GPU would be denied; None if admitted.
 
-        It is empty if the budget is spent or there is no amount.
+        The reason is empty if the budget is spent or there is no amount.
         """
         self._work_left -= len(self._containers) + len(amounts)
         if self._work_left < 0 or not amounts:
@@ -88,9 +88,9 @@ class Suggestions:
         return None
 
     def example(self, amounts_with: Callable[[int], Mapping[str, int]]) -> str:
-        """Return the first example that is admitted, or an empty text.
+        """Return the first example that is admitted; empty if none is.
 
-        `amounts_with` returns the pod's amounts per GPU with an example's bytes among them.
+        `amounts_with` returns the pod's amounts per GPU, including the given bytes.
         """
         limits = [one for bound in self.bounds for one in (bound.max_bytes, bound.min_bytes) if one]
         for text in (EXAMPLE_AMOUNT, *map(format_bytes, limits), *_SMALL_EXAMPLES):
@@ -106,10 +106,10 @@ class Suggestions:
         *,
         is_last: bool = True,
     ) -> tuple[str, str]:
-        """Return the sentence on a text that is no amount, and the amount that it suggests.
+        """Return the sentence for a malformed amount, and the amount that it suggests.
 
-        The amount is empty if there is none. It is `agreed_bytes` if that is not 0. If others are
-        suggested after it, and a bound limits them together, it is the only one.
+        The amount is empty if no suggestion is admitted. It is `agreed_bytes` if that is not 0. The
+        sentence has a single amount if more suggestions follow and a maximum limits their sum.
         """
         if agreed_bytes:
             fits = self.rejection(amounts_with(agreed_bytes)) is None

@@ -1,24 +1,24 @@
-"""Pods and pod templates in any object, found by their shape: whatever makes pods has one.
+"""Search for pods and pod templates in any object, by their structure.
 
-| shape | found in |
+| structure | objects |
 | --- | --- |
-| `spec.containers` beside `metadata` | whatever holds a PodTemplateSpec: PyTorchJob, ... |
-| the same, without `metadata` of its own | Notebook of Kubeflow: its pods get its own metadata |
+| `spec.containers` and `metadata` | all with a PodTemplateSpec: PyTorchJob, ... |
+| `spec.containers` without `metadata` | Notebook of Kubeflow: pods get the object's metadata |
 | an item of `templates` with `container`, `script` or `containerSet` | Workflow of Argo |
-| `spec.domain.devices` beside `metadata` | VirtualMachine of KubeVirt, whose pods get it as well |
-| parts of a pod beside `annotations` | kinds of KServe, NIM and Spark: by name |
+| `spec.domain.devices` and `metadata` | VirtualMachine of KubeVirt: pods get this metadata |
+| parts of a pod and `annotations` | kinds of KServe, NIM and Spark, by name |
 
-Kubernetes' own kinds are known by name, and so is where their template stands: it is judged there
-whatever it holds, and searched nowhere else. A kind of anybody else's may leave out the names of
-containers: its controller gives them, Knative's `user-container`.
+The path of the template is known for Kubernetes' own kinds. It is judged whatever it contains, and
+the rest of the object is not searched. Other kinds may leave out the names of containers, which
+their controllers add, such as Knative's `user-container`.
 
 Pods of KServe, NIM and Spark are described by fields of the object's kind. A SparkApplication's
 `sparkConf` names annotations, labels and GPUs of its pods as well, and its `volumes` and
 `nodeSelector` apply to both of its components. Fields that KServe takes from a ServingRuntime of
 the cluster, and Spark from a file, are not judged.
 
-Objects of no such shape can still hold keys of ours. `search_stray_keys` finds them, and their
-author reads that they were not judged.
+Other objects may contain our keys, too. `search_stray_keys` finds these, and the author gets a
+warning that they were not judged.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
 (`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api
@@ -66,7 +66,7 @@ from webhook.names import API_GROUP
 
 
 class _BuiltinKind(NamedTuple):
-    """Which API groups a kind belongs to, and where its pod or pod template stands."""
+    """API groups of a built-in kind, and the path of its pod or pod template."""
 
     groups: frozenset[str]
     path: tuple[str, ...]
@@ -88,7 +88,7 @@ _BUILTIN_VERSION: Final = re.compile(
     r"(?:(?:apps|autoscaling|batch|policy|(?:admissionregistration|apiextensions|networking|node"
     r"|rbac\.authorization|resource|scheduling|storage)\.k8s\.io)/)?v[0-9a-z]+"
 )
-"""Versions of Kubernetes' own kinds."""
+"""API versions of Kubernetes' built-in kinds."""
 _KINDS_BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _BUILTIN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
@@ -96,29 +96,29 @@ _TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
 _PROGRAM_SETTING: Final = re.compile(
     "accelerator_type|engine_kwargs|gpu_memory_utilization|tensor_parallel_size"
 )
-"""Settings of programs in a text."""
+"""Settings of inference programs in a string."""
 KSERVE_CONTAINER: Final = "kserve-container"
-"""Name of the first container of a component of KServe."""
+"""Name of the first container of a KServe component."""
 _CONTAINER_NAMES: Final = {
     "serving.knative.dev": "user-container",
     "serving.kserve.io": KSERVE_CONTAINER,
 }
-"""How a group's controllers call a container without a name; others are called what we like."""
+"""Name that a group's controller gives to a container without one; others get `container`."""
 
 
 def is_builtin_kind(kind: str, version: str) -> bool:
-    """Say whether a kind with a pod template is Kubernetes' own; no version counts as its own."""
+    """Return True for a built-in kind with a pod template; an empty version is built-in, too."""
     shape = _BUILTIN_KINDS.get(kind)
     return shape is not None and (not version or version.rpartition("/")[0] in shape.groups)
 
 
 def is_builtin_without_pods(kind: str, version: str) -> bool:
-    """Return True for Kubernetes' own kinds without a pod template."""
+    """Return True for a built-in kind without a pod template."""
     return bool(_BUILTIN_VERSION.fullmatch(version)) and not is_builtin_kind(kind, version)
 
 
 def find_kind_ignoring_case(kind: str, version: str) -> str:
-    """Return the kind of Kubernetes that differs by upper and lower case alone; empty for none."""
+    """Return the built-in kind whose name differs only in case; empty if there is none."""
     meant = _KINDS_BY_LOWER_CASE.get(kind.lower(), "")
     return meant if meant != kind and is_builtin_kind(meant, version) else ""
 
@@ -128,9 +128,9 @@ def find_templates(
 ) -> list[Template]:
     """Return the pod and the pod templates of one object of a kind and version.
 
-    A workload of Kubernetes' own kinds has one, without a pod where its template is missing. `read`
-    reads YAML that a field holds; without it such a field is not judged. Raises
-    TooMuchToSearchError: nothing that somebody wrote may take others' time.
+    A built-in workload always has one; its `pod` is None if the template is missing. `read` parses
+    YAML in a string field; without it such fields are not judged. Raises TooMuchToSearchError, so
+    that no object takes time from other reviews.
     """
     if is_builtin_kind(kind, version):
         path = _BUILTIN_KINDS[kind].path
@@ -142,7 +142,7 @@ def find_templates(
     if group == API_GROUP:
         return []
     if (kind, group) == _TRAIN_JOB:
-        return []  # its patches of a runtime have the shape of pod templates
+        return []  # its patches of a runtime look like pod templates
     templates = find_component_templates(obj, kind, group)
     if templates is None:
         templates = _search_templates(obj, read)
@@ -160,7 +160,7 @@ def _notebook_template(obj: Json, template: Template) -> Template:
 
 
 def _name_containers(template: Template, name: str) -> Template:
-    """Return a template in which each container has a name, as its controller will give it one."""
+    """Return a template in which unnamed containers have the names that the controller gives."""
     spec, given = find_object(template.pod, "spec"), {}
     for field in CONTAINER_FIELDS:
         containers = as_object_list(spec.get(field))
@@ -177,7 +177,7 @@ def _name_containers(template: Template, name: str) -> Template:
 
 
 def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedField]:
-    """Return the fields by which an object's pods are made of other objects.
+    """Return the fields that refer to other objects from which the pods are made.
 
     Raises TooMuchToSearchError.
     """
@@ -197,7 +197,7 @@ def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedFie
 
 
 def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
-    """Return the templates of an object; what is inside of one is not read: a pod holds no pods."""
+    """Return the templates of an object; a template is not searched for further templates."""
     found: list[Template] = []
 
     def enter(value: Any, path: Path) -> bool:
@@ -213,10 +213,10 @@ def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
 
 
 def _read_template(value: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
-    """Return the template that a mapping is; None where it is none.
+    """Return a mapping as a template; None if it is not one.
 
-    An object of another kind is no pod although it may resemble one: in `spec.containers` of a
-    Prometheus stand parts of containers, and no pod gets its annotations.
+    An object at the top level is not a template, although it may resemble a pod: `spec.containers`
+    of a Prometheus has parts of containers, and its annotations do not reach the pods.
     """
     spec = value.get("spec")
     if type(spec) is dict:
@@ -235,7 +235,7 @@ _IMPLEMENTATIONS: Final = (
     *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn"),
     *("tensorflow", "triton", "xgboost", "art"),
 )
-"""Fields of a component that are its first container if it has no `containers`."""
+"""Fields that are a component's first container if it has no `containers`."""
 _WORKERS: Final = "workerSpec"
 _LLM_KINDS: Final = ("LLMInferenceService", "LLMInferenceServiceConfig")
 _NIM_CONTAINER: Final = frozenset({"args", "command", "env", "resources"})
@@ -244,16 +244,16 @@ _SPARK_PATHS: Final = {
     "SparkApplication": ("spec",),
     "ScheduledSparkApplication": ("spec", "template"),
 }
-"""Path of the components in each kind of Spark's operator."""
+"""Path of the components in the kinds of Spark's operator."""
 _SPARK_CONTAINERS: Final = {
     "driver": "spark-kubernetes-driver",
     "executor": "spark-kubernetes-executor",
 }
-"""Name of the first container of each component of Spark."""
+"""Name of the first container by component of Spark."""
 
 
 def find_component_templates(obj: Json, kind: str, group: str) -> list[Template] | None:
-    """Return the pods that an object describes by fields of its own kind; None for other kinds."""
+    """Return the pods that KServe, NIM or Spark make of an object; None for other kinds."""
     if (kind, group) == ("InferenceService", "serving.kserve.io"):
         components = find_object(obj, "spec")
         return [
@@ -292,7 +292,7 @@ def _kserve_template(component: Json, path: Path, common: Json) -> Template:
     if not is_object_list(component.get("containers")):
         one = next((key for key in _IMPLEMENTATIONS if type(component.get(key)) is dict), "")
         runtime = find_string(component, one, "runtime")
-        # KServe's own runtime for the format runs vLLM.
+        # KServe's built-in runtime for this format runs vLLM.
         served = (one, find_string(component, one, "modelFormat", "name"))
         is_own = runtime in {"", "kserve-huggingfaceserver"} and "huggingface" in served
         image = {"image": "huggingfaceserver"} if is_own else {}
@@ -382,7 +382,7 @@ def _spark_template(application: Json, role: str, above: Path) -> Template:
 def _spark_gpus(
     component: Json, conf: Json, path: Path, conf_path: Path
 ) -> Iterator[tuple[str, object, Path]]:
-    """Yield each resource for GPUs that a component gets, its amount, and its path."""
+    """Yield the GPU resources of a component with amount and path."""
     begin = f"spark.{path[-1]}.resource.gpu."
     amount, vendor = conf.get(f"{begin}amount"), conf.get(f"{begin}vendor")
     if amount and type(vendor) is str:
@@ -393,7 +393,7 @@ def _spark_gpus(
 
 
 def _rename_first_container(template: Json, name: str) -> Json:
-    """Return a pod template whose first container has the name that Spark gives it."""
+    """Return a pod template whose first container has this name."""
     containers = as_object_list(find_object(template, "spec").get("containers"))
     if not containers:
         return template

@@ -1,4 +1,4 @@
-"""Read-only views of a pod that came as JSON: containers with their paths."""
+"""Read-only views of a pod and its containers, and the sums of their requests and limits."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Number = TypeVar("Number", int, Fraction)
 ADMITTED_PATTERN: Final = re.compile(
     rf"v1 (?P<rule>[a-z0-9.-]{{1,{LONGEST_LABEL}}}) (?P<digest>[0-9a-f]{{12}})"
 )
-"""Annotation `admitted` of a mutated pod: the rule that admitted it, and the policy's digest."""
+"""Value of the annotation `admitted`: the rule that admitted the pod, and the policy's digest."""
 
 
-# The two classes are not frozen, though nobody changes them: each review makes some of them, and a
-# frozen one takes four times as long to make.
+# The two classes are not frozen, although they are never changed: each review creates several, and
+# creating a frozen one takes four times as long.
 
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """One container of a pod, where it stands, and what kind it is."""
+    """One container of a pod, with its path and its kind."""
 
     field: str
     """`containers`, `initContainers` or `ephemeralContainers`."""
@@ -36,21 +36,21 @@ class Container:
     name: str
     raw: Json
     is_sidecar: bool
-    """A native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
+    """True for a native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
     path: str
-    """The field path, as Kubernetes' own messages write it."""
+    """Field path in the form of Kubernetes' messages."""
     _resources: dict[str, Mapping[str, str]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Those that have been read: many rules ask."""
+    """Cache for `resources`, which many rules call."""
 
     @property
     def is_ordinary_init(self) -> bool:
-        """An init container that must end before the next one starts."""
+        """True for an init container that must end before the next one starts."""
         return self.field == "initContainers" and not self.is_sidecar
 
     def resources(self, kind: str) -> Mapping[str, str]:
-        """Return `requests` or `limits` with each amount as text."""
+        """Return `requests` or `limits`, with each amount as a string."""
         amounts = self._resources.get(kind)
         if amounts is None:
             amounts = self._resources[kind] = self._read_resources(kind)
@@ -66,7 +66,7 @@ class Container:
         return amounts
 
     def env(self) -> list[Json]:
-        """Return the list of environment variables, each with a name and a value that are text."""
+        """Return the environment variables, each with a string as name and value."""
         entries = get_objects(self.raw, "env", self.path)
         for index, entry in enumerate(entries):
             name, value = entry.get("name"), entry.get("value")
@@ -83,22 +83,22 @@ class Container:
 
 @dataclass(slots=True, kw_only=True)
 class Pod:
-    """The parts of a pod that every rule reads, taken and checked once."""
+    """Parts of a pod that most rules read, checked once."""
 
     raw: Json
     spec: Mapping[str, Any]
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     containers: tuple[Container, ...]
-    """The user's containers: `spec.containers`, then `spec.initContainers`, without our sidecar."""
+    """User's containers: `spec.containers`, then `spec.initContainers`, without the sidecar."""
     enforcers: tuple[Container, ...]
-    """Containers that bear the sidecar's reserved name, ours or not."""
+    """Containers with the reserved name of the sidecar, added by us or not."""
 
 
 def preview_changes(
     pod: Pod, annotations: Mapping[str, str], removed: Mapping[str, Collection[str]]
 ) -> Pod:
-    """Return a view of a pod with other annotations, and without resources of some containers."""
+    """Return a view with added annotations and without `removed` resources, by container."""
     return dataclasses.replace(
         pod,
         annotations={**pod.annotations, **annotations},
@@ -120,7 +120,7 @@ def _remove_resources(container: Container, names: Collection[str]) -> Container
 
 
 def read_pod(raw: Json) -> Pod:
-    """Read a pod once; raises MalformedObjectError for a type that the API does not allow."""
+    """Return the view of a pod; raises MalformedObjectError for a type that the API forbids."""
     spec = get_object(raw, "spec", "")
     user: list[Container] = []
     enforcers: list[Container] = []
@@ -150,8 +150,8 @@ def read_labels(raw: Json) -> Mapping[str, str]:
 def read_service_account(raw: Json) -> str:
     """Return the name of a pod's ServiceAccount; raises MalformedObjectError.
 
-    The API server's own plugin writes `default` before a webhook is asked; a manifest may have no
-    name, or the field's old one alone.
+    The API server's ServiceAccount plugin sets `default` before it calls webhooks. A manifest may
+    have no name, or only the deprecated field.
     """
     spec = get_object(raw, "spec")
     name = get_string(spec, "serviceAccountName", "spec") or get_string(
@@ -161,7 +161,7 @@ def read_service_account(raw: Json) -> str:
 
 
 def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
-    """Return the containers of one of the pod's container lists."""
+    """Return the containers in one field of the pod's spec."""
     containers = []
     for index, raw in enumerate(get_objects(spec, field, "spec")):
         path = f"spec.{field}[{index}]"
@@ -180,18 +180,18 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
 
 
 def requested_amounts(container: Container) -> dict[str, str]:
-    """Return the amount of each resource that a container asks for; the limit if it has both."""
+    """Return the amounts that a container requests, by resource; the limit if it has both."""
     return {**container.resources("requests"), **container.resources("limits")}
 
 
 def effective_amount(
     containers: Iterable[Container], amounts: Mapping[str, Number], zero: Number
 ) -> Number:
-    """Return what a pod needs at its peak, by Kubernetes' effective-request rule.
+    """Return the largest amount that a pod needs at a time: Kubernetes' effective request.
 
-    The larger of the sum over app containers and native sidecars, and, for each ordinary init
-    container, its amount plus that of the sidecars started before it (KEP-753). `amounts` are by
-    container name.
+    This is the maximum of two values: the sum over app containers and native sidecars, and each
+    ordinary init container's amount plus those of the sidecars started before it (KEP-753).
+    `amounts` are by container name.
     """
     running = started = peak = zero
     for container in containers:
@@ -206,7 +206,7 @@ def effective_amount(
 
 
 def _amount(value: object, path: str) -> str:
-    """Return a quantity as text: the API server sends strings, a manifest may hold a number."""
+    """Return a quantity as a string: in a manifest it may be a number."""
     if type(value) is str:
         return value
     if type(value) in (int, float):
@@ -219,17 +219,17 @@ _ZERO: Final = Fraction(0)
 
 
 def is_guaranteed(pod: Pod) -> bool:
-    """Say whether Kubernetes' quality-of-service class of a pod is Guaranteed without our sidecar.
+    """Return True if the pod's quality-of-service class is Guaranteed without our sidecar.
 
-    | `spec.resources` | the containers, init containers among them | |
+    | `spec.resources` | the containers, including init containers | |
     | --- | --- | --- |
     | absent | each: limits of CPU and memory above zero, requests equal to them or not set | yes |
     | absent | any other | no |
     | limits of CPU and memory above zero, requests equal to them | any | yes |
     | any other, also an empty one | any | no |
 
-    The API server sets requests in `spec.resources` that are missing before it asks us: to what the
-    containers request, else to the limits. So they are not missing in a pod that is Guaranteed.
+    The API server sets missing requests in `spec.resources` before it calls webhooks: to the sum of
+    the containers' requests, or to the limits. So a Guaranteed pod has both.
     Source: `ComputePodQOS` in k8s.io/kubernetes/pkg/apis/core/v1/helper/qos, and KEP-2837.
     """
     if pod.spec.get("resources") is not None:
@@ -257,7 +257,7 @@ def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> 
 
 
 def total_request(pod: Pod, resource: str) -> Fraction:
-    """Return what the user's containers request of a resource together."""
+    """Return the effective request of the user's containers for a resource."""
     amounts = {
         container.name: _quantity(written)
         for container in pod.containers
@@ -270,7 +270,7 @@ def total_request(pod: Pod, resource: str) -> Fraction:
 
 
 def total_limit(pod: Pod, resource: str) -> tuple[Fraction, bool]:
-    """Return the limits of the user's containers together, and whether one has none."""
+    """Return the effective limit of the user's containers, and True if one has no limit."""
     amounts = {
         container.name: _quantity(written)
         for container in pod.containers

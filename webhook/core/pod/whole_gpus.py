@@ -1,14 +1,14 @@
-"""Which pods have whole GPUs, or parts of them that another product gives: not only memory of ours.
+"""Pods with GPUs that another product allocates, whole or in part, and the GPUs of DRA drivers.
 
-| how a pod asks | where it shows |
+| request of the pod | field that shows it |
 | --- | --- |
 | NVIDIA's device plugin, HAMi, other products | resources of a container |
-| Dynamic Resource Allocation, in a claim | the claim, once it is allocated |
-| Dynamic Resource Allocation, by a resource's name (1.34) | the same, and the status |
+| Dynamic Resource Allocation, by a claim | the claim, after it is allocated |
+| Dynamic Resource Allocation, by a resource's name (1.34) | the same, and the pod's status |
 
-Slices (`nvidia.com/mig-*`) are none: they are parts of GPUs in MIG mode, which nobody shares.
+Slices (`nvidia.com/mig-*`) do not count: they are parts of GPUs in MIG mode, which are not shared.
 
-Which of a node's GPUs a DRA driver gives away, a ResourceSlice says.
+A ResourceSlice lists the GPUs that a DRA driver allocates.
 Source: KEP-4381 and the API `resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
 """
 
@@ -24,35 +24,35 @@ from webhook.core.pod.quantity import parse_quantity_or
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
 AMD_DRA_DRIVER: Final = "gpu.amd.com"
-"""Driver whose slices name AMD's GPUs, none of which has a UUID that NVML reports."""
+"""Driver of AMD's GPUs, which have no UUID that NVML reports."""
 
 MAX_CLAIMS: Final = 16
-"""Maximum number of claims that are read of one pod; the others are unknown."""
+"""Maximum number of claims that are read of one pod; further claims are unknown."""
 
 
 def is_gpu_resource(resource: str) -> bool:
-    """Say whether a resource stands for GPUs that another product gives away."""
+    """Return True if a resource stands for GPUs that another product allocates."""
     return resource.startswith(WHOLE_GPU) or resource in OTHER_PRODUCT_RESOURCES
 
 
 def is_positive_amount(amount: object) -> bool:
-    """Say whether an amount is above 0; one that cannot be read is."""
+    """Return True if an amount is above 0 or malformed."""
     return parse_quantity_or(amount, 1) > 0
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """Say whether a pod ran to its end, which cannot be undone."""
+    """Return True if a pod has ended, which is final."""
     return str(as_object(pod.get("status")).get("phase")) in {"Succeeded", "Failed"}
 
 
 def _has_node(pod: Mapping[str, Any]) -> bool:
     """Return True if a scheduler bound the pod, or a kubelet admitted it, and it has not ended.
 
-    A pod that was only created with `spec.nodeName` shows neither until its kubelet admits it, and
-    has no device until then. The API server sets the condition when it stores a Binding
+    A pod that was created with `spec.nodeName` has no device until its kubelet admits it. The API
+    server sets the condition `PodScheduled` when it stores a Binding
     (kubernetes/pkg/registry/core/pod/storage/storage.go, setPodNodeAndMetadata). A kubelet sets it
     and `startTime` with its first status (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). So a
-    pod that was bound with GPUs and waits for its kubelet counts.
+    bound pod counts before its kubelet has admitted it.
     """
     status = as_object(pod.get("status"))
     conditions = as_objects(status.get("conditions"))
@@ -67,9 +67,9 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
 
     | the pod | has |
     | --- | --- |
-    | is too large to be read | some, since what it has is unknown |
+    | is too large to be read | some: its resources are unknown |
     | ended, or was neither bound by a scheduler nor admitted by a kubelet | none |
-    | asks for more than nothing of such a resource, or for what cannot be read | some |
+    | requests a positive or malformed amount of such a resource | some |
     | its status maps such a resource to a claim | some |
     """
     spec, status = pod.get("spec"), as_object(pod.get("status"))
@@ -89,9 +89,9 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
 
 
 def find_claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the ResourceClaims of a pod on a node, at most one more than `MAX_CLAIMS`.
+    """Return the names of a pod's ResourceClaims, at most one more than `MAX_CLAIMS`.
 
-    As above, of a pod that ended or only names its node there are none.
+    A pod that has ended, or was neither bound nor admitted, has none.
     """
     if not _has_node(pod):
         return ()
@@ -112,22 +112,22 @@ def find_claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(str(one.get("driver")) for one in results)
 
 
-_MAX_DEVICES: Final = 128  # the API's own bounds on a slice and on a device
+_MAX_DEVICES: Final = 128  # the API's limits for a slice and for a device
 _MAX_ATTRIBUTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """What a driver offers of a node, as far as it names devices."""
+    """Identities of the devices in a ResourceSlice."""
 
     name: str
     driver: str
     texts: frozenset[str]
-    """All of its devices' attributes that are strings."""
+    """String attributes of all devices."""
 
 
 def read_resource_slice(found: Mapping[str, Any]) -> ResourceSlice:
-    """Read a ResourceSlice; what is not of its type is not there."""
+    """Parse a ResourceSlice; malformed values are ignored."""
     spec = as_object(found.get("spec"))
     return ResourceSlice(
         str(as_object(found.get("metadata")).get("name")),
@@ -142,9 +142,9 @@ def read_resource_slice(found: Mapping[str, Any]) -> ResourceSlice:
 
 
 def find_dra_drivers(slices: Iterable[ResourceSlice], uuids: Collection[str]) -> tuple[str, ...]:
-    """Return the drivers that offer one of these GPUs, and AMD's, sorted.
+    """Return the drivers that offer one of these GPUs, and AMD's driver, sorted.
 
-    Drivers of channels and NICs, as NVIDIA's for compute domains, name no GPU.
+    Drivers of other devices, such as NVIDIA's for compute domains, name no GPU.
     """
     return tuple(
         sorted(

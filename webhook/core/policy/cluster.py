@@ -1,4 +1,4 @@
-"""What is known of a cluster where a decision follows from it, and the choice among its slices."""
+"""Facts about a cluster that decisions depend on, and the choice of MIG profiles."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from webhook.core.policy.model import AUTO_RUNTIME_CLASS, Rollout, Rule
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 Namespaces = Mapping[str, Mapping[str, str] | None]
-"""Labels by namespace; None where they could not be read."""
+"""Labels by namespace; None if they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlicedNode:
-    """A node whose GPUs are cut into slices."""
+    """Node whose GPUs are divided into MIG slices."""
 
     profiles: Mapping[str, int]
-    """Bytes of one slice, by the name of its profile."""
+    """Bytes of a slice, by the name of its profile."""
     labels: Mapping[str, str] | None = None
-    """The node's; None for one that every selector selects."""
+    """Labels of the node; None for one that every selector selects."""
 
     def is_selected(self, selector: Mapping[str, str]) -> bool:
-        """Say whether a node selector selects it."""
+        """Return True if a node selector selects this node."""
         return self.labels is None or all(
             self.labels.get(key) == value for key, value in selector.items()
         )
@@ -31,32 +31,32 @@ class SlicedNode:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a decision needs to know beside the policy: no file says it, and it changes any time.
+    """Facts that a decision needs in addition to the policy. They may change at any time.
 
-    No pod that is stored depends on it, so replicas that know different things accept each other's.
+    Stored pods do not depend on them, so replicas with different facts accept each other's pods.
     """
 
     rollout: Rollout = Rollout.ENFORCE
     runtime_classes: frozenset[str] = frozenset()
-    """For rules that choose by what exists."""
+    """Names of existing RuntimeClasses, for rules with `runtimeClassName: Auto`."""
     sliced_nodes: tuple[SlicedNode, ...] = ()
-    """Nodes with MIG, for rules whose accounting is MIG."""
+    """Nodes with MIG slices, for rules with accounting MIG."""
     limits: bool | None = None
-    """Whether the driver of some node holds caps, by its label; None where that is not known."""
+    """True if the driver of a node enforces caps, by the node's label; None if unknown."""
     namespaces: Namespaces = field(default_factory=dict)
-    """Labels for which rules ask: no review carries them."""
+    """Labels that rules match: reviews do not contain them."""
 
     def labels_for(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels of a namespace; None where they are not known, nor may be guessed."""
+        """Return the labels of a namespace; None if unknown."""
         return self.namespaces.get(namespace)
 
     def runtime_class_for(self, rule: Rule) -> str | None:
-        """Return the RuntimeClass that a rule gives to pods that name none; None for none.
+        """Return the RuntimeClass that a rule gives to pods without one; None for none.
 
         | `runtimeClassName` of the rule | the cluster has `nvidia` | a pod gets |
         | --- | --- | --- |
         | Auto | yes | `nvidia` |
-        | Auto | no, or it is not known | none |
+        | Auto | no, or unknown | none |
         | null | either | none |
         | a name | either | that name |
         """
@@ -66,21 +66,21 @@ class Cluster:
 
 
 UNKNOWN_CLUSTER: Final = Cluster()
-"""A cluster of which nothing is known."""
+"""Cluster without known facts."""
 
 
 def find_smallest_profiles(
     nodes: Iterable[SlicedNode], amounts: Collection[int]
 ) -> dict[int, str] | None:
-    """Return the smallest profile for each amount, all of one node; None where no node has them.
+    """Return the smallest profile for each amount, all of one node; None if no node has them.
 
-    | of several nodes | is chosen |
+    | nodes with enough profiles | chosen node |
     | --- | --- |
-    | whose smallest profiles have less memory together | that |
-    | equal in this | the one whose profiles come first by name: 1g.20gb before 2g.20gb |
+    | different memory of the smallest profiles together | the one with the least |
+    | the same memory | the first by the names of the profiles: 1g.20gb before 2g.20gb |
 
-    All of one node, since a pod runs on one. Of nodes with equal profiles one is enough: a pod may
-    have as many amounts as containers, and a cluster thousands of nodes.
+    All profiles are of one node, since a pod runs on one node. Of nodes with equal profiles, only
+    one is examined: a cluster may have thousands of nodes, and a pod one amount per container.
     """
     nodes = {tuple(node.profiles.items()): node for node in nodes}.values()
     found = [chosen for node in nodes if (chosen := _choose_profiles(node, amounts)) is not None]
@@ -101,7 +101,7 @@ def _choose_profiles(node: SlicedNode, amounts: Iterable[int]) -> Sequence[tuple
 
 
 def find_largest_profile(nodes: Iterable[SlicedNode]) -> tuple[int, str]:
-    """Return the bytes and the name of the largest profile; 0 where there is none."""
+    """Return bytes and name of the largest profile; 0 and an empty name if there is none."""
     return max(
         ((size, name) for node in nodes for name, size in node.profiles.items()), default=(0, "")
     )

@@ -1,43 +1,43 @@
-"""What the API server needs of a policy to hold part of it by itself: the fence's parameter.
+"""The part of a policy that the API server enforces itself: the fence's parameters.
 
-The chart's admission policies (its templates fence-*.yaml) read it from a ConfigMap: one line per
-rule, in order, and the first that matches a pod's namespace applies to the pod.
+The chart's admission policies (templates fence-*.yaml) read the parameters from a ConfigMap. It has
+one line per rule, in order. The first line that matches a pod's namespace applies to the pod.
 
     ^(kube-.*|gpu-operator)$ - ^$ -
     ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar sidecar-gate marks
     ^(.*)$ - ^$ - translated container-gates marks variables annotations void
 
-| field | what it says of a namespace that the line matches |
+| field | condition on the namespace |
 | --- | --- |
 | 1 | its name matches this pattern |
-| 2 | it has these labels; `-` is none |
+| 2 | it has these labels; `-` means none |
 | 3, 4 | its name and its labels do not both match these: the rule's exception |
-| all further | what is held there, in words |
+| all others | words for the checks of the API server |
 
-| word | what the API server holds |
+| word | check of the API server |
 | --- | --- |
-| `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
-| `sidecar` | and it has the sidecar |
-| `sidecar-gate` | and with VRAM the sidecar waits for the pod's GPU |
-| `container-gates` | or each container with VRAM does |
-| `plugin` | its GPUs are counted by NVIDIA's device plugin, and not as VRAM of ours |
-| `sees-all` | it may see all GPUs of its node, since none are chosen |
+| `translated` | a pod with a demand has our marks, and no annotations that only a binding writes |
+| `sidecar` | the pod has the sidecar |
+| `sidecar-gate` | in a pod with VRAM, the sidecar waits for the pod's GPU |
+| `container-gates` | each container with VRAM waits for the pod's GPU |
+| `plugin` | NVIDIA's device plugin counts the pod's GPUs; the pod has no VRAM of ours |
+| `sees-all` | the pod may see all GPUs of its node, since none are chosen |
 | `marks` | our marks are denied on a pod without a demand |
-| `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
-| `annotations` | so are annotations by which a container runtime is asked for devices (CDI) |
-| `void` | a container that nobody promised a GPU gets a variable by which it sees none |
+| `variables` | NVIDIA_VISIBLE_DEVICES in a manifest or a debugging container is denied |
+| `annotations` | annotations that request devices from a container runtime (CDI) are denied |
+| `void` | a container without an assigned GPU gets a variable that hides all GPUs |
 
-A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
-one that matches by more than namespaces and their labels: the API server cannot say which pods it
-applies to, and its line matches all that it might. While a policy is only observed, the words from
-`marks` on are not written.
+The API server checks nothing for a line without words. These are rules whose action is not Enforce,
+and rules that match by more than namespaces and their labels: the API server does not know their
+pods, so the line matches all namespaces in which there may be some. With rollout Observe, the words
+from `marks` on are left out.
 
-What replicas keep together in a ConfigMap is sealed, so that they know what one of them wrote. With
-the token of the webhook's account anybody could write there, so the seal takes a key that is
-mounted as a file and that no account of ours may read from the API server. It says when, too: an
-older text that is put back is not what a replica wrote now. And it names what it seals, so that
-releases which write more or less of it know each other's during an upgrade. Without a key anybody
-can seal.
+Replicas seal the data that they share in a ConfigMap, to recognize data that a replica wrote. The
+token of the webhook's ServiceAccount is enough to write the ConfigMap, so the seal needs a key,
+which is mounted as a file and which none of our ServiceAccounts may read from the API server. The
+seal includes the time, so that older data cannot be restored. It includes the sealed keys, so that
+releases that write more or fewer keys accept each other's data during an upgrade. Without a key the
+seal can be forged.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ from webhook.names import VRAM_RESOURCE
 
 RULES_KEY: Final = "rules.v2"
 GPUS_KEY: Final = "brings-gpus.v2"
-"""Two patterns for names of resources: one that brings GPUs, and of others below nvidia.com, which
-bring some too, one that brings none: a container that asks for what brings GPUs is not voided.
+"""Two patterns for names of resources: those that provide GPUs, and those below nvidia.com that do
+not. All others below nvidia.com provide GPUs, too. A container that requests one is not voided.
 
-The `v2` in the keys is the format. A release with another format uses other keys and leaves these
-alone, so that two releases never overwrite each other's data during an upgrade.
+The `v2` in the keys is the version of the format. A release with another format uses other keys, so
+that two releases never overwrite each other's data during an upgrade.
 """
 
 SEAL_KEY: Final = "seal.v1"
 
 MAX_RULES_BYTES: Final = 32 * 1024
-"""Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
+"""Maximum size of all lines. The API server compiles each pattern for each pod in question."""
 MAX_WHOLE_GPUS_BYTES: Final = 2 * 1024
-"""The API server matches each resource of a container with this pattern, and bounds what that costs
-(webhook/core/pod/complexity.py)."""
+"""Maximum size of the pattern that the API server matches with each resource of a container. Its
+cost is limited (webhook/core/pod/complexity.py)."""
 _ANY_TEXT: Final = ".*"
 _NO_NAMESPACE: Final = "^$"
 _NO_LABELS: Final = "-"
@@ -87,10 +87,10 @@ _EVERYTHING: Final = Match()
 
 
 def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, str]:
-    """Return the `data` of the ConfigMap; equal policies give equal text, in every replica.
+    """Return the `data` of the ConfigMap; equal policies give equal data in every replica.
 
-    Where it would be too large, the rules beyond the bound are left to the webhook, and every
-    resource with a domain brings GPUs: the fence then holds less, never more.
+    If it is too large, the API server does not check the rules beyond the limit, and every resource
+    with a domain counts as providing GPUs. So the fence denies less, never more.
     """
     lines: list[str] = []
     rest = _format_line(_EVERYTHING, ())
@@ -112,15 +112,15 @@ def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, 
 
 
 def seal_data(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
-    """Return the `data` of a ConfigMap with its seal; keys of others beside it are not sealed."""
+    """Return the `data` of a ConfigMap with its seal."""
     head = f"{int(now_s)} {','.join(sorted(data))}"
     return {**data, SEAL_KEY: f"{head} {_authenticate(data, head, key)}"}
 
 
 def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s: float) -> float:
-    """Return how long ago a replica sealed these keys; infinite where none did.
+    """Return the age of a valid seal of these keys, in seconds; infinite if there is none.
 
-    One of another release seals some more of them, or less.
+    A replica of another release may have sealed more or fewer keys.
     """
     head, _, code = data.get(SEAL_KEY, "").rpartition(" ")
     at, _, listed = head.partition(" ")
@@ -135,7 +135,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
 
 def _format_line(match: Match, words: Iterable[str]) -> str:
     exception = match.exception
-    # What more an exception asks for makes it one for fewer pods, and the line must match the rest.
+    # An exception that depends on the pod excludes only some pods: the line must match the others.
     if exception is None or exception.depends_on_pod:
         left_out = (_NO_NAMESPACE, _NO_LABELS)
     else:
@@ -144,25 +144,25 @@ def _format_line(match: Match, words: Iterable[str]) -> str:
 
 
 def _format_match(match: Match) -> tuple[str, str]:
-    """Return what the API server compares with a namespace: a pattern, and labels."""
+    """Return the pattern and the labels that the API server compares with a namespace."""
     labels = sorted(f"{key}={value}" for key, value in match.namespace_labels.items())
     return _pattern(match.namespaces or ("*",)), ",".join(labels) or _NO_LABELS
 
 
 def _pattern(names: Iterable[str]) -> str:
-    """Return an RE2 expression for names in which `*` is any text."""
+    """Return an RE2 expression for names in which `*` matches any text."""
     found = (_ANY_TEXT.join(map(re.escape, name.split("*"))) for name in names)
     return f"^({'|'.join(found)})$"
 
 
 def _list_words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
-    """Yield what is held of a rule's pods, whatever class they name: what not all have is not."""
+    """Yield the checks that apply to all pods of a rule, whatever GPU class they name."""
     if rule.action is not Action.ENFORCE or rule.match.depends_on_pod:
         return
     yield "translated"
     if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:
         yield "sidecar"
-    if rule.chooses_gpus and Accounting.VRAM in accountings:  # of other classes no pod has VRAM
+    if rule.chooses_gpus and Accounting.VRAM in accountings:  # pods of other classes have no VRAM
         yield "container-gates" if rule.gates_workload else "sidecar-gate"
     if accountings != {Accounting.VRAM}:
         yield "plugin"

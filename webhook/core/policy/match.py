@@ -1,6 +1,6 @@
-"""Which pods a rule applies to: by their namespace, labels and ServiceAccount.
+"""Match of a rule: the pods that it applies to, by namespace, labels and ServiceAccount.
 
-Names are compared with patterns in which `*` is any text, here and wherever policies list names.
+In all lists of names in a policy, `*` matches any text.
 """
 
 from __future__ import annotations
@@ -21,39 +21,38 @@ class NamespaceUnknownError(Exception):
         super().__init__(f"the labels of namespace {namespace} are not known yet; try again")
 
 
-# Not frozen, as `views.Pod`: each review makes one.
+# Not frozen, like `views.Pod`: each review creates one.
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """Properties of a pod that a rule's match is compared with; immutable by convention."""
+    """Properties of a pod that matches are compared with; immutable by convention."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] | None = field(default_factory=dict)
     """None if unknown."""
     service_account: str = "default"
-    """The name of the pod's own ServiceAccount, in its namespace."""
+    """Name of the ServiceAccount in the pod's spec."""
 
 
 def add_name_label(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a namespace's labels with the one by which the API server names each (KEP-2161)."""
+    """Return labels of a namespace with the name label that the API server sets (KEP-2161)."""
     return {**labels, "kubernetes.io/metadata.name": namespace}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The pods that meet every criterion given; one that is empty is met by all.
+    """Criteria that a pod must all meet; every pod meets an empty criterion.
 
-    | criterion | a pod meets it whose |
+    | criterion | condition |
     | --- | --- |
-    | namespaces | namespace is among the patterns |
-    | namespace_labels | namespace has all of these labels, with these values |
-    | pod_labels | own labels are all of these, with these values, among others |
-    | service_accounts | ServiceAccount's name is among the patterns |
-    | exception | namespace, labels and ServiceAccount do not meet all of these, another match |
+    | namespaces | the namespace matches one of the patterns |
+    | namespace_labels | the namespace has all of these labels, with these values |
+    | pod_labels | the pod has all of these labels, with these values |
+    | service_accounts | the ServiceAccount's name matches one of the patterns |
+    | exception | the pod does not meet this other match |
 
-    Where a namespace's labels are not known and a match depends on them, since all else is met,
-    there is no answer: `holds` raises NamespaceUnknownError. Either answer could be the one that
-    leaves a pod without a limit.
+    If all other criteria are met and the labels of the namespace are unknown, `holds` raises
+    NamespaceUnknownError: either answer might leave a pod without a limit.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -71,7 +70,7 @@ class Match:
             or not self.pod_labels.items() <= subject.pod_labels.items()
         ):
             return False
-        if self.namespace_labels:  # last, since they may be unknown if the rest is not met
+        if self.namespace_labels:  # last: they may be unknown if another criterion is not met
             if subject.namespace_labels is None:
                 raise NamespaceUnknownError(subject.namespace)
             if not self.namespace_labels.items() <= subject.namespace_labels.items():
@@ -79,10 +78,9 @@ class Match:
         return self.exception is None or not self.exception.holds(subject)
 
     def matches_namespace(self, subject: Subject) -> bool:
-        """Return True if a pod's namespace meets this match, whatever the pod itself has.
+        """Return True if a pod's namespace meets this match, whatever the pod's own properties.
 
-        An exception that depends on the pod itself counts as not met. Raises
-        NamespaceUnknownError.
+        An exception that depends on the pod is ignored. Raises NamespaceUnknownError.
         """
         exception = self.exception
         if exception is not None and exception.depends_on_pod:
@@ -92,20 +90,20 @@ class Match:
 
     @property
     def depends_on_pod(self) -> bool:
-        """Whether it depends on more of a pod than its namespace."""
+        """True if the match depends on more than the namespace."""
         return any(match.pod_labels or match.service_accounts for match in self.parts)
 
     @property
     def parts(self) -> Iterator[Match]:
-        """This match and its exception, which has none itself."""
+        """This match, and its exception if there is one."""
         yield self
         if self.exception is not None:
             yield self.exception
 
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
-    """Say whether a name is in a list of names and `*` patterns."""
-    # Names are the user's: long ones, remembered, would fill the memory.
+    """Return True if a name matches one of the names or `*` patterns."""
+    # Users choose the names: a cache of long ones would fill the memory.
     return (_matches_cached if len(name) <= LONGEST_PAIR else _matches)(name, patterns)
 
 
@@ -128,6 +126,6 @@ def _pattern_regex(pattern: str) -> str:
     head, *rest = map(re.escape, pattern.split("*"))
     if not rest:
         return head
-    # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
+    # Atomic groups take the first occurrence of each text: many stars cost no exponential time.
     middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
     return f"{head}{middle}.*{rest[-1]}"

@@ -1,6 +1,6 @@
-"""What a platform team decides: rules, classes, and which rule applies to a pod.
+"""Policy of a platform team: rules, GPU classes and examples.
 
-Values only: the files they come from are read by `webhook.adapters.policy.files`.
+`webhook.adapters.policy` reads the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WHOLE_GPU_RESOURCES: Final = (
     "deviceclass.resource.kubernetes.io/mig.nvidia.com",
     "deviceclass.resource.kubernetes.io/nvidia-*",
 )
-"""What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
+"""Resources for whole GPUs if a policy lists none; policies/default.yaml explains each."""
 
 NVIDIA_DOMAIN: Final = "nvidia.com/"
 AMD_DOMAIN: Final = "amd.com/"
@@ -40,7 +40,7 @@ GPU_RESOURCES: Final = (
     *(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")),
     *OTHER_PRODUCT_RESOURCES,
 )
-"""What brings GPUs under any policy, whatever else its name says."""
+"""Resources that provide GPUs under any policy, whatever else is in their names."""
 NETWORK_RESOURCES: Final = tuple(
     f"{NVIDIA_DOMAIN}*{word}*"
     for word in (
@@ -48,20 +48,20 @@ NETWORK_RESOURCES: Final = tuple(
         *("mlnx", "mlx", "connectx", "cx", "bf2", "bf3", "dpu"),
     )
 )
-"""Of other names below that domain those of network cards: NVIDIA's network operator takes any."""
+"""Resources of network cards: NVIDIA's network operator uses any name below nvidia.com."""
 
 SAFE_HOST_PATHS: Final = "Safe"
-"""In place of a list of paths: whatever leads neither to devices, runtimes nor the kubelet."""
+"""Keyword in place of a list of paths: no paths to devices, runtimes or the kubelet."""
 
 CAPABILITIES: Final = ("NET_ADMIN", "NET_RAW", "IPC_LOCK")
-"""What pods with VRAM may add where a rule says nothing: for service meshes, and for RDMA."""
+"""Capabilities that pods with VRAM may add by default: for service meshes and RDMA."""
 
 AUTO_RUNTIME_CLASS: Final = "Auto"
-"""In place of a name, none of which has a capital: `nvidia` where the cluster has that."""
+"""Keyword in place of a (lowercase) name: `nvidia` if the cluster has that RuntimeClass."""
 
 
 class Action(StrEnum):
-    """What a rule does with findings."""
+    """Effect of findings on a pod."""
 
     ENFORCE = "Enforce"
     WARN = "Warn"
@@ -70,16 +70,16 @@ class Action(StrEnum):
 
 
 class Rollout(StrEnum):
-    """What findings on pods without a demand do, whatever the rule's action."""
+    """Effect of findings on pods without a demand, whatever the rule's action."""
 
     OBSERVE = "Observe"
-    """They are only warned of, and nothing is voided: what a new installation should begin with."""
+    """They only cause warnings, and no GPUs are hidden: recommended for a new installation."""
     ENFORCE = "Enforce"
-    """They do what the rule's action says."""
+    """The rule's action applies."""
 
 
 class VisibleDevices(StrEnum):
-    """What a rule does with a hand-set NVIDIA_VISIBLE_DEVICES."""
+    """Effect of NVIDIA_VISIBLE_DEVICES in a manifest."""
 
     DENY = "Deny"
     VOID = "Void"
@@ -87,29 +87,29 @@ class VisibleDevices(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Which users the containers of a pod with VRAM may run as."""
+    """Users that containers of a pod with VRAM may run as."""
 
     ANY = "Any"
     NON_ROOT = "NonRoot"
-    """None that could signal the sidecar, which is root."""
+    """No user that could send signals to the sidecar, which runs as root."""
 
 
 class ResourceClaims(StrEnum):
-    """What a rule does with a resource claim (DRA) beside a share."""
+    """Effect of a resource claim (DRA) in a pod with VRAM."""
 
     DENY = "Deny"
     IGNORE = "Ignore"
 
 
 class Placement(StrEnum):
-    """When the GPU is chosen."""
+    """Time at which the GPU is chosen."""
 
     BINDING = "Binding"
     NONE = "None"
 
 
 class RunAs(StrEnum):
-    """Which user the sidecar runs as."""
+    """User that the sidecar runs as."""
 
     AUTO = "Auto"
     ROOT = "Root"
@@ -117,41 +117,41 @@ class RunAs(StrEnum):
 
 
 class WhenBlind(StrEnum):
-    """What a sidecar does when it can no longer measure."""
+    """Action of a sidecar that cannot measure any more."""
 
     REPORT = "Report"
     TERMINATE = "Terminate"
 
 
 class OnExcess(StrEnum):
-    """What a sidecar and the sentry do about a pod that stays over its cap."""
+    """Action of sidecar and sentry on a pod that stays over its cap."""
 
     STOP = "Stop"
     REPORT = "Report"
-    """Everything but the stop: what a cluster begins with that wants to see reports first."""
+    """Report the excess, and stop no process: for clusters that start with reports."""
 
 
 class Accounting(StrEnum):
-    """What the scheduler counts for a demand."""
+    """Resource that the scheduler counts for a demand."""
 
     VRAM = "VRAM"
-    """Our own resource, in bytes."""
+    """Our resource `vramwarden.io/vram`, in bytes."""
     MIG = "MIG"
-    """A slice of NVIDIA's device plugin, the smallest that holds the demand."""
+    """The smallest sufficient MIG slice of NVIDIA's device plugin."""
     CAP_ONLY = "CapOnly"
-    """Nothing of ours: a slot that NVIDIA's device plugin offers by time-slicing, and our cap."""
+    """A time-slicing slot of NVIDIA's device plugin; vramwarden only enforces the cap."""
 
 
 class TimeSliced(StrEnum):
-    """The resources under which NVIDIA's device plugin offers the slots of its time-slicing."""
+    """Resources for the time-slicing slots of NVIDIA's device plugin."""
 
     GPU = WHOLE_GPU
     SHARED = SHARED_GPU
-    """Where its configuration has `renameByDefault: true`."""
+    """Used if the plugin's configuration has `renameByDefault: true`."""
 
 
 class PodRestart(StrEnum):
-    """What the kubelet does when the sidecar says that the pod must restart (KEP-5532)."""
+    """Action of the kubelet if the sidecar requests a restart of the pod (KEP-5532)."""
 
     NONE = "None"
     ALL_CONTAINERS = "RestartAllContainers"
@@ -167,9 +167,9 @@ class MemoryBounds:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAmounts:
-    """What a rule says of the sidecar's CPU and memory, as quantities; None where it says nothing.
+    """CPU and memory of the sidecar, as quantities; None if the rule sets none.
 
-    A request is not more than its limit.
+    A request is at most its limit.
     """
 
     cpu_request: str | None = None
@@ -180,7 +180,7 @@ class ResourceAmounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """How a rule's pods are held to their cap. Durations are text, as the sidecar reads them."""
+    """Enforcement of the caps of a rule's pods. The sidecar parses the durations."""
 
     by: EnforceBy
     run_as: RunAs
@@ -197,21 +197,21 @@ class Enforcement:
     resources: ResourceAmounts
 
     def __hash__(self) -> int:
-        """Hash one field: decisions find what belongs to a rule by it, and a rule has few alike."""
+        """Hash one field: this is fast, and few rules differ only in the others."""
         return hash(self.image)
 
     @property
     def restarts_pod(self) -> bool:
-        """Whether an excess can be ended without a signal to any process."""
+        """True if an excess can be ended without a signal to a process."""
         return self.pod_restart is PodRestart.ALL_CONTAINERS
 
     def promised_limit(self, placement: Placement) -> DriverLimit:
-        """Return what pods are promised of the driver's limit.
+        """Return how pods use the driver's limit.
 
-        | by | onExcess | placement | promised |
+        | by | onExcess | placement | result |
         | --- | --- | --- | --- |
-        | Sidecar | Stop | Binding | what `driverLimit` says |
-        | any other of these | | | Off: nothing in the pod would wait, or nothing is to hold it |
+        | Sidecar | Stop | Binding | the value of `driverLimit` |
+        | any other combination | | | Off: no container would wait for it, or no cap is enforced |
         """
         gates = self.by, self.on_excess, placement
         return self.driver_limit if gates == _LIMIT_CONDITIONS else DriverLimit.OFF
@@ -222,18 +222,18 @@ _LIMIT_CONDITIONS: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Placement.BINDING)
 
 @dataclass(frozen=True, slots=True)
 class GPUClass:
-    """A named kind of GPU."""
+    """Named kind of GPU."""
 
     name: str
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     accounting: Accounting | None = None
-    """What the scheduler counts for pods of this class; None is what the rule says."""
+    """Resource that the scheduler counts for pods of this class; None: as in the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: which pods it applies to and what happens to them."""
+    """One rule: the pods that it applies to, and their treatment."""
 
     name: str
     match: Match
@@ -245,47 +245,47 @@ class Rule:
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None
-    """The RuntimeClass of pods that name none; AUTO_RUNTIME_CLASS, or None for none."""
+    """RuntimeClass of pods that name none: a name, AUTO_RUNTIME_CLASS, or None for none."""
     env: tuple[dict[str, Any], ...]
     programs: tuple[str, ...]
-    """Names of `core.nvidia.programs`, whose variables containers with VRAM get."""
+    """Names in `core.nvidia.programs`, whose variables containers with VRAM get."""
     visible_devices: VisibleDevices
     isolation: Isolation
     host_paths: tuple[str, ...] | None
-    """Paths of the node that pods with VRAM may mount, and what is below them; None for all that
-    `core/admission/rules/isolation.py` takes for safe."""
+    """Paths of the node that pods with VRAM may mount, including paths below; None for all that
+    `core/admission/rules/isolation.py` considers safe."""
     capabilities: frozenset[str]
-    """Which containers of pods with VRAM may add beside what runtimes give everybody."""
+    """Capabilities that pods with VRAM may add to those of the container runtime."""
     resource_claims: ResourceClaims
     translate_whole_gpu_bytes: int | None
-    """What a pod that asks for one whole GPU gets of it in its place; None leaves it its GPU."""
+    """VRAM that a pod gets instead of one whole GPU; None: the pod gets the whole GPU."""
     accounting: Accounting
     placement: Placement
     enforcement: Enforcement
     message: str | None = None
-    """What stands behind every denial of this rule."""
+    """Text appended to every denial of this rule."""
     time_sliced_resource: str = TimeSliced.GPU.value
-    """What pods ask NVIDIA's device plugin for, where `accounting` is CapOnly."""
+    """Resource of NVIDIA's device plugin that pods request if `accounting` is CapOnly."""
     where: str = field(default="", compare=False)
     """File and line, for messages."""
 
     @property
     def chooses_gpus(self) -> bool:
-        """Whether a pod's GPUs are chosen at binding; otherwise it sees all of its node's."""
+        """True if GPUs are chosen at binding; otherwise a pod sees all GPUs of its node."""
         return self.placement is Placement.BINDING
 
     @property
     def gates_workload(self) -> bool:
-        """True if each container with VRAM has the gate; otherwise the sidecar has it, or none."""
+        """True if each container with VRAM has the gate; otherwise the sidecar or no container."""
         return self.chooses_gpus and self.enforcement.by is not EnforceBy.SIDECAR
 
     @property
     def driver_limit(self) -> DriverLimit:
-        """What its pods are promised of the driver's limit."""
+        """Use of the driver's limit for its pods."""
         return self.enforcement.promised_limit(self.placement)
 
     def node_selector_for(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
-        """Return the labels of nodes that pods of a class, or of none, select."""
+        """Return the node selector of pods of a class, or without one."""
         selector = dict(self.node_selector)
         if gpu_class:
             selector |= gpu_class.node_selector
@@ -295,20 +295,20 @@ class Rule:
 
     @property
     def uses_device_plugin(self) -> bool:
-        """Whether NVIDIA's device plugin gives pods their GPUs, and nothing of ours is counted."""
+        """True if NVIDIA's device plugin allocates the GPUs, and no VRAM of ours is counted."""
         return self.accounting is not Accounting.VRAM
 
     def for_class(self, gpu_class: GPUClass | None) -> Rule:
-        """Return the rule as it is for pods of a class, or of none.
+        """Return the rule with the changes for pods of a class, or without one.
 
-        | accounting, of the class or else of the rule | placement | the cap is held by |
+        | accounting of the class, or of the rule | placement | enforcement of the cap |
         | --- | --- | --- |
         | VRAM | the rule's | the rule's `enforcement` |
-        | MIG | None | nothing of ours: the GPU itself divides its memory |
+        | MIG | None | none: the GPU itself divides its memory |
         | CapOnly | None | the rule's `enforcement` |
 
-        Other accounting than VRAM never asks for nodes that bear the label `vramwarden.io/gpu`:
-        that is on those whose memory our own agent advertises.
+        With MIG and CapOnly, pods do not select the label `vramwarden.io/gpu`: it is on nodes whose
+        memory our agent advertises.
         """
         accounting = (gpu_class and gpu_class.accounting) or self.accounting
         if accounting is Accounting.VRAM:
@@ -328,7 +328,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A pod and what a policy's author expects of it; None means that nothing is expected."""
+    """A pod and the decision that the policy's author expects; None: any value is accepted."""
 
     name: str
     where: str
@@ -342,24 +342,24 @@ class Example:
     vram: Fraction | None
     node_selector: Mapping[str, str] | None
     runtime_class_name: str | None
-    """Empty for a pod that names no RuntimeClass."""
+    """Empty for a pod without a RuntimeClass."""
     runtime_classes: frozenset[str]
-    """The RuntimeClasses of the cluster in which the pod is created."""
+    """RuntimeClasses of the cluster."""
     mig_profiles: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of one slice of its nodes, by the name of its profile."""
+    """Bytes of a slice by the name of its profile, on nodes of the cluster."""
     annotations: Mapping[str, str] | None = None
     tolerations: tuple[dict[str, Any], ...] | None = None
     env: Mapping[str, str] | None = None
-    """Values of variables, by name, in every container with VRAM."""
+    """Values of variables by name, in every container with VRAM."""
     resources: Mapping[str, Fraction] | None = None
-    """What all containers of the pod limit together, by resource."""
+    """Sum of the limits of all containers, by resource."""
     translated: dict[str, Any] | None = None
-    """The whole pod as it should be stored, without the annotation that names rule and policy."""
+    """The whole pod after admission, without the annotation `admitted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a platform team wants, as its files say it."""
+    """Policy in the files of a platform team."""
 
     rules: tuple[Rule, ...] = ()
     classes: Mapping[str, GPUClass] = field(default_factory=dict)
@@ -367,15 +367,15 @@ class Policy:
     """Names or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
-    """SHA-256 of all that went in, in hex."""
+    """SHA-256 of all files, in hex."""
 
     @property
     def short_digest(self) -> str:
-        """The first 12 hex digits: what annotations, logs and metrics show."""
+        """First 12 hex digits, for annotations, logs and metrics."""
         return self.digest[:12]
 
     def rule_for(self, subject: Subject) -> Rule | None:
-        """Return the first rule that matches, or None: such a pod is left alone.
+        """Return the first rule that matches; None if the policy does not apply to the pod.
 
         Raises NamespaceUnknownError.
         """
@@ -383,7 +383,7 @@ class Policy:
 
     @property
     def namespace_labels(self) -> frozenset[str]:
-        """The labels of namespaces for which rules ask."""
+        """Keys of the namespace labels that rules match."""
         return frozenset(
             key for rule in self.rules for part in rule.match.parts for key in part.namespace_labels
         )
@@ -396,25 +396,25 @@ class Policy:
         )
 
     def is_whole_gpu(self, resource: str) -> bool:
-        """Say whether a resource name stands for whole GPUs."""
+        """Return True if a resource stands for whole GPUs."""
         return matches_any(resource, self.whole_gpu_resources)
 
     def may_provide_gpus(self, resource: str) -> bool:
-        """Say whether somebody may give a pod a GPU for a resource, under whatever name.
+        """Return True if a pod may get a GPU by requesting a resource.
 
-        NVIDIA's device plugin offers GPUs and slices under any name below its domain, which it
-        shares with NVIDIA's network operator.
+        NVIDIA's device plugin can offer GPUs and slices under any name below nvidia.com, as can
+        NVIDIA's network operator for network cards.
         """
         if self.is_whole_gpu(resource) or matches_any(resource, GPU_RESOURCES):
             return True
         return resource.startswith(NVIDIA_DOMAIN) and not matches_any(resource, NETWORK_RESOURCES)
 
     def class_for(self, name: str | None) -> GPUClass | None:
-        """Return a class by name."""
+        """Return the class with a name; None if there is none."""
         return self.classes.get(name) if name else None
 
     def accountings_for(self, rule: Rule) -> set[Accounting]:
-        """Return what the scheduler may count for the pods of a rule, whatever class they name."""
+        """Return the accountings of a rule's pods, for all classes that they may name."""
         classes = (
             self.classes[name] for name in allowed_class_names(self.classes, rule.allowed_classes)
         )

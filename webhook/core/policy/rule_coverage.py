@@ -1,7 +1,7 @@
-"""All that `policy check` and the webhook's log warn of: what authors of a policy rarely mean.
+"""Warnings about a policy, shown by `policy check` and in the webhook's log.
 
-Which rules apply to no pod, which ones tenants can leave, and what nobody holds. Nothing here is
-ever wrong about a rule that it names: what cannot be proven is not said.
+They cover rules that apply to no pod, rules that tenants can avoid, and caps that are not enforced.
+Only provable warnings are reported: there are no false positives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webhook.core.policy.model import Accounting, Action, EnforceBy, OnExcess, P
 
 
 class PolicyWarning(NamedTuple):
-    """Something about a rule that its author hardly means."""
+    """Property of a rule that its author probably did not intend."""
 
     where: str
     """File and line of the rule."""
@@ -27,7 +27,7 @@ class PolicyWarning(NamedTuple):
 
 
 def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
-    """Yield what is doubtful about each rule, in their order."""
+    """Yield the warnings about rules, in the order of the rules."""
     for index, rule in enumerate(rules):
         before = _find_covering(rule.match, rules[:index])
         if before:
@@ -43,16 +43,16 @@ def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
 
 
 def covers(wide: Match, narrow: Match) -> bool:
-    """Say whether every pod that meets one match meets another; False where that is not sure.
+    """Return True if every pod that meets `narrow` provably meets `wide`.
 
-    | criterion | it is sure where |
+    | criterion | condition |
     | --- | --- |
-    | patterns of names | each of the narrow match's is covered by one of the wide one's |
-    | labels | the wide match's are among the narrow one's |
-    | exception | the narrow match leaves out all that the wide one leaves out |
+    | patterns of names | each pattern of `narrow` is covered by one of `wide` |
+    | labels | the labels of `wide` are a subset of those of `narrow` |
+    | exception | `narrow` excludes all pods that `wide` excludes |
 
-    The star of a pattern counts as a character that only a star can match: then one pattern matches
-    another exactly where it matches all that the other does.
+    A star in a pattern is compared as a character that only a star matches. Then a pattern matches
+    another one exactly if it matches all names that the other one matches.
     """
     return (
         _covers_names(wide.namespaces, narrow.namespaces)
@@ -71,7 +71,7 @@ def _covers_names(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
 
 
 def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules of which one or another matches every pod that a match does; none if unsure."""
+    """Return rules that together provably match all pods of a match; none if there are none."""
     found: dict[str, Rule] = {}
     for pattern in match.namespaces or ("*",):
         part = replace(match, namespaces=(pattern,))
@@ -83,14 +83,14 @@ def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
-    """Yield what who creates a pod can choose by labelling it, where one choice allows more.
+    """Yield warnings if a pod's creator can get more permissions by its labels.
 
-    | the rule with podLabels | the rule for the same pods without them | said |
+    | the rule with podLabels | the rule for the same pods without them | warning |
     | --- | --- | --- |
-    | ignores, warns or records | is not found, but one comes after it | the label is a way round |
-    | | allows less | the label is a way round |
-    | | allows more | leaving out the label is a way round |
-    | | as much | nothing |
+    | ignores, warns or audits | unknown, but a stricter one follows | setting the label avoids it |
+    | | allows less | setting the label avoids it |
+    | | allows more | leaving out the label avoids the rule |
+    | | allows the same | none |
     """
     unlabelled = replace(rule.match, pod_labels={})
     other = next((one for one in after if covers(one.match, unlabelled)), None)
@@ -118,7 +118,7 @@ def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning
 
 
 def _may_overlap(match: Match, other: Match) -> bool:
-    """Say whether two matches may have a namespace in common: no only where that is sure."""
+    """Return False if two matches provably have no namespace in common."""
     return any(
         _patterns_may_overlap(one, two)
         for one in match.namespaces or ("*",)
@@ -140,7 +140,7 @@ _RANKS: Final = {Action.IGNORE: 0, Action.AUDIT: 1, Action.WARN: 2, Action.ENFOR
 
 
 def _extra_permissions(rule: Rule, other: Rule) -> Iterator[str]:
-    """Yield what a rule allows and another does not, in words of the policy's fields."""
+    """Yield the permissions that only the first rule gives, by the names of policy fields."""
     if _RANKS[rule.action] < _RANKS[other.action]:
         yield f"action {rule.action} for {other.action}"
     if Action.IGNORE in {rule.action, other.action}:
@@ -164,19 +164,19 @@ def _format_location(rule: Rule) -> str:
 
 
 def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:
-    """Yield what is doubtful about a policy."""
+    """Yield all warnings about a policy."""
     yield from rule_warnings(policy.rules)
     yield from _cap_warnings(policy)
 
 
 def _cap_warnings(policy: Policy) -> Iterator[PolicyWarning]:
-    """Yield each rule whose pods have a cap that nobody holds and memory that nobody promises.
+    """Yield a warning for each rule whose pods have neither an enforced cap nor reserved memory.
 
-    | accounting, of the rule or a class that it allows | enforcement.by | warning |
+    | accounting of the rule or of a class that it allows | enforcement.by | warning |
     | --- | --- | --- |
     | CapOnly | None | yes, unless the rule ignores its pods |
     | CapOnly | Sidecar | no |
-    | CapOnly | Sentry | never loaded |
+    | CapOnly | Sentry | such a policy is invalid |
     | VRAM: the scheduler counts it; MIG: the GPU divides it | any | no |
     """
     for rule in policy.rules:
