@@ -1,4 +1,4 @@
-"""The agent of the tests' own node, and what it says of its node."""
+"""The agent of the tests' own node, and what it writes about its node."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Json = dict[str, Any]
 VRAM = "vramwarden.io/vram"
 DAEMON_SET = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/vramwarden-agent"
 MERGE = "application/merge-patch+json"
-# Written into the agent's scene, this lists its own first process with the bytes.
+# In the agent's scene, this lists the agent's first process with these bytes.
 HOLDS = "open('/scene/pids/1', 'w').write('0 {used_bytes}\\n')"
 
 
 class NodeAgent:
-    """The agent of the tests' own node, restarted and asked."""
+    """The agent of the tests' own node."""
 
     def __init__(self, node: NodeCluster, system: Team) -> None:
         self._node = node
         self._system = system
 
     def pod(self) -> Json | None:
-        """Return its pod, once there is one that stays."""
+        """Return its pod, once it has one that is not being deleted."""
         found = self._system.pods(
             labelSelector="app.kubernetes.io/component=agent",
             fieldSelector=f"spec.nodeName={NODE}",
@@ -43,15 +43,15 @@ class NodeAgent:
         return self._system.wait("the agent ready", lambda: is_ready(self.running()) and self.pod())
 
     def is_ready(self) -> bool:
-        """Say whether it is ready now."""
+        """Return True if it is ready."""
         found = self.pod()
         return bool(found and is_ready(found))
 
     def replace(self) -> Json:
-        """Have a new one, on a node of which nothing is known yet; return its pod once it runs.
+        """Replace it on a node without any labels of ours; return the new pod once it runs.
 
-        No node is one for agents meanwhile: a new one, often there before the old one is gone,
-        would read what was said of the node, and say it again.
+        Meanwhile no node matches the DaemonSet: a new agent that starts before the old one is gone
+        would read what the old one wrote, and write it again.
         """
         name = self.running()["metadata"]["name"]
         self._select_nodes({"kubernetes.io/os": "none"})
@@ -61,14 +61,14 @@ class NodeAgent:
         return self.running()
 
     def forget(self) -> None:
-        """Take from the node what it had said, so that only a new one can have said it again."""
+        """Remove what it wrote about the node, so that only a new agent can have written it."""
         labels = {key: None for key in self.labels() if key.startswith("vramwarden.io/")}
         change = {"metadata": {"labels": labels, "annotations": {"vramwarden.io/gpus": None}}}
         self._node.api.request("PATCH", f"/api/v1/nodes/{NODE}", change, content_type=MERGE)
         self._node.set_amount(VRAM, None)
 
     def hold(self, used_bytes: int) -> None:
-        """Let the first GPU be in use, as the agent sees it; with 0 no more."""
+        """Let the agent see this much of the first GPU in use; 0 ends that."""
         script = HOLDS.format(used_bytes=used_bytes)
         name = self.running()["metadata"]["name"]
         self._system.run(name, "python3", "-c", script, container="agent")
@@ -78,12 +78,12 @@ class NodeAgent:
         return self._node.api.get(NODE_MANIFEST)["metadata"]["labels"]
 
     def advertised(self) -> str | None:
-        """Return the VRAM that the node offers, none where it offers 0."""
+        """Return the VRAM that the node advertises, None for 0."""
         amount = self._node.api.get(NODE_MANIFEST)["status"]["allocatable"].get(VRAM, "0")
         return None if amount == "0" else amount
 
     def events(self) -> list[str]:
-        """Return the Events about the node, as `reason: message`."""
+        """Return the Events about the node as `reason: message`."""
         about = f"involvedObject.kind=Node,involvedObject.name={NODE}"
         found = self._node.api.list("/api/v1/events", fieldSelector=about)
         return [f"{one['reason']}: {one['message']}" for one in found]

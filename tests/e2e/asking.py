@@ -1,4 +1,4 @@
-"""Asks the cluster by our command, as a person does."""
+"""Our command, run as a user does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tools.situations.claims import disagreements
 
 _CHANGING = ("has waited", "use", "peak")
 _FIGURES_S = 150.0
-"""Time after which figures have followed a node: a sentry reads its node each 60 s and writes."""
+"""Time until figures follow a change of the node: a sentry reads it every 60 s and then writes."""
 
 
 def ask(kubeconfig: Path, *arguments: str, code: int | None = 0) -> str:
@@ -30,9 +30,9 @@ def ask(kubeconfig: Path, *arguments: str, code: int | None = 0) -> str:
 
 
 def diagnose(kubeconfig: Path, subject: str, namespace: str) -> str:
-    """Return the output of `explain`, `check`, `top` and `report`, which must not disagree.
+    """Return the output of `explain`, `check`, `top` and `report`, which must agree.
 
-    They may while figures are older than what a user may read of nodes: about a minute. Claims that
+    They may differ while figures are older than the data of nodes: about a minute. Claims that
     change within seconds are not compared.
     """
     where = ("-n", namespace)

@@ -1,4 +1,4 @@
-"""The cluster of the tests: the one that KUBECONFIG names, or one that is started."""
+"""The cluster of the tests: that of KUBECONFIG, or a new one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM = charts.NAMESPACE
 
 
 class Cluster(Protocol):
-    """What the stories need to know of a cluster."""
+    """A cluster as the stories use it."""
 
     @property
     def api(self) -> Api: ...
@@ -28,25 +28,25 @@ class Cluster(Protocol):
 
 
 class NamedCluster:
-    """The cluster that KUBECONFIG names, in its current context."""
+    """The cluster of KUBECONFIG's current context."""
 
     def __init__(self) -> None:
         self.kubeconfig = Path(os.environ["KUBECONFIG"])
         config.load_kube_config(str(self.kubeconfig))
         self._client = client.ApiClient()
         configuration = self._client.configuration
-        # A token, or nothing where certificates say who we are.
+        # A token; without one, certificates authenticate.
         headers = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
         pool = self._client.rest_client.pool_manager
         self.api = Api(configuration.host, pool, headers)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl; the result's `returncode` is the caller's to check."""
+        """Run kubectl; the caller checks the result's `returncode`."""
         command = [str(find_binary("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def in_use(self) -> bool:
-        """Say whether the product is installed already, or was."""
+        """Return True if the product is or was installed."""
         names = [one["metadata"]["name"] for one in self.api.list("/api/v1/namespaces")]
         return SYSTEM in names
 
@@ -57,10 +57,10 @@ class NamedCluster:
 
 
 class Release(charts.Release):
-    """The release of the chart in a cluster; each step waits for what it changed."""
+    """A release of the chart; each step waits for what it changed."""
 
     def install(self, values: dict[str, Any] | None = None) -> str:
-        """Install it, or upgrade it to just these values."""
+        """Install the release, or upgrade it to exactly these values."""
         return self._run("upgrade", "--install", "--reset-values", *self.helm.values(values))
 
     def test(self) -> str:
@@ -69,7 +69,7 @@ class Release(charts.Release):
         return self.helm.run(*command.split()[1:], "--timeout=3m")
 
     def is_installed(self) -> bool:
-        """Say whether the release is installed."""
+        """Return True if the release is installed."""
         return "vramwarden" in self.helm.run("list", "--namespace", SYSTEM, "--short").split()
 
     def _run(self, *arguments: str) -> str:
@@ -78,7 +78,7 @@ class Release(charts.Release):
 
 
 def impossible() -> str:
-    """Return why there can be no end-to-end tests here; an empty text where there can."""
+    """Return the reason why end-to-end tests cannot run here; empty if they can."""
     reasons = [name for name in ("helm", "kubectl") if not find_binary(name)]
     if not os.environ.get("KUBECONFIG") and (reason := why_not()):
         reasons.append(reason)

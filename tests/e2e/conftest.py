@@ -1,8 +1,8 @@
-"""Fixtures of `make e2e`: a cluster, the product installed in it, and teams that use it.
+"""Fixtures of `make e2e`: a cluster, the product installed in it, and teams.
 
 README.md has the settings. The files run in the order of their names: the first is `make dev`, the
-second fails to install, on purpose, the third installs for a laptop, the fourth for all others; the
-last uninstalls.
+second an install that fails on purpose, the third an install for a laptop, the fourth the install
+for all others. The last one uninstalls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def archives(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster(request):
-    """Name the cluster; start it where KUBECONFIG names none."""
+    """Return the cluster; start one without KUBECONFIG."""
     if reason := impossible():
         pytest.skip(f"{SKIPPED} {reason}")
     if os.environ.get("KUBECONFIG"):
@@ -64,7 +64,7 @@ def cluster(request):
 
 @contextlib.contextmanager
 def kept_logs(node):
-    """Copy the logs of the node's programs into E2E_LOGS at the end, also of one that failed."""
+    """Copy the logs of the node's programs into E2E_LOGS at the end, even after a failure."""
     try:
         yield
     finally:
@@ -76,7 +76,7 @@ def kept_logs(node):
 
 @pytest.fixture(scope="session")
 def node(cluster):
-    """Return the cluster where it is ours, for stories that stop a kubelet or play a GPU."""
+    """Return the cluster if we started it, for stories that change kubelet or driver."""
     if not isinstance(cluster, NodeCluster):
         pytest.skip("needs the node that the tests start themselves")
     return cluster
@@ -95,7 +95,7 @@ def release(cluster, values, tmp_path_factory):
     found = Release(charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig))
     reader = Reader(tmp_path_factory.mktemp("reader"), cluster.kubeconfig)
     if isinstance(cluster, NodeCluster) and not NVIDIA_BY_DEFAULT:
-        cluster.offer_whole_gpus(1)  # somebody else's GPUs, until `gpu_node` or a story
+        cluster.offer_whole_gpus(1)  # GPUs of another allocator, until `gpu_node` or a story
     here = f" --timeout=5m {' '.join(found.helm.values(values))} {images.naming(values)}"
     for command in dict.fromkeys(command for _, command in commands_of(__file__)):
         began = time.monotonic()
@@ -104,7 +104,7 @@ def release(cluster, values, tmp_path_factory):
     yield found
     if found.is_installed():
         found.uninstall()
-    for name in (SYSTEM, SENTRY):  # which Helm leaves
+    for name in (SYSTEM, SENTRY):  # Helm leaves them
         cluster.api.delete(namespace(name))
 
 
@@ -116,7 +116,7 @@ def system(cluster, release):
 
 @pytest.fixture(scope="session")
 def make_team(cluster, release):
-    """Return a function that makes a team, with labels on its namespace."""
+    """Return a function that creates a team, with labels on its namespace."""
     made = []
 
     def make(**labels):
@@ -135,13 +135,13 @@ def make_team(cluster, release):
 
 @pytest.fixture(scope="session")
 def team(make_team):
-    """Be a team."""
+    """Return a team."""
     return make_team()
 
 
 @pytest.fixture(scope="session")
 def quiet(gpu_node, team):
-    """Name a pod that holds less than its cap, from here on until the last story."""
+    """Return the name of a pod below its cap, which runs until the last story."""
     team.create(pod("quiet", "8Gi", holding(f"hold {7 * GIB}; forever")))
     return "quiet"
 
@@ -154,7 +154,7 @@ def agent(node, system):
 
 @pytest.fixture(scope="session")
 def gpu_node(node, system, agent):
-    """Name the node once its GPUs are nobody else's, and its agent has shown them."""
+    """Return the node's name once no other program offers its GPUs and it advertises VRAM."""
     node.offer_whole_gpus(0)
     began = time.monotonic()
     system.wait("VRAM advertised", agent.advertised)
@@ -179,8 +179,8 @@ def toolkit(node):
 
 @pytest.fixture(scope="session")
 def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
-    """Be a team where NVIDIA's own runtime is, by a RuntimeClass; from here on until the end."""
-    team.wait_ready(quiet)  # which has its GPU from a runtime without a RuntimeClass, and keeps it
+    """Return a team on a node with NVIDIA's own runtime as a RuntimeClass, from here to the end."""
+    team.wait_ready(quiet)  # it got its GPU from a runtime without a RuntimeClass, and keeps it
     gpu_node.api.create(nvidia_toolkit.RUNTIME_CLASS)
     began = time.monotonic()
     release.install(values)
@@ -199,9 +199,9 @@ def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
 
 @pytest.fixture(scope="session")
 def strange(node, release, values, system, agent):
-    """Have the product on a node whose driver's library is NVIDIA's own mock, and nothing else.
+    """Install the product alone on a node whose driver library is NVIDIA's own mock.
 
-    Whatever the stories before have left there ends.
+    This removes what the earlier stories left.
     """
     needs("NVIDIA_MOCK")
     for found in node.api.list("/api/v1/pods"):
@@ -222,7 +222,7 @@ def strange(node, release, values, system, agent):
 
 
 def needs(variable):
-    """Skip where the programs that a variable names are not here."""
+    """Skip if the programs of a variable are missing."""
     if reason := other_programs.why_not(variable):
         pytest.skip(f"needs {reason}")
 

@@ -1,4 +1,4 @@
-"""Container images as archives that containerd imports: the product's, and two tiny ones."""
+"""Container images as archives for containerd: the product's, and small ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def engine() -> str | None:
-    """Return what builds images here, chosen as deploy/images/build does."""
+    """Return the program that builds images here, chosen as deploy/images/build does."""
     chosen = os.environ.get("ENGINE")
     return chosen or next(filter(shutil.which, ("buildah", "podman", "docker")), None)
 
@@ -62,7 +62,7 @@ def build_product(folder: Path) -> list[Path]:
 
 
 def product_archives(folder: Path) -> list[Path]:
-    """Return both images as archives: those of E2E_IMAGES, or new ones."""
+    """Return both images as archives, from E2E_IMAGES or built."""
     if given := os.environ.get("E2E_IMAGES"):
         return [Path(given) / f"{name}.tar" for name in NAMES]
     began = time.monotonic()
@@ -83,7 +83,7 @@ def product_values() -> dict[str, dict[str, str]]:
 
 
 def naming(values: dict[str, dict[str, str]]) -> str:
-    """Return the options by which a command of a page installs images under other names."""
+    """Return the options by which a page's command installs images with other names."""
     names = {image: values[image] for image in ("image", "enforcer")}
     return " ".join(
         f"--set={image}.{key}={one}" for image in names for key, one in names[image].items()
@@ -97,14 +97,14 @@ def product_names() -> list[str]:
 
 
 def release() -> str:
-    """Return this release's version, which is the tag of its images."""
+    """Return this release's version, the tag of its images."""
     text = (ROOT / "webhook/__init__.py").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("__version__ = "))
     return line.split('"')[1]
 
 
 def save(image: str, archive: Path) -> Path:
-    """Write an image that was built here into an archive."""
+    """Write an image of the local store into an archive."""
     program = str(engine())
     if Path(program).name == "buildah":
         command = [program, "push", "--quiet", image, f"docker-archive:{archive}:{image}"]
@@ -115,7 +115,7 @@ def save(image: str, archive: Path) -> Path:
 
 
 def name_of(archive: Path) -> str:
-    """Return the name under which containerd will know an archive's image."""
+    """Return the name of an archive's image."""
     with tarfile.open(archive) as tar:
         content = tar.extractfile("manifest.json")
         assert content is not None
@@ -124,7 +124,7 @@ def name_of(archive: Path) -> str:
 
 
 def pause_image(folder: Path) -> Path:
-    """Build the image that holds a pod's namespaces: one process, like Kubernetes' own."""
+    """Build the image for a pod's sandbox: one process, like Kubernetes' own."""
     root = folder / "pause"
     root.mkdir()
     build_pause(root / "pause")
@@ -132,7 +132,7 @@ def pause_image(folder: Path) -> Path:
 
 
 def build_pause(program: Path) -> None:
-    """Compile the program of that image, or take it from PATH."""
+    """Compile the program of that image, or copy it from PATH."""
     if found := find_binary("pause"):
         shutil.copy2(found, program)
         return
@@ -142,7 +142,7 @@ def build_pause(program: Path) -> None:
 
 
 def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
-    """Build the image of the workloads: a shell and a few commands; another one with scripts."""
+    """Build the image of the workloads: a shell and a few commands, and optionally scripts."""
     root = busybox_root(folder, **scripts)
     return pack(root, name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
 
@@ -161,7 +161,7 @@ def busybox_root(folder: Path, **scripts: str) -> Path:
 
 
 def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Path:
-    """Build the image of programs from this machine, with the libraries that they are linked to."""
+    """Build an image with programs of this machine and the libraries to which they are linked."""
     root = folder / "programs"
     root.mkdir()
     for file, text in files.items():

@@ -1,4 +1,4 @@
-"""Mounts, processes, network and cgroups of their own, for one node on this machine."""
+"""Mount, process and network namespaces and cgroups for one node on this machine."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Network:
 
     @cached_property
     def machine(self) -> str:
-        """Return this machine's end of the link."""
+        """This machine's end of the link."""
         return str(self.whole[1])
 
     @cached_property
     def node(self) -> str:
-        """Return the node's end of the link."""
+        """The node's end of the link."""
         return str(self.whole[2])
 
     @cached_property
     def services(self) -> ipaddress.IPv4Network:
-        """Return the range of Services; its first address is the Service `kubernetes`."""
+        """The range of Services, whose first address is the Service `kubernetes`."""
         return list(self.whole.subnets(new_prefix=26))[1]
 
     @cached_property
     def pods(self) -> ipaddress.IPv4Network:
-        """Return the range of pods."""
+        """The range of pods."""
         return list(self.whole.subnets(new_prefix=25))[1]
 
 
 def free_network() -> Network:
-    """Choose addresses for which this machine has no route yet."""
+    """Return addresses to which this machine has no route."""
     listed = subprocess.run(
         ["ip", "-json", "-4", "route", "show", "table", "all"], capture_output=True, check=True
     )
@@ -61,7 +61,7 @@ def free_network() -> Network:
 
 
 class Namespaces:
-    """Enter to have them; they end, with all that is in them, on exit."""
+    """Namespaces that are created on entry; on exit they and everything in them end."""
 
     def __init__(self, folder: Path, network: Network) -> None:
         self._folder = folder
@@ -85,13 +85,13 @@ class Namespaces:
 
     def __exit__(self, *exception: object) -> None:
         stop(self._process)
-        # By itself it would go as well, but not before the kernel forgets the last connection.
+        # It would go by itself too, but only after the kernel forgets the last connection.
         with contextlib.suppress(RuntimeError):
             run("ip", "link", "delete", self._link)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return what starts a program in these namespaces."""
+        """Return the command that starts a program in these namespaces."""
         return ("nsenter", f"--target={self._first}", "--mount", "--pid", "--net", "--")
 
     def run(self, *command: str) -> str:
@@ -105,7 +105,7 @@ class Namespaces:
 
     @cached_property
     def _first(self) -> int:
-        """Return the number of the namespaces' first process, as seen from outside."""
+        """Return the PID of the namespaces' first process, as seen from outside."""
         pid = self._process.pid
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
@@ -118,13 +118,13 @@ class Namespaces:
         self.run("ip", "address", "add", f"{self._network.node}/30", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
         self.run("ip", "route", "add", "default", "via", self._network.machine)
-        # The API server listens at its own Service's address, so nobody has to translate that.
+        # The API server listens on the address of its own Service, so no translation is needed.
         self.run("ip", "address", "add", f"{self._network.services[1]}/32", "dev", "lo")
         run("ip", "route", "add", str(self._network.whole), "via", self._network.node)
 
 
 def run(*command: str) -> str:
-    """Run a command that has to succeed; return its output."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -133,7 +133,7 @@ def run(*command: str) -> str:
 
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[str]:
-    """Make a cgroup for the node's pods, apart from those of another kubelet on this machine."""
+    """Create a cgroup for the node's pods, apart from those of another kubelet on this machine."""
     name = f"vramwarden-e2e-{os.getpid()}"
     if (CGROUPS / "cgroup.controllers").exists():
         hierarchies = [CGROUPS]
@@ -145,7 +145,9 @@ def own_cgroup() -> Iterator[str]:
     try:
         for hierarchy in hierarchies:
             for left in hierarchy.glob("vramwarden-e2e-*"):
-                if not Path("/proc", left.name.rpartition("-")[2]).exists():  # tests were killed
+                if not Path(
+                    "/proc", left.name.rpartition("-")[2]
+                ).exists():  # a killed run of the tests
                     remove_cgroup(left)
             (hierarchy / name).mkdir()
         yield f"/{name}"
@@ -155,7 +157,7 @@ def own_cgroup() -> Iterator[str]:
 
 
 def remove_cgroup(path: Path) -> bool:
-    """Remove a cgroup and those within; False while processes are in them."""
+    """Remove a cgroup and its children; return False while it has processes."""
     if path.exists():
         with contextlib.suppress(OSError):
             for folder, _, _ in os.walk(path, topdown=False):

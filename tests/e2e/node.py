@@ -26,10 +26,10 @@ from tests.support.schedulers import SCHEDULER
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-# For the chart: nobody can write the stub's version into /proc.
+# For the chart: no test can write the stub's version into /proc.
 KERNEL = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
 NODE_VALUES = {} if ON_HOST else {"agent": {"extraEnv": [KERNEL]}}
-# Each with what brings it on Debian; the others come with Kubernetes.
+# Each program with its Debian package; the others belong to Kubernetes.
 PROGRAMS = {
     "kube-apiserver": "",
     "kube-controller-manager": "",
@@ -46,17 +46,17 @@ PROGRAMS = {
 }
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 NVIDIA_BY_DEFAULT = os.environ.get("E2E_RUNTIME") == "nvidia"
-"""True if containerd starts NVIDIA's runtime for pods without a RuntimeClass, too."""
+"""True if containerd starts NVIDIA's runtime even for pods without a RuntimeClass."""
 SNAPSHOTTER = os.environ.get("E2E_SNAPSHOTTER") or "overlayfs"
 
 LONGEST_SOCKET = 104
-"""Characters in the path of a Unix socket, as containerd takes it."""
+"""Maximum length of the path of a Unix socket in containerd."""
 A_SOCKET = "vramwarden-cluster-01234567/kubelet/device-plugins/kubelet.sock"
-"""The longest below the folder for temporary files."""
+"""The longest path below the folder for temporary files."""
 
 
 def why_not() -> str:
-    """Return why no node can be started here; an empty text where it can."""
+    """Return the reason why no node can be started here; empty if one can."""
     missing = [
         f"{name} ({package})" if package else name
         for name, package in PROGRAMS.items()
@@ -81,15 +81,15 @@ def plugins() -> Path:
 
 
 def images_possible() -> bool:
-    """Say whether the product's images exist, or can be built."""
+    """Return True if the product's images exist or can be built."""
     return bool(os.environ.get("E2E_IMAGES") or engine())
 
 
 class NodeCluster(ControlPlane):
-    """Enter to have a cluster; nothing of it is left on exit, not a mount, process or link.
+    """A cluster that is created on entry; on exit no mount, process or link of it is left.
 
-    Everything runs in namespaces of its own. The API server reaches pods and the kubelet, and is
-    reached by pods, without kube-proxy; there is no cluster DNS and no image registry.
+    Everything runs in separate namespaces. The API server and pods reach each other, and the
+    kubelet, without kube-proxy. There is no cluster DNS and no image registry.
     """
 
     controllers: Sequence[str] = ("*",)
@@ -103,8 +103,8 @@ class NodeCluster(ControlPlane):
             "--endpoint-reconciler-type=none",
         )
         self._apiserver_args = (
-            "--enable-aggregator-routing=true",  # dials a Service's pods itself
-            "--enable-admission-plugins=NodeRestriction",  # as kubeadm has it
+            "--enable-aggregator-routing=true",  # connects to pods behind a Service
+            "--enable-admission-plugins=NodeRestriction",  # as with kubeadm
             "--kubelet-preferred-address-types=InternalIP",
             f"--kubelet-client-certificate={self.state / 'admin.crt'}",
             f"--kubelet-client-key={self.state / 'admin.key'}",
@@ -117,10 +117,10 @@ class NodeCluster(ControlPlane):
         return self._namespaces.command
 
     def _port(self) -> int:
-        return 443  # that of the Service `kubernetes`
+        return 443  # the port of the Service `kubernetes`
 
     def start_node(self) -> None:
-        """Start what the control plane lacks for running pods; return when the node is ready."""
+        """Start the programs that run pods; return when the node is ready."""
         self.start_controllers()
         config = self.kubeconfig_of(self.state, SCHEDULER, "schedulers")
         scheduler = (f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false")
@@ -130,19 +130,19 @@ class NodeCluster(ControlPlane):
         wait_until("the node ready", self.is_ready, timeout=120)
 
     def import_image(self, archive: Path, *options: str) -> None:
-        """Give the node an image; options are those of `ctr images import`."""
+        """Import an image; options are those of `ctr images import`."""
         where = f"--snapshotter={SNAPSHOTTER}"
         self._ctr("--namespace=k8s.io", "images", "import", where, *options, str(archive))
 
     def kill_container(self, container_id: str) -> None:
-        """End all processes of a container at once, as a crash does; the kubelet finds out."""
+        """Kill all processes of a container at once, as a crash does."""
         name = container_id.removeprefix("containerd://")
         self._ctr("--namespace=k8s.io", "tasks", "kill", "--all", "--signal=SIGKILL", name)
 
     def created_s(self, container_id: str) -> float:
-        """Return when containerd was asked for a container, in seconds since the epoch.
+        """Return the time at which containerd created a container, in seconds since the epoch.
 
-        The API has whole seconds.
+        The Kubernetes API only has whole seconds.
         """
         name = container_id.removeprefix("containerd://")
         info = json.loads(self._ctr("--namespace=k8s.io", "containers", "info", name))
@@ -164,14 +164,14 @@ class NodeCluster(ControlPlane):
         )
 
     def stop_kubelet(self) -> None:
-        """Stop the kubelet; pods run on."""
+        """Stop the kubelet; pods keep running."""
         stop(self._processes.pop("kubelet"))
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
-        """Have no API server for the length of a block; what runs on the node runs on.
+        """Stop the API server until the block ends; pods keep running.
 
-        Killed, as with its machine: one that is asked to end serves watches for a minute more.
+        It is killed, as if its machine failed: a graceful stop serves watches for another minute.
         """
         process = self._processes.pop("kube-apiserver")
         os.killpg(process.pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ class NodeCluster(ControlPlane):
         return False
 
     def run(self, *command: str) -> str:
-        """Run a command where the node's programs run; return its output."""
+        """Run a command in the node's namespaces; return its output."""
         return self._namespaces.run(*command)
 
     @property
@@ -201,7 +201,7 @@ class NodeCluster(ControlPlane):
 
     @contextlib.contextmanager
     def running(self, program: str, *arguments: str, **environment: object) -> Iterator[None]:
-        """Have one more program run on the node for the length of a block."""
+        """Run one more program on the node until the block ends."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         log = self.state / f"{Path(program).name}.log"
         process = start(log, "env", *variables, program, *arguments, through=self._through())
@@ -211,7 +211,7 @@ class NodeCluster(ControlPlane):
             stop(process)
 
     def process_of(self, container_id: str) -> tuple[int, int]:
-        """Return the number of a container's first process, on the node and within its pod."""
+        """Return the PID of a container's first process on the node, and in its pod."""
         name = container_id.removeprefix("containerd://")
         tasks = self._ctr("--namespace=k8s.io", "tasks", "ls").splitlines()
         (pid,) = (line.split()[1] for line in tasks if line.startswith(name))
@@ -220,22 +220,22 @@ class NodeCluster(ControlPlane):
         return int(pid), int(within)
 
     def offer_whole_gpus(self, count: int, remembered: int = 0) -> None:
-        """Stand in for a device plugin: the node offers so many GPUs as a whole.
+        """Advertise this many whole GPUs, as a device plugin would.
 
-        The kubelet remembers those of a plugin that went as capacity, for five minutes or until it
-        is started again.
+        The kubelet keeps those of a removed plugin as capacity, for five minutes or until it
+        restarts.
         """
         self.set_amount("nvidia.com/gpu", str(count), str(max(count, remembered)))
 
     def set_amount(self, resource: str, amount: str | None, capacity: str | None = None) -> None:
-        """Change what the node's status says that it has of a resource."""
+        """Change the amount of a resource in the node's status."""
         status = {"capacity": {resource: capacity or amount}, "allocatable": {resource: amount}}
         path = f"/api/v1/nodes/{NODE}/status"
         merge = "application/merge-patch+json"
         self.api.request("PATCH", path, {"status": status}, content_type=merge)
 
     def is_ready(self) -> bool:
-        """Say whether the node's kubelet reports that it is ready."""
+        """Return True if the node is ready."""
         nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
         conditions = [one for node in nodes for one in node["status"].get("conditions", ())]
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
@@ -245,7 +245,7 @@ class NodeCluster(ControlPlane):
 
     @property
     def toolkit(self) -> Toolkit:
-        """Return NVIDIA's container toolkit; other_programs.why_not says whether it is there."""
+        """Return NVIDIA's container toolkit; `other_programs.why_not` says if it is missing."""
         return Toolkit(self.state, self.driver, self.state / "beneath", self._namespaces.run)
 
     @property
@@ -254,7 +254,7 @@ class NodeCluster(ControlPlane):
 
     def _start_containerd(self) -> None:
         self.driver.install()
-        self.state.chmod(0o711)  # containers, whatever their user, load the library from within
+        self.state.chmod(0o711)  # containers of any user load the library from it
         self._write_runtimes()
         self._write_network()
         path = self.state / "containerd.json"
@@ -275,7 +275,7 @@ class NodeCluster(ControlPlane):
             return False
 
     def _write_runtimes(self) -> None:
-        """Write the programs that are started in place of runc: shells, to be quick."""
+        """Write the programs that are started in place of runc, as fast shell scripts."""
         copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
         runc = find_binary("runc")
         for role in ("stand-in", "beneath"):
@@ -356,7 +356,7 @@ conf_dir = "{state}/cni"
                 "x509": {"clientCAFile": str(self.state / "ca.crt")},
             },
             "authorization": {"mode": "AlwaysAllow"},
-            # This machine's disk and memory are its own business.
+            # This machine's disk and memory do not matter here.
             "evictionHard": {
                 "nodefs.available": "1Mi",
                 "imagefs.available": "1Mi",

@@ -1,7 +1,7 @@
-"""The first process of the node's namespaces: sets them up, then reaps what others leave.
+"""First process of the node's namespaces: sets them up, then reaps orphaned processes.
 
-When it ends, the kernel ends all processes in its PID namespace, and with the last of them go the
-mounts and network links: nothing has to be cleaned up one by one, and nothing can be forgotten.
+When it ends, the kernel ends all processes in its PID namespace. The mounts and network links end
+with the last of them, so nothing has to be cleaned up.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import sys
 import time
 from pathlib import Path
 
-# What containerd, the kubelet and their plugins write outside the folders they are given.
+# Paths that containerd, the kubelet and their plugins write outside the folders they are given.
 OWN_FOLDERS = ("/run", "/var/log", "/var/lib/kubelet")
 
 
 def main(ready: str) -> None:
-    """Make the namespaces a place for a node, say that they are, and wait for the end."""
+    """Prepare the namespaces for a node, write `ready`, and wait for the end."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for folder in OWN_FOLDERS:
         Path(folder).mkdir(parents=True, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", folder)
-    run("mount", "--make-rshared", "/")  # as on a real node: volumes may ask for propagation
+    run("mount", "--make-rshared", "/")  # as on a real node: volumes may need propagation
     run("ip", "link", "set", "lo", "up")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
     Path(ready).touch()
@@ -35,7 +35,7 @@ def main(ready: str) -> None:
 
 
 def run(*command: str) -> None:
-    """Run a command that has to succeed."""
+    """Run a command that must succeed."""
     subprocess.run(command, check=True)
 
 

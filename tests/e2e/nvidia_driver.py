@@ -1,8 +1,8 @@
 """A node's driver: this machine's driver, or a stub that needs no GPU.
 
-The stub is the library of tests/support/nvml_stub.c, and device nodes, in a folder of its own,
-as that of NVIDIA's GPU operator lies in /run/nvidia/driver. From `play_mock` on its library is
-NVIDIA's own mock, for containers that are created then.
+The stub is the library of tests/support/nvml_stub.c with device nodes in a folder, as the driver of
+NVIDIA's GPU operator is in /run/nvidia/driver. After `play_mock` the library is NVIDIA's own mock,
+for containers that are created from then on.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from tests.support.paths import ROOT
 ON_HOST = os.environ.get("E2E_DRIVER") == "host"
 """True if the node has this machine's driver and GPUs."""
 
-# NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
+# NVIDIA's device numbers. No driver serves them here, so opening such a node fails.
 MAJOR = 195
 MINORS = {**{f"nvidia{number}": number for number in range(len(UUIDS))}, "nvidiactl": 255}
 
-# What is asked again and again; programs allocate on, which no driver that is gone would let them.
+# Functions that are called repeatedly; programs go on allocating, which an unloaded driver would
+# end.
 ASKED = (
     "nvmlInitWithFlags",
     "nvmlDeviceGetCount_v2",
@@ -62,7 +63,7 @@ assert nvml.set_limit(*sys.argv[1:3], 0, int(sys.argv[3]))
 
 
 class Card(NamedTuple):
-    """A GPU, and its driver's version, as `nvidia-smi` shows them."""
+    """A GPU and its driver's version, as in `nvidia-smi`."""
 
     uuid: str
     total_mib: int
@@ -76,7 +77,7 @@ class HostDriver:
     root = Path("/")
     environment: Mapping[str, str] = MappingProxyType({})
     prefix = "host-"
-    """Prefix of the roles of nvidia_runtime.py."""
+    """Prefix of the roles in nvidia_runtime.py."""
 
     def __init__(self, state: Path, run: Callable[..., str]) -> None:
         """`run` runs a command on the node."""
@@ -101,7 +102,7 @@ class HostDriver:
 
 
 class Driver:
-    """The driver of a node, in folders where its container runtimes find it."""
+    """The stub driver of a node, in folders where its container runtimes find it."""
 
     prefix = ""
 
@@ -115,7 +116,7 @@ class Driver:
         self._version = state / "version"
 
     def install(self) -> None:
-        """Make it, readable for containers whatever their user."""
+        """Create it, readable for containers of any user."""
         libraries = nvml_stub.build(self.root / LIBRARIES)
         versioned = libraries / LIBRARY.replace(".1", f".{DRIVER}")
         (libraries / LIBRARY).rename(versioned).chmod(0o755)
@@ -130,24 +131,24 @@ class Driver:
         self.play()
 
     def cards(self) -> list[Card]:
-        """Return the GPUs that the library plays."""
+        """Return the GPUs that the library reports."""
         version = self._version.read_text()
         return [Card(uuid, GPU_BYTES >> 20, PRODUCT, version) for uuid in UUIDS]
 
     def remove(self) -> None:
-        """Take it from the node; containers that have it keep it."""
+        """Remove it from the node; containers that have it keep it."""
         self.root.rename(self._away)
         (self._kernel / "version").unlink()
 
     def restore(self) -> None:
-        """Bring it back, for containers that are created from now on."""
+        """Restore it for containers that are created from now on."""
         self._away.rename(self.root)
         self.play()
 
     def replace(self, limits: str) -> None:
-        """Have one of r615 in its place, for containers that are created from now on.
+        """Replace it by a driver of r615, for containers that are created from now on.
 
-        `limits` says how it holds cgroups, as in the line of that name of the stub's file.
+        `limits` is its way of limiting cgroups, a value of that line of the stub's file.
         """
         self._limits.mkdir(exist_ok=True)
         self._limits.chmod(0o777)
@@ -155,31 +156,31 @@ class Driver:
         self.play(R615)
 
     def limit_by(self, limits: str) -> None:
-        """Have it hold cgroups in another way from now on, or `off`."""
+        """Change its way of limiting cgroups, or turn it `off`."""
         (self._limits / "mode").write_text(limits)
         self.rewrite("^limits .*(?= cgroups=)", f"limits {limits}")
 
     def unload(self) -> None:
-        """Have the kernel without it; what asks NVML in a container that is there hears so."""
+        """Unload the kernel driver: NVML calls in existing containers fail."""
         (self._kernel / "version").unlink()
         self.rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
 
     def load(self) -> None:
-        """Have it back; it keeps no limit over that."""
+        """Load it again; it has lost all limits."""
         for limit in self._limits.glob("limit-*"):
             limit.unlink()
         self.rewrite("^fail .*\n", "")
         self.play(R615)
 
     def rewrite(self, pattern: str, text: str) -> None:
-        """Change what the library plays in all pods."""
+        """Change what the library reports in all pods."""
         for stub in (self._limits.parent / "scenes").glob("*/stub.txt"):
             changed = re.sub(pattern, text, stub.read_text(), flags=re.MULTILINE)
             stub.with_suffix(".new").write_text(changed)
             stub.with_suffix(".new").rename(stub)
 
     def set_limit(self, run: Callable[..., str], pid: int, gpu: str, limit_bytes: int) -> None:
-        """Limit a process's cgroup as the toolkit's hook does for an image with its variables."""
+        """Limit a process's cgroup, as the toolkit's hook does for an image with its variables."""
         stub = self._limits / "stub.txt"
         mode = (self._limits / "mode").read_text()
         stub.write_text(f"gpu {gpu}\nlimits {mode} cgroups={TREE} in={self._limits}\n")
@@ -194,7 +195,7 @@ class Driver:
         run("env", *named, sys.executable, "-c", SETS, gpu, f"{TREE}{path}", str(limit_bytes))
 
     def play_mock(self, name: str = "a100") -> None:
-        """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""
+        """Replace the stub by NVIDIA's mock, with all GPUs of one of its machines."""
         mock = Path(str(other_programs.find("NVIDIA_MOCK", LIBRARY)))
         libraries, version = self.root / LIBRARIES, mock.name.partition(".so.")[2]
         Path(shutil.copy(mock, libraries)).chmod(0o755)
@@ -208,6 +209,6 @@ class Driver:
         self.play(version)
 
     def play(self, version: str = DRIVER) -> None:
-        """Be of this version, for containers that are created from now on."""
+        """Change the version, for containers that are created from now on."""
         self._version.write_text(version)
         (self._kernel / "version").write_text(f"NVRM version: NVIDIA Kernel Module  {version}\n")

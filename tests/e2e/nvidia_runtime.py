@@ -108,14 +108,14 @@ def equip(folder: Path, role: str, config: dict) -> bool:
 
 
 def asked_for(environment: list[str]) -> str:
-    """Return the GPUs that a container asks for; an empty text for none."""
+    """Return the GPUs that a container requests; an empty text for none."""
     variables = dict(entry.partition("=")[::2] for entry in environment)
     asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
     return "" if asked in {"void", "none"} else asked
 
 
 def show_host(folder: Path, config: dict) -> bool:
-    """Give a container this machine's driver and GPUs if it asks; return True if it does."""
+    """Give a container this machine's driver and GPUs if it requests any; return True then."""
     environment = config["process"].setdefault("env", [])
     if not asked_for(environment):
         return False
@@ -132,10 +132,10 @@ def show_host(folder: Path, config: dict) -> bool:
 
 
 def believe_in_the_node(process: dict) -> bool:
-    """Let our own program take the node's process namespace for a machine's first one.
+    """Let our own program treat the node's PID namespace as the machine's initial one.
 
-    The node's is within that; older drivers report nothing to what does not run in the first.
-    Return True if the process is our program.
+    The node's is nested, and older drivers report nothing outside the initial one. Return True if
+    the process is our program.
     """
     if is_ours := Path(process["args"][0]).name == "vramwarden":
         process["args"][:1] = ["python3", "-c", OUTERMOST]
@@ -143,7 +143,7 @@ def believe_in_the_node(process: dict) -> bool:
 
 
 def show_cuda(mounts: list[dict]) -> None:
-    """Mount the library also as libcuda.so.1."""
+    """Mount the library as libcuda.so.1, too."""
     mounts += [
         {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
         for one in mounts
@@ -152,7 +152,7 @@ def show_cuda(mounts: list[dict]) -> None:
 
 
 def show_limits(config: dict, limits: Path) -> None:
-    """Give a container what the driver needs to know of cgroups."""
+    """Mount what the driver needs to know of cgroups into a container."""
     mounts = config["mounts"]
     for one in mounts if TREE is UNIFIED else ():
         if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
@@ -162,18 +162,18 @@ def show_limits(config: dict, limits: Path) -> None:
 
 
 def lines(uuids) -> list[str]:
-    """Describe GPUs for the library."""
+    """Describe GPUs for the library's file."""
     name = PRODUCT.replace(" ", "_")
     return [f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name={name}" for uuid in uuids]
 
 
 def play(driver: str, gpus: list[str]) -> str:
-    """Return the text that the library plays."""
+    """Return the library's file."""
     return "\n".join([f"driver {driver}", *gpus, "live figures", ""])
 
 
 def play_mock(machine: str, gpus: str) -> str:
-    """Return the text that NVIDIA's mock plays: its machine, with these GPUs alone."""
+    """Return the file of NVIDIA's mock: its machine, with only these GPUs."""
     played = json.loads(machine)
     seen = [one for one in played["devices"] if one["uuid"] in gpus]
     played["devices"] = [{**one, "index": number} for number, one in enumerate(seen)]
@@ -181,15 +181,15 @@ def play_mock(machine: str, gpus: str) -> str:
 
 
 def set_up(scene: Path, text: str, pod: str) -> None:
-    """Write what the library plays, and whose it is, once per pod."""
+    """Write the library's file and its pod, once per pod."""
     if scene.exists():
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
-    limits = scene / "limits"  # for what programs allocate, whether a limit holds them or not
+    limits = scene / "limits"  # for allocations, whether a limit is in effect or not
     limits.mkdir()
     for folder in (scene, pids, limits):
-        folder.chmod(0o777)  # the pod's containers write as whoever they are
+        folder.chmod(0o777)  # containers write as any user
     (scene / "pod").write_text(pod, encoding="ascii")
     (scene / "stub.txt").write_text(text, encoding="ascii")
 

@@ -1,7 +1,7 @@
 """NVIDIA's own container toolkit on the node, as containerd's runtime handler `nvidia`.
 
-It runs beside the stand-in, or in its place, and has its configuration, its CDI specifications and
-the driver's folder from here. The specifications are those that its `nvidia-ctk` writes.
+It runs in addition to the stand-in, or in its place. Its configuration, its CDI specifications and
+the driver's folder are set here. `nvidia-ctk` writes the specifications.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ RUNTIME_CLASS = {
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How NVIDIA's runtime is set up on a node."""
+    """A setup of NVIDIA's runtime on a node."""
 
     mode: str
     default_kind: str
     specifications: dict[str, str]
-    """By CDI vendor, the mode of `nvidia-ctk cdi generate` that writes it."""
+    """Mode of `nvidia-ctk cdi generate` that writes the specification, by CDI vendor."""
     unprivileged: bool = True
-    """Whether the variable of containers that are not privileged counts."""
+    """Whether the variable of unprivileged containers has an effect."""
 
 
 OPERATORS = {"management.nvidia.com": "management", "k8s.device-plugin.nvidia.com": "nvml"}
 MODES = {
-    # What NVIDIA's GPU operator sets up from 25.10 on.
+    # The setup of NVIDIA's GPU operator from 25.10 on.
     "management": Mode("cdi", "management.nvidia.com/gpu", OPERATORS),
     "cdi": Mode("cdi", "nvidia.com/gpu", {"nvidia.com": "nvml"}),
-    # A toolkit from a package: each specification is made in memory.
+    # A toolkit from a package: each specification is generated in memory.
     "auto": Mode("auto", "nvidia.com/gpu", {}),
-    # Who is not privileged asks by volume mounts, or in vain.
+    # Unprivileged containers must request GPUs by volume mounts.
     "hardened": Mode("cdi", "management.nvidia.com/gpu", OPERATORS, unprivileged=False),
 }
 
@@ -54,7 +54,7 @@ class Toolkit:
     def __init__(
         self, state: Path, driver: Driver | HostDriver, beneath: Path, run: Callable[..., str]
     ) -> None:
-        """`beneath` is what it starts as runc; `run` runs a command on the node."""
+        """`beneath` is the program that it starts as runc; `run` runs a command on the node."""
         self._driver = driver
         self._folder = state / "toolkit"
         self._beneath = beneath
@@ -62,11 +62,11 @@ class Toolkit:
         self.runtime = self._folder / "nvidia-container-runtime"
 
     def install(self, mode: str) -> None:
-        """Make the runtime that containerd starts, in a mode."""
+        """Install the runtime for containerd, in a mode."""
         self._folder.mkdir()
         configured = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(self._folder / "config.toml")}
         variables = self._driver.environment | configured
-        # The GPU operator's own is such a script, too.
+        # The GPU operator's own runtime is such a script, too.
         self.runtime.write_text(
             "#!/bin/sh\n"
             + "".join(f"export {name}={value}\n" for name, value in variables.items())

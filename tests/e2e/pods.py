@@ -1,4 +1,4 @@
-"""The manifests of the stories, and the little programs in their containers."""
+"""Manifests of the stories, and the small programs in their containers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Json = dict[str, Any]
 GIB, MIB = 2**30, 2**20
 IMAGE = os.environ.get("E2E_BUSYBOX") or BUSYBOX
 
-# In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds,
-# on the first GPU that it sees; by UUID where it knows that: the sentry sees all of the node's.
+# In a pod's command $$ stands for $. The stub lists the shell with the bytes that it wrote, on the
+# first GPU that it sees; by UUID if known, since the sentry sees all GPUs of the node.
 HOLD = """
 mine=$NVIDIA_VISIBLE_DEVICES
 case $mine in GPU-*) mine=$${mine%%,*} ;; *) mine=0 ;; esac
@@ -26,7 +26,7 @@ forever() { while true; do sleep 1; done; }
 
 
 def holding(script: str) -> list[str]:
-    """Return a command that can hold VRAM by `hold BYTES`, and wait for a file by `wait_for`."""
+    """Return a command with the functions `hold BYTES` and `wait_for FILE`."""
     return ["sh", "-c", HOLD + script]
 
 
@@ -41,7 +41,7 @@ def container(command: list[str], **more: Any) -> Json:
 
 
 def template(memory: str | None, command: list[str], **spec: Any) -> Json:
-    """Return the template of a pod that asks for VRAM, or for none."""
+    """Return a pod template with an amount of VRAM, or without."""
     annotations = {"vramwarden.io/gpu-memory": memory} if memory else {}
     containers = spec.pop("containers", None) or [container(command)]
     usual = {"terminationGracePeriodSeconds": 5, "dnsPolicy": "Default"}  # no cluster DNS
@@ -80,7 +80,7 @@ def job(name: str, memory: str, command: list[str]) -> Json:
 
 
 def statuses(found: Json) -> dict[str, Json]:
-    """Return the statuses of a pod's containers, of whichever kind, by name."""
+    """Return the statuses of a pod's containers of any kind, by name."""
     status = found["status"]
     kinds = ("initContainerStatuses", "containerStatuses")
     return {one["name"]: one for kind in kinds for one in status.get(kind, ())}

@@ -35,12 +35,12 @@ class GpuProgram:
     """The program in a pod's running container."""
 
     def __init__(self, team: Team, name: str, first: int = 0) -> None:
-        """`first` is the number of lines that it began with."""
+        """`first` is the number of initial lines."""
         self.team, self.name = team, name
-        self._answers = 1 + first  # it says `ok` as it starts
+        self._answers = 1 + first  # it prints `ok` when it starts
 
     def does(self, *lines: str) -> list[str]:
-        """Append lines; return the answer to each."""
+        """Append lines; return the response to each."""
         self.answers()
         script = f"printf '%s\\n' \"$@\" >> {LINES}"
         self.team.run(self.name, "sh", "-c", script, "sh", *lines)
@@ -48,7 +48,7 @@ class GpuProgram:
         return self.answers()[-len(lines) :]
 
     def answers(self) -> list[str]:
-        """Wait until it has answered every line; return all answers."""
+        """Wait for the response to every line; return all responses."""
 
         def found() -> list[str]:
             said = self.team.log(self.name).splitlines()

@@ -1,4 +1,4 @@
-"""The sentry of the tests' own node: restarted, asked, and what it says of pods and of its node."""
+"""The sentry of the tests' own node, and what it reports about pods and the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRINTS = (
 
 
 class NodeSentry:
-    """Speaks with the sentry, also while the API server is away."""
+    """The sentry, also without the API server."""
 
     def __init__(self, node: NodeCluster, own: Team) -> None:
         self._node = node
@@ -46,25 +46,25 @@ class NodeSentry:
         self._own.wait("another sentry", lambda: self.pod()["metadata"]["uid"] != before["uid"])
 
     def crash(self) -> None:
-        """End its process, and wait until it is back."""
+        """Kill its process, and wait until it runs again."""
         pod = self.pod()
         count = self._restarts(pod)
         self._node.kill_container(statuses(pod)["sentry"]["containerID"])
         self._own.wait("the sentry back", lambda: self._restarts(self.pod()) > count)
 
     def log(self) -> list[Json]:
-        """Return what it wrote."""
+        """Return its log."""
         text = self._own.log(self.pod()["metadata"]["name"], "sentry")
         return [json.loads(line) for line in text.splitlines()]
 
     def metrics_at(self, address: str) -> dict[str, list[Any]]:
-        """Return its metrics by name, asked for at its address: no API server is needed."""
+        """Return its metrics by name, read from its address without the API server."""
         text = self._node.run(sys.executable, "-I", "-c", _PRINTS, f"http://{address}:8081/metrics")
         families = text_string_to_metric_families(text)
         return {family.name: family.samples for family in families}
 
     def unmanaged(self, address: str = "") -> dict[str, float]:
-        """Return the bytes held without a promise, by the UID of who does; all that are shown."""
+        """Return the unmanaged bytes by the UID of the pod that uses them."""
         families = self.metrics_at(address or self.pod()["status"]["podIP"])
         return {one.labels["pod_uid"]: one.value for one in families.get(UNMANAGED, ())}
 

@@ -1,4 +1,4 @@
-"""Other people's programs on the tests' own node: NVIDIA's, and HAMi's."""
+"""Other projects' programs on the tests' own node: NVIDIA's, and HAMi's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIME_SLICING = {
     "version": "v1",
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
 }
-"""The image has that as /sliced."""
+"""The image has this file as /sliced."""
 HAMI_RESOURCES = {
     "resourceCountName": "nvidia.com/gpu",
     "resourceMemoryName": "nvidia.com/gpumem",
@@ -39,7 +39,7 @@ HAMI_RESOURCES = {
     "resourcePriorityName": "nvidia.com/priority",
     "defaultGPUNum": 1,
 }
-"""The defaults of its chart."""
+"""Defaults of its chart."""
 HEEDS = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -57,21 +57,21 @@ HEEDS = {
         }
     }
 }
-"""What deploy/take-the-plugin-off.md gives a DaemonSet that does not know the label."""
+"""Node affinity of deploy/take-the-plugin-off.md for a DaemonSet that ignores the label."""
 
 
 class Mock:
-    """NVIDIA's mock of the driver's library, as the containers of some pods see it."""
+    """NVIDIA's mock of the driver library, as seen by the containers of some pods."""
 
     def __init__(self, node: NodeCluster) -> None:
         self._node = node
         self._played: dict[Path, Json] = {}
 
     def hold(self, found: Json, used_bytes: int, *also: Json) -> None:
-        """Let the first process of a pod hold so much on its GPU.
+        """Let the first process of a pod use this much memory of its GPU.
 
-        Its own containers see that, by the number in the pod; those of `also`, which have the
-        node's numbers and all GPUs, by that.
+        Its own containers see it with the PID in the pod. The pods `also`, which see all GPUs, see
+        it with the PID on the node.
         """
         outside, within = self._node.process_of(statuses(found)["main"]["containerID"])
         uuid = found["metadata"]["annotations"]["vramwarden.io/gpu"]
@@ -83,7 +83,7 @@ class Mock:
             self.change(seen_by, gpu, memory={"used_bytes": used_bytes}, processes=[held])
 
     def change(self, found: Json, gpu: int, **how: object) -> None:
-        """Change what the containers of a pod see of a GPU, by its index."""
+        """Change a GPU, by index, as the containers of a pod see it."""
         scene = self._scene(found["metadata"]["uid"])
         played = self._played.setdefault(scene, {})
         played[str(gpu)] = {**played.get(str(gpu), {}), **how}
@@ -105,7 +105,7 @@ class DevicePlugin:
         self._node = node
 
     def install(self, **environment: str) -> None:
-        """Bring it."""
+        """Install it."""
         variables = {"NVIDIA_VISIBLE_DEVICES": "all", "LD_LIBRARY_PATH": f"/{LIBRARIES}"}
         sockets = "/var/lib/kubelet/device-plugins"
         container = {
@@ -146,7 +146,7 @@ class DevicePlugin:
         self.change(containers=[{"name": PLUGIN, "image": image}])
 
     def uninstall(self) -> None:
-        """Take it away."""
+        """Uninstall it."""
         self._team.api.request("DELETE", self._path, propagationPolicy="Foreground")
         self._team.wait(
             "the plugin gone", lambda: not self._team.pods(labelSelector=f"app={PLUGIN}")
@@ -157,7 +157,7 @@ class DevicePlugin:
         return self._team.pod_of(PLUGIN)
 
     def wait_for(self, capacity: int, allocatable: int, resource: str = "nvidia.com/gpu") -> None:
-        """Wait until the kubelet says that the node has, and can give, so many."""
+        """Wait until the node has this capacity and this allocatable amount."""
         wanted = [str(capacity), str(allocatable)]
 
         def said() -> list[str]:
@@ -196,7 +196,7 @@ def discovered(node: NodeCluster) -> dict[str, str]:
 
 
 def dra_driver(node: NodeCluster) -> AbstractContextManager[None]:
-    """Have the part of NVIDIA's DRA driver that runs on nodes, for the length of a block."""
+    """Run the node plugin of NVIDIA's DRA driver until the block ends."""
     driver, kubelet = node.state / "driver", node.state / "kubelet"
     smi = driver / "usr/bin/nvidia-smi"
     smi.parent.mkdir(exist_ok=True)
@@ -221,9 +221,9 @@ def dra_driver(node: NodeCluster) -> AbstractContextManager[None]:
 
 
 class Hami:
-    """HAMi's scheduler and webhook on the node, for a node of its own.
+    """HAMi's scheduler and webhook, for a node of their own.
 
-    That node is an object that says what HAMi's device plugin writes; no kubelet starts its pods.
+    That node is an object with the annotations of HAMi's device plugin; no kubelet starts its pods.
     """
 
     NODE = "hami1"
@@ -237,7 +237,7 @@ class Hami:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Have HAMi in the cluster for the length of a block, without its webhook."""
+        """Run HAMi in the cluster until the block ends, without its webhook."""
         state, address = self._node.state, self._node.address
         devices = state / "hami-devices.yaml"
         devices.write_text(json.dumps({"nvidia": HAMI_RESOURCES}))
@@ -306,7 +306,7 @@ class Hami:
         self._node.api.delete(made)
 
     def webhook(self, name: str) -> Json:
-        """Return its webhook's configuration, as its chart has it; the name decides the order."""
+        """Return its webhook's configuration from its chart; the name decides the order."""
         where = f"https://{self._node.address}:{self._port}/webhook"
         ca = base64.b64encode(self._node.ca_pem).decode()
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}

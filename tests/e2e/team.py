@@ -1,4 +1,4 @@
-"""A team with a namespace: creates things as developers do, and reads what became of them."""
+"""A team with a namespace: it creates objects as developers do, and reads the results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.control_planes import ApiError, wait_until
 
 Json = dict[str, Any]
 PATIENCE = float(os.environ.get("E2E_PATIENCE") or 180)
-"""Seconds: a sidecar may need twenty to start, on a machine that is busy."""
+"""Timeout in seconds: on a busy machine a sidecar may need twenty to start."""
 
 
 class Team:
-    """Speaks with a cluster about one namespace."""
+    """A client of one namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
@@ -30,7 +30,7 @@ class Team:
         return self.api.create(manifest, dry_run=dry_run)
 
     def denial(self, manifest: Json) -> str:
-        """Try to create what is denied; return the denial's message."""
+        """Try to create an object that is denied; return the denial's message."""
         try:
             made = self.create(manifest)
         except ApiError as error:
@@ -52,12 +52,12 @@ class Team:
         return found[0]
 
     def delete_pod(self, name: str, grace: int = 0) -> None:
-        """Delete a pod, by default without waiting for what runs in it."""
+        """Delete a pod, by default without a grace period."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
         self.api.request("DELETE", path, gracePeriodSeconds=str(grace))
 
     def wait(self, what: str, check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-        """Poll until the check returns something true; a failure shows the pods' states."""
+        """Poll until the check returns a true value; a failure shows the pods' states."""
         try:
             return wait_until(what, check, timeout=timeout)
         except TimeoutError as error:
@@ -72,7 +72,7 @@ class Team:
         return self.wait(f"{name} ready", lambda: is_ready(self.pod(name)) and self.pod(name))
 
     def wait_ended(self, name: str, container: str = "main") -> Json:
-        """Wait until a container of a pod has ended, now or before; return how it did."""
+        """Wait until a container of a pod has ended; return its terminated state."""
 
         def ended() -> Json | None:
             status = statuses(self.pod(name)).get(container, {})
@@ -89,7 +89,7 @@ class Team:
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Return what a container wrote."""
+        """Return the log of a container."""
         options = ("--previous",) * previous + ("--timestamps",) * timestamps
         return self._kubectl("logs", name, "-c", container, *options)
 
@@ -98,13 +98,13 @@ class Team:
         return self._kubectl("exec", name, "-c", container, "--", *command)
 
     def events(self, name: str) -> list[str]:
-        """Return the events about a pod, as `reason: message`."""
+        """Return the Events of a pod as `reason: message`."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.api.list(path, fieldSelector=f"involvedObject.name={name}")
         return [f"{one['reason']}: {one['message']}" for one in found]
 
     def _last_words(self, name: str) -> str:
-        """Return the end of each container's log, as far as there are any."""
+        """Return the end of each container's log, if it has one."""
         what = ("logs", name, "--all-containers", "--prefix", "--tail=20", "--ignore-errors")
         return self.cluster.kubectl("--namespace", self.namespace, *what).stdout
 

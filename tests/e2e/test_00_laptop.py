@@ -1,6 +1,6 @@
-"""The commands of deploy/laptop.md and deploy/uninstall.md, on a node whose GPUs nobody asks.
+"""The commands of deploy/laptop.md and deploy/uninstall.md, on a node without other allocators.
 
-What is not tried: that kind and minikube load an image, and their nodes.
+Not tested: that kind and minikube load an image, and their nodes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_the_first_pod_runs_and_the_second_waits_until_it_is_gone(node, values, 
         said = reader.run(command + more, *codes)
         assert all(words in said for one, words in SAID.items() if one in command)
         if helm:
-            # A young node is given a minute in which others may come who give its GPUs away.
+            # A new node waits for a minute, in which other allocators of its GPUs may appear.
             wait_until("its 16Gi", has_what_the_values_say, timeout=SETTLE_S + 30)
         elif "run first" in command:
             found = team.wait_ready("first")

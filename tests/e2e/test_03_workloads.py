@@ -1,4 +1,4 @@
-"""A Deployment runs under its cap, and is stopped when it grows past it; a Job finishes."""
+"""A Deployment runs under its cap, and is stopped above it; a Job completes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROWS = holding(f"env; hold {GIB}; echo holds; wait_for grow; hold {10 * GIB}; f
 
 @pytest.fixture(scope="module")
 def train(gpu_node, team):
-    """Be the pod of a Deployment that asks for 8Gi, once it is ready."""
+    """Return the pod of a Deployment with 8Gi, once it is ready."""
     team.create(deployment("train", "8Gi", GROWS))
     return team.wait_ready(team.pod_of("train")["metadata"]["name"])
 

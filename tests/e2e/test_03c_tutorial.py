@@ -1,7 +1,7 @@
-"""The commands of deploy/tutorial.md, as they stand there, one after the other.
+"""The commands of deploy/tutorial.md, literally and in order.
 
-A small program stands in for the notebook, and for what is run in it. What a whole release is
-installed and uninstalled with is left to others, whom tests/support/command_coverage.py names.
+A small program replaces the notebook and PyTorch. The commands that install and uninstall a whole
+release are tested elsewhere, see tests/support/command_coverage.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENDS_WITH = {"exec notebook-0 -- python": [143], "explain": [0, 1], "check": [0,
 
 
 def here(command):
-    """Return a command with what is on this node in place of a notebook and of PyTorch."""
+    """Return a command for this node's program instead of a notebook and PyTorch."""
     takes = f"sh -c '{HOLD.replace('$$', '$')}hold {HELD}; forever'"
     command = re.sub(r"python -c \\\n  '.+'$", lambda _: takes, command)
     runs = f"image: {IMAGE}\n        imagePullPolicy: IfNotPresent\n        command: {IDLE}"
@@ -49,7 +49,7 @@ def test_who_follows_the_tutorial_gets_two_notebooks_on_one_card(gpu_node, reade
             team.wait("its service account", lambda: team.api.list(ACCOUNTS))
 
     def heard(text):
-        """Return what the only command with a text said."""
+        """Return the output of the only command with a text."""
         (found,) = [one for command, one in said.items() if text in command]
         return found
 

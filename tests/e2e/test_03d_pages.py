@@ -1,4 +1,4 @@
-"""What pages ask their readers to run and only a node answers: logs, what runs in a pod, images."""
+"""Commands of the pages that need a node: logs, programs in pods, images."""
 
 from __future__ import annotations
 

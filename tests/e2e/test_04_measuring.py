@@ -1,4 +1,4 @@
-"""A pod within its cap is left in peace; one whose sidecar cannot measure never starts."""
+"""A pod within its cap is left alone; one whose sidecar cannot measure never starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, tea
     assert main["state"]["waiting"]["reason"] == "PodInitializing"
     assert not main["started"]
 
-    def reported():  # by one of the attempts: a container that ends early takes its probe along
+    def reported():  # by one of the attempts: a container that ends early ends its probe
         words = ("Unhealthy: Startup probe failed: ", f"failed: Driver {OLD_DRIVER}")
         return [one for one in team.events("blind") if all(part in one for part in words)]
 

@@ -1,4 +1,4 @@
-"""What is changed on the node behind the agent's back is reconciled, and no pod is affected."""
+"""Changes of the node by others are reconciled, and no pod is affected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Seen:
-    """The pods of both namespaces, and how often their containers were started again."""
+    """The pods of both namespaces, and their restart counts."""
 
     def __init__(self, *teams):
         self._teams = teams
@@ -34,7 +34,7 @@ class Seen:
 
 @pytest.fixture
 def undisturbed(gpu_node, team, system, quiet):
-    """Check after a story that every pod runs on as if nothing had been."""
+    """Check after a story that every pod has run undisturbed."""
     team.wait_ready(quiet)
     seen = Seen(team, system)
     before = seen.now()
@@ -49,7 +49,7 @@ def capacity(node):
 
 
 def until(team, what, check):
-    """Wait for something, and print how long it took."""
+    """Wait for a condition, and print the time it took."""
     began = time.monotonic()
     team.wait(what, check)
     print(f"{what}: {time.monotonic() - began:.2f} s")
@@ -102,7 +102,7 @@ def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, undisturbed):
     before = capacity(gpu_node)
     gpu_node.stop_kubelet()
     gpu_node.start_kubelet()
-    # That it runs a new pod shows that it has taken up its work.
+    # A new pod that runs shows that it is working again.
     team.create(pod("after", "1Gi", holding("forever")))
     team.wait_ready("after")
     assert capacity(gpu_node) == before

@@ -1,4 +1,4 @@
-"""Whatever becomes of the webhook's replicas, who creates a pod meanwhile sees nothing of it."""
+"""Restarts of the webhook's replicas do not affect users who create pods meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIGURATION = f"{HOOKS}/{WEBHOOK_CONFIGURATION}"
 
 
 class Clients:
-    """Clients that create pods one after the other, and delete them again."""
+    """Clients that create and delete pods continuously."""
 
     def __init__(self, team):
         self._team = team
@@ -38,7 +38,7 @@ class Clients:
         while not self._ending.is_set():
             name = f"load-{next(self._numbers)}"
             try:
-                # Nobody schedules it, so that creating alone is what is measured.
+                # They are not scheduled, so that only creation is measured.
                 made = self._team.create(pod(name, "1Gi", ["true"], schedulerName="nobody"))
             except (ApiError, HTTPError) as error:
                 self.wrong.append(f"{name}: {error}")
@@ -50,7 +50,7 @@ class Clients:
             self.made += 1
 
     def forget(self):
-        """Return what went wrong, as something that was to be expected."""
+        """Return and clear the failures, if they are expected."""
         found, self.wrong = self.wrong, []
         return found
 
@@ -60,7 +60,7 @@ class Clients:
 
 @pytest.fixture
 def clients(cluster, system, make_team):
-    """Have clients at work while something happens; afterwards nothing must have gone wrong."""
+    """Run clients while something happens; none may have failed in the end."""
     settle(system)
     at_work = Clients(make_team())
     threads = [threading.Thread(target=at_work.create) for _ in range(CLIENTS)]
@@ -86,7 +86,7 @@ def wait_for_more(system, at_work, pods=200):
 
 
 def settle(system):
-    """Wait until both replicas are ready, and no third is on its way out."""
+    """Wait until both replicas are ready, and no third one is terminating."""
 
     def settled():
         found = system.pods(**WEBHOOK)
@@ -104,7 +104,7 @@ def test_while_a_replica_is_deleted(system, clients):
 
 
 def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
-    """Nothing is drained then, and an API server does not repeat a call: who asked has to."""
+    """Nothing is drained then, and an API server does not repeat a call: the client has to."""
     for victim in system.pods(**WEBHOOK):
         crash(node, system, victim["metadata"]["name"])
     lost = clients.forget()
@@ -133,14 +133,14 @@ def test_while_a_new_revision_is_rolled_out(system, release, values, clients):
 
 @pytest.fixture
 def hurried(cluster, system):
-    """Let a new CA sign soon after it was announced, where a day is the default."""
+    """Let a new CA sign soon after its announcement, instead of after a day."""
     set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP=10s")
     yield
     set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP-")
 
 
 def set_variable(cluster, system, setting):
-    """Set a variable of the webhook, or with a minus behind it take it away; wait for all of it."""
+    """Set a variable of the webhook, or remove it if it ends with a minus; wait for the rollout."""
     where = (f"--namespace={SYSTEM}", "deployment/vramwarden-webhook")
     for command in (("set", "env", setting), ("rollout", "status", "--timeout=5m")):
         done = cluster.kubectl(*command[:2], *where, *command[2:])
@@ -162,7 +162,7 @@ def stored(system):
 
 
 def issued(text, authority):
-    """Say whether a certificate was signed by a CA, both as PEM text."""
+    """Return True if a certificate was signed by a CA, both as PEM text."""
     certificate, ca = (x509.load_pem_x509_certificate(pem.encode()) for pem in (text, authority))
     try:
         certificate.verify_directly_issued_by(ca)

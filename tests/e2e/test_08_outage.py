@@ -1,6 +1,6 @@
-"""With no replica left only new demands are denied; what was bound meanwhile starts afterwards.
+"""Without replicas only new demands are denied; pods bound meanwhile start afterwards.
 
-The webhooks stay registered all the time.
+The webhooks stay registered.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def remove_gate(team: Team, name: str) -> None:
 
 
 def at_gate(team: Team, name: str, container: str = "main") -> bool:
-    """Return True if a container is not created, since its pod has no GPU yet."""
+    """Return True if a container is not created because its pod has no GPU yet."""
     state = statuses(team.pod(name)).get(container, {}).get("state", {})
     waiting = state.get("waiting", {})
     return (waiting.get("reason"), waiting.get("message")) == NOT_CREATED
@@ -79,7 +79,7 @@ def with_resource(name: str, resource: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def share_gib(gpu_node: Any, team: Team, quiet: str) -> int:
-    """Choose a size of which three fit into the node's sum, and no GPU has room for two."""
+    """Return a size of which three fit into the node's total, but no two onto one GPU."""
     team.wait_ready(quiet)
     free = free_gib(gpu_node)
     size = math.floor(sum(free.values()) / len(LATE)) - 1
@@ -90,7 +90,7 @@ def share_gib(gpu_node: Any, team: Team, quiet: str) -> int:
 
 @pytest.fixture(scope="module")
 def outage(gpu_node: Any, system: Team, make_team: Any, share_gib: int) -> Iterator[Team]:
-    """Have no replica from here on, and have them back at the end."""
+    """Scale to no replicas from here on, and back at the end."""
     team = make_team()
     for name in LATE:
         team.create(pod(name, f"{share_gib}Gi", SHOWS, schedulingGates=GATE))

@@ -1,4 +1,4 @@
-"""Which of the node's two GPUs a pod gets: chosen at binding, seen from the first instruction."""
+"""The GPU of a pod among the node's two: chosen at binding, visible from the first instruction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENFORCER_SHOWS = ("python3", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_
 
 
 def entries(cluster):
-    """Return what is entered in the node's list."""
+    """Return the node's assignments."""
     name = config_map_name(NODE_MANIFEST["metadata"]["name"])
     found = cluster.api.request("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
     assignments, whole = read_assignments(found["data"])
@@ -27,7 +27,7 @@ def entries(cluster):
 
 
 def entered(team):
-    """Return which pods of a team are entered in the node's list."""
+    """Return the pods of a team in the node's assignments."""
     pods = [one.pod.partition("/") for one in entries(team.cluster)]
     return {name for namespace, _, name in pods if namespace == team.namespace}
 
@@ -44,20 +44,20 @@ def gpus_of_node(cluster):
 
 
 def free_gib(cluster):
-    """Return what the node's list leaves of each GPU."""
+    """Return the free memory of each GPU, by the node's assignments."""
     return {uuid: one["free"] / GIB for uuid, one in gpus_of_node(cluster).items()}
 
 
 @pytest.fixture(scope="module")
 def alone(gpu_node, make_team):
-    """Be a new team, beside what other stories left."""
+    """Return a new team, in addition to the pods of other stories."""
     return make_team()
 
 
 @pytest.fixture(scope="module")
 def size_gib(alone, team, quiet):
-    """Choose a size of which each GPU has room for one and none has room for two."""
-    team.wait_ready(quiet)  # bound: entered in the list
+    """Return a size of which one fits onto each GPU, but not two."""
+    team.wait_ready(quiet)  # bound: it has an assignment
     free = free_gib(alone.cluster)
     size = int(max(free.values()) / 2) + 1
     assert size <= min(free.values()), free

@@ -18,8 +18,8 @@ PATCH = "application/merge-patch+json"
 
 @pytest.fixture
 def crew(gpu_node, make_team, team, quiet):
-    """Make a team whose pods and their memory are gone when the test ends."""
-    team.wait_ready(quiet)  # bound: entered in the list
+    """Return a team whose pods and their memory are gone when the test ends."""
+    team.wait_ready(quiet)  # bound: it has an assignment
     made = make_team()
     before = free_gib(made.cluster)
     yield made
@@ -41,7 +41,7 @@ def crew(gpu_node, make_team, team, quiet):
 
 @pytest.fixture
 def size(crew):
-    """Choose an amount of which each GPU has room for one and none has room for two."""
+    """Return an amount of which one fits onto each GPU, but not two."""
     free = free_gib(crew.cluster)
     size = int(max(free.values()) / 2) + 1
     assert size <= min(free.values()), free
@@ -49,7 +49,7 @@ def size(crew):
 
 
 def here(name, size):
-    """Return a recipe's workload with a program, an amount and no volume that this node has not."""
+    """Return a recipe's workload with our program, an amount, and only volumes of this node."""
     made = workload(name)
     template = made["spec"]["template"]
     template["metadata"]["annotations"] = {"vramwarden.io/gpu-memory": size}
@@ -77,14 +77,14 @@ def update(crew, made, release):
 
 
 def of_release(crew, made, release, *, ready=True):
-    """Return the pods of a workload that have a release, ready or not."""
+    """Return the pods of a workload with a release, by default the ready ones."""
     labels = made["spec"]["selector"]["matchLabels"] | ({"release": release} if release else {})
     selector = ",".join("=".join(one) for one in labels.items())
     return [one for one in crew.pods(labelSelector=selector) if is_ready(one) or not ready]
 
 
 def wait_for(crew, made, release=""):
-    """Wait until all pods of a workload are ready, and of a release."""
+    """Wait until all pods of a workload are ready, and have a release."""
     count = made["spec"].get("replicas", 1)
     name = made["metadata"]["name"]
 

@@ -1,4 +1,4 @@
-"""Who stops the sidecar and holds over the cap is stopped from outside, and nobody else is."""
+"""A pod that stops its sidecar and exceeds its cap is stopped from outside, and no other pod is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webhook.core.formatting import format_amount
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
 ATTACKS = holding(f"wait_for attack; hold {OVER}; forever")
-# What stops the sidecar: a shell of the workload's container, root like that. It spares itself.
+# Stops the sidecar: a shell of the workload's container, root like it. It spares itself.
 STOPS = """
 cd /proc
 for pid in [0-9]*; do
@@ -25,7 +25,7 @@ for pid in [0-9]*; do
 done
 """
 SIDECAR = "vram-enforcer"
-# As many volumes as are judged: with those of the sidecar they are more.
+# The maximum number of volumes; the sidecar's come in addition.
 LARGE = [{"name": f"v{number}", "emptyDir": {}} for number in range(1021)]
 SWAPPED = "localhost/swapped:1"
 PYTHON3 = f"#!/bin/sh\n{HOLD.replace('$$', '$')}hold {70 * GIB}; forever\n"
@@ -37,16 +37,16 @@ DENIES = (
 HELD = "vramwarden.io/CapHeld"
 EXCEEDED = "VRAMCapExceeded"
 SOON_S = 15.0
-"""From the beginning of an excess, by what the sentry knows of the pod's settings."""
+"""From the beginning of an excess, with the pod's settings that the sentry knows."""
 NOISE_S = 15.0
-"""For the tests' own questions, on a machine that is busy."""
+"""Allowance for the tests' own requests, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def intruder(gpu_node, sentry, make_team):
-    """Be a pod that nobody promised a GPU, and that holds memory all through this file.
+    """Return a pod without an assignment that uses memory throughout this file.
 
-    The rollout is Observe, which warns of its variable.
+    The rollout is Observe, which warns about its variable.
     """
     found = make_team()
     shows = container(
@@ -60,7 +60,7 @@ def intruder(gpu_node, sentry, make_team):
 
 @pytest.fixture(scope="module")
 def tenant(make_team, intruder):
-    """Be a team, once the intruder holds memory: it is not reported before a minute is over."""
+    """Return a team, once the intruder uses memory, which is reported after a minute."""
     return make_team()
 
 
@@ -71,7 +71,7 @@ def told(pod):
 
 @pytest.fixture(scope="module")
 def attack(tenant, sentry):
-    """Stop the sidecar from the workload's container, then hold three times the cap."""
+    """Stop the sidecar from the workload's container, then use three times the cap."""
     tenant.create(pod("attacker", "2Gi", ATTACKS))
     before = tenant.wait_ready("attacker")
     process = tenant.run("attacker", "sh", "-c", STOPS).strip()
@@ -89,7 +89,7 @@ def attack(tenant, sentry):
 def test_who_stops_the_sidecar_is_stopped_from_outside(attack):
     _, ended, _ = attack
     assert ended["exitCode"] == 137
-    assert ended["reason"] == "Error"  # and not the kernel's for want of memory
+    assert ended["reason"] == "Error"  # and not by the kernel for lack of memory
 
 
 def test_the_sidecar_and_the_sandbox_were_not_touched(attack):
@@ -115,7 +115,7 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
 
 
 def swap(tenant):
-    """Try to change the image of a sidecar; return the denial, empty where there is none."""
+    """Try to change the image of a sidecar; return the denial, or an empty text."""
     change = {"spec": {"initContainers": [{"name": SIDECAR, "image": SWAPPED}]}}
     path = f"/api/v1/namespaces/{tenant.namespace}/pods/large"
     kind = "application/strategic-merge-patch+json"
@@ -128,7 +128,7 @@ def swap(tenant):
 
 @contextlib.contextmanager
 def without_denials(api):
-    """Have nothing of ours that denies, for the length of a block."""
+    """Remove everything of ours that denies, until the block ends."""
     group = "admissionregistration.k8s.io/v1"
     taken = [
         {"apiVersion": group, "kind": kind, **found}
@@ -204,7 +204,7 @@ def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sen
 
 
 class Seen:
-    """How often containers were started again, of pods that hold memory."""
+    """Restart counts of pods that use memory."""
 
     def __init__(self, *pods):
         self._pods = pods
@@ -240,7 +240,7 @@ def test_a_sentry_that_comes_back_stops_nobody_and_finds_what_it_knew(
     before = bystanders.now()
     for away in (sentry.delete, sentry.crash):
         away()
-        # Nothing is said of whom it has seen for less than a minute.
+        # It does not report pods that it has seen for less than a minute.
         assert sentry.unmanaged() == {}
     tenant.wait("the figure again", sentry.unmanaged)
     assert sentry.unmanaged() == {intruder[0]["metadata"]["uid"]: UNPROMISED}

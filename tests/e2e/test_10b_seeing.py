@@ -1,4 +1,4 @@
-"""A developer with `view` in one namespace sees use, causes of a stop, and what is enough."""
+"""A developer with the role `view` in one namespace sees use, reasons of stops, and advice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.control_planes import ApiError
 CAP, HELD, GROWN, OVER = 8 * GIB, GIB, 3 * GIB, 12 * GIB
 GROUP = "/apis/vramwarden.io/v1alpha1"
 EARLIER = 4
-"""Runs that are put into a history beforehand: advice wants five, and an hour in sum."""
+"""Runs that are added to a history: advice needs five, and an hour in total."""
 ENOUGH = "2.5Gi"
-"""What is advised to who held 2 GiB: 15 % more, up to 256 MiB."""
+"""Advice after a peak of 2 GiB: 15 % more, rounded up to 256 MiB."""
 
 
 @pytest.fixture(scope="module")
 def viewer(gpu_node, make_team, tmp_path_factory):
-    """Be a developer who may view one namespace, and nothing else; with a team that may more."""
+    """Return a developer who may view one namespace, with a team that may do more."""
     team = make_team()
     of = {"name": "developer", "namespace": team.namespace}
     team.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": of})
@@ -44,24 +44,24 @@ def viewer(gpu_node, make_team, tmp_path_factory):
 
 
 class Viewer:
-    """Asks as a developer does."""
+    """Runs commands as a developer."""
 
     def __init__(self, team, kubeconfig):
         self.team = team
         self._kubeconfig = kubeconfig
 
     def ask(self, *arguments, code=0, kubeconfig=None):
-        """Run the command; return what it prints."""
+        """Run the command; return its output."""
         return ask(kubeconfig or self._kubeconfig, *arguments, code=code)
 
     def used(self, name):
-        """Return the bytes that `top` says a pod of the namespace uses; None where it says none."""
+        """Return the bytes that `top` shows for a pod of the namespace; None if it shows none."""
         report = json.loads(self.ask("top", "-o", "json"))
         (found,) = [one for one in report["pods"] if one["name"] == name] or [{}]
         return found.get("usedBytes")
 
     def history(self, name):
-        """Return the runs that are kept of a workload."""
+        """Return the stored runs of a workload."""
         path = f"{GROUP}/namespaces/{self.team.namespace}/vramhistories/{name}"
         try:
             return self.team.api.request("GET", path)["status"]["runs"]
@@ -108,7 +108,7 @@ def test_explain_tells_of_a_stop_with_figure_and_cure(viewer):
 
 @pytest.fixture(scope="module")
 def ended(viewer):
-    """Have a Job end that held a quarter of what it asked for, as four of it did before."""
+    """Run a Job that uses a quarter of its request, like four earlier runs."""
     team = viewer.team
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
     runs = [

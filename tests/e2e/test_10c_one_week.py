@@ -1,6 +1,6 @@
-"""One week in five minutes: nothing changes, then the excess is reported, then rules hold.
+"""One week in five minutes: first no effect, then reports of excesses, then rules.
 
-As deploy/one-week.md goes, for one team, while the shipped policy governs all others.
+The steps are those of deploy/one-week.md for one team; the shipped policy governs all others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ spec:
     enforcement: {{onExcess: {on_excess}}}
 """
 AGREEING = 6
-"""Answers in a row after which both replicas have the policy."""
+"""Number of consecutive responses after which both replicas have the policy."""
 HELD, OVER = GIB, 12 * GIB
 
 
 @pytest.fixture(scope="module")
 def week(gpu_node, release, values, make_team):
-    """Be a team whose rule changes from day to day; what was in force comes back at the end."""
+    """Return a team whose rule changes from day to day; the policy is restored at the end."""
     yield Week(make_team(), gpu_node, release, values)
     release.install(values)
 
 
 class Week:
-    """One team's namespace, and what governs it."""
+    """One team's namespace and its rule."""
 
     def __init__(self, team, node, release, values):
         self.team = team
@@ -49,7 +49,7 @@ class Week:
         self._values = values
 
     def begin(self, action, on_excess, expected):
-        """Put a rule in force, and wait until the answer to a right and a wrong pod is expected."""
+        """Put a rule into force, and wait for the expected responses to two pods."""
         text = RULE.format(namespace=self.team.namespace, action=action, on_excess=on_excess)
         self._release.install(self._values | {"policies": {"files": {"10-week.yaml": text}}})
         began = time.monotonic()
@@ -60,7 +60,7 @@ class Week:
         return all((self._try("8Gi"), self._try("8GB")) == expected for _ in range(AGREEING))
 
     def _try(self, memory):
-        """Return what becomes of a pod: None where it is denied, else the words of its sidecar."""
+        """Return the result for a pod: None if it is denied, else its sidecar's setting."""
         path = f"/api/v1/namespaces/{self.team.namespace}/pods"
         try:
             made = self.team.api.request("POST", path, pod("tried", memory, ["true"]), dryRun="All")
@@ -71,7 +71,7 @@ class Week:
         return env.get("VRAM_ON_EXCESS", "Stop") if sidecars else "unchanged"
 
     def report(self, *options, code):
-        """Return what `vramwarden report` says of the team's namespace."""
+        """Return the output of `vramwarden report` for the team's namespace."""
         where = ("-n", self.team.namespace, "--release", SYSTEM)
         return ask(self._node.kubeconfig, "report", *where, *options, code=code)
 
@@ -79,7 +79,7 @@ class Week:
         return ask(self._node.kubeconfig, "explain", name, "-n", self.team.namespace)
 
     def apply(self, manifest):
-        """Create a pod as people do; return what kubectl prints beside that it is created."""
+        """Create a pod with kubectl; return the warnings."""
         text = json.dumps(manifest)
         done = self._node.kubectl("-n", self.team.namespace, "create", "-f", "-", stdin=text)
         assert done.returncode == 0, done.stderr

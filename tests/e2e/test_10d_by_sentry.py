@@ -1,6 +1,6 @@
-"""Pods by Sentry: the node's sentry alone holds them to their caps, also on older drivers.
+"""Pods by Sentry: only the node's sentry enforces their caps, even with older drivers.
 
-The node has the driver of each version in turn, and its own one again at the end.
+The node has the driver of each version in turn, and its own again at the end.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ENDS = {
     "with a handler": ("trap 'exit 3' TERM; ", 3),
     "that ignores SIGTERM": ("trap : TERM; ", 137),
 }
-"""How number 1 of a container takes SIGTERM, and its exit code: SIGKILL is 137."""
+"""Reactions of a container's PID 1 to SIGTERM, and its exit code: SIGKILL is 137."""
 
 
 @pytest.fixture(scope="module")
 def rule(gpu_node, release, values):
-    """Have the rule in force; at the end what was in force before, and the node's own driver."""
+    """Put the rule into force; restore policy and driver at the end."""
     files = {"policies": {"files": {"05-by-sentry.yaml": POLICY}}}
     release.install(values | files)
     yield
@@ -58,7 +58,7 @@ def rule(gpu_node, release, values):
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def driver(request, rule, gpu_node, agent):
-    """Have the node with a driver of this version, its agent and sentry included."""
+    """Give the node a driver of this version, including its agent and sentry."""
     gpu_node.driver.play(request.param)
     began = time.monotonic()
     agent.replace()
@@ -71,7 +71,7 @@ def driver(request, rule, gpu_node, agent):
 
 @pytest.fixture(scope="module")
 def tenant(driver, make_team):
-    """Be a team whose pods are by Sentry, once the replicas know that."""
+    """Return a team whose pods are by Sentry, once the replicas know that."""
     found = make_team(by="sentry")
     found.wait("the rule in force", lambda: not sidecars(asked(found)))
     return found
@@ -96,7 +96,7 @@ def sidecars(found):
 
 
 def held_since_s(node, uid):
-    """Return when a process of a pod said that it holds memory: Unix time, None before."""
+    """Return the time at which a pod's process wrote that it uses memory; None before."""
     for written in (node.state / "scenes").glob("*/pod"):
         if uid in written.read_text():
             times = [one.stat().st_mtime for one in (written.parent / "pids").glob("[0-9]*")]
@@ -181,7 +181,7 @@ def test_seconds_from_excess_to_memory_given_back(newest, tenant, gpu_node):
 
 @contextlib.contextmanager
 def busy(node):
-    """Have every core busy for the length of a block."""
+    """Keep every core busy until the block ends."""
     with contextlib.ExitStack() as ending:
         for _ in range(4):
             ending.enter_context(node.running("sh", "-c", "while :; do :; done"))
@@ -190,7 +190,7 @@ def busy(node):
 
 @pytest.mark.parametrize("load", ["idle", "busy"])
 def test_seconds_until_a_program_starts(newest, tenant, team, gpu_node, load):
-    """From the pod's creation to containerd being asked for the program's container."""
+    """Seconds from the pod's creation to the creation of the program's container."""
     began = {"sentry": [], "sidecar": []}
     with busy(gpu_node) if load == "busy" else contextlib.nullcontext():
         for number in range(5):
@@ -244,7 +244,7 @@ def select_nodes(node, labels):
 
 
 def acting(node):
-    """Return the condition of the node about its sentry."""
+    """Return the node's condition about its sentry."""
     conditions = node.api.get(NODE_MANIFEST)["status"]["conditions"]
     return next((one for one in conditions if one["type"] == CONDITION), None)
 

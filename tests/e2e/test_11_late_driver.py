@@ -1,4 +1,4 @@
-"""The agent comes to a node before the driver, as on nodes that an autoscaler adds."""
+"""The agent starts on a node before its driver, as on nodes that an autoscaler adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs know what they may use: by variables, and in their arguments."""
+"""Programs get their amount by variables, also in their arguments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from tests.e2e.pods import GIB, HOLD, MIB, container, pod
 
 ASKED = "8Gi"
-CONTEXT_MIB = 500  # what CUDA takes besides, of the 900Mi that the fraction leaves for it
+CONTEXT_MIB = 500  # what CUDA needs of the 900Mi that the fraction leaves for it
 
-# Like JAX, it takes that fraction of the GPU's memory at once. The shell knows no fractions: of
-# `0.0890` it takes 10890 - 10000 ten thousandths.
+# Like JAX, it allocates that fraction of the GPU's memory at once. The shell has no fractions: it
+# computes 10890 - 10000 ten thousandths for `0.0890`.
 TAKES_A_FRACTION = f"""{HOLD}
 while read -r word gpu rest; do
   case $word in gpu) total=${{rest#total=}}; total=${{total%% *}} ;; esac
@@ -28,7 +28,7 @@ forever
 
 @pytest.fixture(scope="module")
 def program(gpu_node, team):
-    """Name a pod with a program that takes a fraction of its GPU, once it runs."""
+    """Return a running pod whose program allocates a fraction of its GPU."""
     command = ["sh", "-c", TAKES_A_FRACTION, "sh"]
     arguments = ["$(VRAMWARDEN_GPU_MEMORY_FRACTION)"]
     mine = [{"name": "MINE", "value": "$(VRAMWARDEN_GPU_MEMORY_MIB)"}]
@@ -43,7 +43,7 @@ def test_kubectl_exec_shows_the_cap_and_what_the_pod_makes_of_it(team, program):
     found = team.pod(program)
     (main,) = found["spec"]["containers"]
     ours = ["VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION"]
-    # First, so that later ones may use them; the kubelet then hands over all in any order.
+    # Listed first, so that later ones may use them; the kubelet passes all in any order.
     assert [one["name"] for one in main["env"]][:2] == ours
     shown = dict(line.partition("=")[::2] for line in team.run(program, "env").splitlines())
     assert shown["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"

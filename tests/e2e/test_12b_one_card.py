@@ -86,7 +86,7 @@ def wait_for_rule(team, applies):
     def is_in_force():
         try:
             return applies(team.create(gpu_pod("asks", CAP), dry_run=True)["spec"])
-        except ApiError:  # the fence may have the rules of before, and deny the pod
+        except ApiError:  # the fence may have the previous rules, and deny the pod
             return False
 
     team.wait("the rule", is_in_force)
@@ -218,7 +218,7 @@ def test_it_sees_one_card_and_its_variables(card, tenant):
     total = gpus_of_node(card)[uuid]["total"]
     fraction = float(variables["VRAMWARDEN_GPU_MEMORY_FRACTION"])
     assert 0 <= (8192 - 900) * MIB / total - fraction < 0.0001
-    # Over the stub the stand-in for NVIDIA's runtime shows no device nodes.
+    # With the stub, the stand-in for NVIDIA's runtime shows no device nodes.
     assert len(cards) == (1 if NVIDIA_BY_DEFAULT or ON_HOST else 0)
     answer("its device nodes", " ".join(one for one in nodes if one.startswith("nvidia")) or "-")
     seen = variables["NVIDIA_VISIBLE_DEVICES"]
@@ -386,7 +386,7 @@ def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
     print(*tenant.wait("it waits", denied), sep="\n")
     began_s = time.monotonic()
     tenant.delete_pod("filler-0", grace=1)
-    # The next pod's context may be there already.
+    # The next pod's context may exist already.
     wait_until("the memory free", lambda: device_used(sentry) <= held - 3 * GIB, timeout=30)
     answer("deleted: the driver's figure is lower after", f"{time.monotonic() - began_s:.1f} s")
     tenant.wait_ready("next")

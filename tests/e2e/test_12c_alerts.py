@@ -1,11 +1,10 @@
-"""Each alert of the chart fires on a real node and ends, by what causes it and what ends it.
+"""Each alert of the chart fires on a real node by its real cause, and ends.
 
 Prometheus scrapes the webhook, the sentry, the API server and kube-state-metrics, and evaluates the
-chart's own rules with every duration divided by `FASTER`; thresholds in seconds stay as they are.
+chart's own rules with every duration divided by `FASTER`; thresholds in seconds are unchanged.
 
-These are only played by tests/chart/test_alerts.py: Fails and PatchWrong need a bug of ours,
-CertificateExpires and CAExpires a certificate that replicas would renew, and PoliciesDiffer two
-replicas of which one does not read its files.
+Only tests/chart/test_alerts.py covers Fails and PatchWrong, which need a bug, CertificateExpires
+and CAExpires, since replicas renew certificates, and PoliciesDiffer.
 """
 
 from __future__ import annotations
@@ -77,17 +76,17 @@ PODS = {
 
 
 class Row(NamedTuple):
-    """One thing that is done, and the alerts that it causes."""
+    """An action, and the alerts that it causes."""
 
     alerts: str
     cause: Callable[[Story], object] = lambda _: None
     end: Callable[[Story], object] = lambda _: None
     meanwhile: Callable[[Story], object] = lambda _: None
-    """Done again and again until the alerts fire."""
+    """Repeated until the alerts fire."""
 
 
 class Story:
-    """A team on the node, and what Prometheus says of its alerts."""
+    """A team on the node, and the state of its alerts in Prometheus."""
 
     def __init__(self, node: Any, system: Any, make_team: Any, url: str, folder: Path) -> None:
         self.node, self.system, self.api = node, system, node.api
@@ -96,7 +95,7 @@ class Story:
         self.kept: dict[str, Any] = {}
 
     def discover(self) -> None:
-        """Write down our pods, for Prometheus: not every build of it asks API servers."""
+        """Write our pods to a file, since not every build of Prometheus can query API servers."""
         for component, (_, namespace, port) in SCRAPED.items():
             labels = {"labelSelector": f"app.kubernetes.io/component={component}"}
             found = self.api.list(f"/api/v1/namespaces/{namespace}/pods", **labels)
@@ -113,20 +112,20 @@ class Story:
             path.with_suffix(".new").rename(path)
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return what Prometheus shows as pending or firing."""
+        """Return the pending and firing alerts."""
         return self._get("alerts")["alerts"]
 
     def ever_fired(self, alert: str, pod: str) -> bool:
-        """Return True if an alert on a pod has fired at any time."""
+        """Return True if an alert about a pod has ever fired."""
         query = f'ALERTS{{alertname="{alert}",pod="{pod}",alertstate="firing"}}[1h]'
         return bool(self._get(f"query?query={urllib.parse.quote(query)}")["result"])
 
     def firing(self) -> set[str]:
-        """Return the alerts that fire, on others than the pod with a plateau."""
+        """Return the firing alerts, except those about the pod with a plateau."""
         return {one["labels"]["alertname"] for one in self.alerts() if one["state"] == "firing"}
 
     def delete_pods(self) -> None:
-        """Free the node for the stories after this."""
+        """Delete the pods for the stories after this."""
         for team in (self.team, self.others):
             for found in team.pods():
                 team.delete_pod(found["metadata"]["name"])
@@ -151,7 +150,7 @@ class Story:
 
 
 def faster(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rules with each duration divided."""
+    """Return the rules with all durations divided."""
 
     def divided(found: re.Match[str]) -> str:
         return f"{int(found[1]) * SECONDS[found[2]] * 1000 // FASTER}ms"
@@ -203,7 +202,7 @@ def scraping(node: Any, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def story(gpu_node, sentry, release, values, system, make_team, tmp_path_factory):
-    """Have Prometheus follow the node, and the pods that the rows are about."""
+    """Let Prometheus scrape the node and the pods of the rows."""
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus, e.g. of Debian's package of that name")
     needs("KUBE_STATE_METRICS")
@@ -244,7 +243,7 @@ def story(gpu_node, sentry, release, values, system, make_team, tmp_path_factory
 
 
 def begin(story: Story) -> None:
-    """Create the pods, also those that wait for the outage."""
+    """Create the pods, including those that wait for the outage."""
     for name, (amount, script) in PODS.items():
         story.team.create(pod(name, amount, holding(script) if script else ATTACKS))
     for name in LATE:
@@ -260,7 +259,7 @@ def shows_itself_gpus(script: str) -> dict[str, Any]:
 
 
 def oversubscribe(story: Story) -> None:
-    """Have a pod that counts on each GPU, also on the one that is nearly full."""
+    """Create a pod that counts on each GPU, including the one that is nearly full."""
     story.others.wait("the rule in force", lambda: story.is_ungated(pod("every", "30Gi", ["true"])))
     story.others.create(pod("every", "30Gi", holding("forever")))
 
@@ -272,13 +271,13 @@ def attack(story: Story) -> None:
 
 
 def set_health(story: Story, recovery: str) -> None:
-    """Have the driver ask for a recovery of a GPU, or not."""
+    """Let the driver report a recovery action of a GPU, or none."""
     gpu = f"gpu {UUIDS[1]}"
     story.node.driver.rewrite(f"^{gpu}(?: recovery=1)?", gpu + recovery)
 
 
 def set_args(story: Story, daemon_set: str, *args: str) -> None:
-    """Start a DaemonSet's program with other arguments; without any with its own."""
+    """Start a DaemonSet's program with other arguments, or with its own."""
     main, *_ = story.api.request("GET", daemon_set)["spec"]["template"]["spec"]["containers"]
     before = story.kept.setdefault(daemon_set, main["args"])
     change = {"op": "replace", "path": ARGS, "value": list(args) or before}
@@ -286,7 +285,7 @@ def set_args(story: Story, daemon_set: str, *args: str) -> None:
 
 
 def bind_late(story: Story) -> None:
-    """Have no replica while pods are bound, of which one fits nowhere."""
+    """Bind pods without replicas; one of them fits onto no GPU."""
     story.team.delete_pod("wide")
     scale(story.system, 0)
     for name in LATE:
@@ -294,14 +293,14 @@ def bind_late(story: Story) -> None:
 
 
 def ask(story: Story) -> None:
-    """Create a pod that asks for GPU memory, and one that shows itself GPUs."""
+    """Create a pod that requests VRAM, and one that shows itself GPUs."""
     for made in (pod("asks", "1Gi", ["true"]), shows_itself_gpus("true")):
         with contextlib.suppress(ApiError):
             story.team.create(made, dry_run=True)
 
 
 def waiting(story: Story) -> str:
-    """Return the pod that is bound and has no GPU."""
+    """Return the bound pod without a GPU."""
     (name,) = (name for name in LATE if not gpu_of(story.team, name))
     return name
 
@@ -314,7 +313,7 @@ def set_policies(story: Story, files: dict[str, str] | None) -> None:
 
 
 def take_rights(story: Story) -> None:
-    """Take rights from the webhook, start a replica without them, and empty a caBundle."""
+    """Remove rights of the webhook, start a replica without them, and empty a caBundle."""
     story.kept["rules"] = rules = story.api.request("GET", CLUSTER_ROLE)["rules"]
     lost = {"pods", "mutatingwebhookconfigurations"}
     kept = [one for one in rules if not lost & set(one["resources"])]
@@ -325,7 +324,7 @@ def take_rights(story: Story) -> None:
 
 
 def slow_down(story: Story) -> None:
-    """Give each replica 1.5 % of a CPU, in place."""
+    """Limit each running replica to 1.5 % of a CPU."""
     for found in story.system.pods(**WEBHOOK):
         path = f"/api/v1/namespaces/{SYSTEM}/pods/{found['metadata']['name']}/resize"
         name = found["spec"]["containers"][0]["name"]
@@ -341,17 +340,17 @@ def replace_replicas(story: Story) -> None:
 
 
 def unload_driver(story: Story) -> None:
-    """Have NVML answer nothing any more, to agent and sentry."""
+    """Let NVML calls of agent and sentry fail."""
     story.node.driver.rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
 
 
 def load_driver(story: Story) -> None:
-    """Have it back."""
+    """Let NVML calls succeed again."""
     story.node.driver.rewrite("^fail .*\n", "")
 
 
 def the_sentry(story: Story) -> tuple[Any, str]:
-    """Return the sentry's namespace as a team, and the name of its pod."""
+    """Return a team for the sentry's namespace, and the name of its pod."""
     own = type(story.team)(story.node, NAMESPACE)
     labels = {"labelSelector": "app.kubernetes.io/component=sentry"}
     return own, own.pods(**labels)[0]["metadata"]["name"]
@@ -420,7 +419,7 @@ STAGES = {
         ),
     ),
 }
-"""What is done at once, in this order. What has no cause here was caused before."""
+"""Actions by stage, in this order. An alert without an action here was caused before."""
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,4 +1,4 @@
-"""With NVIDIA's own container runtime, in each of its modes, a pod gets its GPU and no other."""
+"""With NVIDIA's own container runtime, in each of its modes, a pod gets exactly its GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.e2e.test_09_placement import free_gib
 
 GROWS = holding(f"hold {GIB}; wait_for grow; hold {{too_much}}; forever")
 DEVICES = ("python3", "-c", "import os; print(*os.listdir('/dev'))")
-# What the modes make of the bare UUID in a variable; the qualified one works in each.
+# Effect of a bare UUID in each mode; the qualified name works in each.
 BARE_STARTS = {"management": False, "cdi": True, "auto": True}
 
 
 @pytest.fixture(scope="module", params=BARE_STARTS)
 def mode(request, toolkit, at_home, agent):
-    """Switch NVIDIA's runtime to a mode, and have an agent that knows nothing else."""
+    """Switch NVIDIA's runtime to a mode, with an agent that has no earlier knowledge."""
     toolkit.switch(request.param)
     agent.replace()
     at_home.wait("VRAM advertised", agent.advertised)
@@ -25,9 +25,9 @@ def mode(request, toolkit, at_home, agent):
 
 @pytest.fixture(scope="module")
 def placed(mode, at_home):
-    """Place a pod on each GPU; return its UUID by the pod's name."""
+    """Create a pod on each GPU; return its UUID by the pod's name."""
     free = free_gib(at_home.cluster)
-    size_gib = int(max(free.values()) / 2) + 1  # each GPU has room for one, and none for two
+    size_gib = int(max(free.values()) / 2) + 1  # one fits onto each GPU, but not two
     assert size_gib <= min(free.values()), free
     grows = [word.replace("{too_much}", str((size_gib + 1) * GIB)) for word in GROWS]
     names = [f"{mode}-{number}" for number in range(len(UUIDS))]
@@ -41,12 +41,12 @@ def placed(mode, at_home):
 
 @pytest.fixture(scope="module")
 def exempt(at_home, make_team):
-    """Be a team whose pods nobody changes."""
+    """Return a team whose pods are not changed by us."""
     return make_team(**{"vramwarden.io/webhook": "disabled"})
 
 
 def nvidia(names):
-    """Return which of NVIDIA's device nodes are among the names."""
+    """Return NVIDIA's device nodes among the names."""
     return {name for name in names.split() if name.startswith("nvidia")}
 
 

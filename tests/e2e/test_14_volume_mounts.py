@@ -1,4 +1,4 @@
-"""Where NVIDIA's runtime ignores the variable of who is not privileged: access by volumes."""
+"""Access by volume mounts, if NVIDIA's runtime ignores variables of unprivileged containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`helm test` passes; then the release is uninstalled, and nothing of it blocks anybody."""
+"""`helm test` passes; then the release is uninstalled, and blocks nothing any more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_after_helm_uninstall_pods_are_created_at_once(cluster, team, release):
 
 
 def test_and_soon_after_so_are_those_that_ask_for_vram(cluster, team):
-    """The API server takes a moment to forget a ValidatingAdmissionPolicy that is gone."""
+    """The API server takes a moment to forget a deleted ValidatingAdmissionPolicy."""
     asks = pod("asks", "1Gi", ["true"], schedulerName="nobody")
     began = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""On NVIDIA's own mock of the driver's library: exact figures, a stop, a GPU that is lost."""
+"""NVIDIA's own mock of the driver library: exact figures, a stop, a lost GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.strangers import Mock
 from tests.e2e.team import Team
 
 A100_MIB = 40960 - 583
-"""Of the machine that it plays, without what its driver has reserved."""
+"""Memory of the simulated machine, without what its driver reserves."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def sentry(strange):
 
 @pytest.fixture(scope="module")
 def own(strange, make_team):
-    """Be a team whose pod holds nothing yet."""
+    """Return a team whose pod uses no memory yet."""
     found = make_team()
     found.create(pod("trains", "30Gi", holding("forever"), restartPolicy="Never"))
     found.wait_ready("trains")
@@ -42,12 +42,12 @@ def own(strange, make_team):
 
 @pytest.fixture
 def say(own):
-    """Ask our own command about the team's namespace."""
+    """Return a function that runs our command for the team's namespace."""
     return lambda *words, code=0: ask(own.cluster.kubeconfig, *words, code=code)
 
 
 def used(say, own):
-    """Return the bytes that `top` says its pod uses."""
+    """Return the bytes that `top` shows for its pod."""
     report = json.loads(say("top", "-n", own.namespace, "-o", "json"))
     (found,) = [one for one in report["pods"] if one["name"] == "trains"] or [{}]
     return found.get("usedBytes")

@@ -1,7 +1,7 @@
-"""Beside NVIDIA's own device plugin a card is given once, whatever becomes of the plugin.
+"""With NVIDIA's own device plugin a card has one allocator, whatever happens to the plugin.
 
-A pod waits for VRAM all the time, and one with a whole GPU sleeps on the node: nothing may be
-promised there before both plugin and pod are gone for good.
+A pod waits for VRAM all the time, and one with a whole GPU sleeps on the node: no VRAM may be
+assigned there before both plugin and pod are gone for good.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEPLOY, SHARE = "nvidia.com/gpu.deploy.device-plugin", "vramwarden.io/share"
 PRESENT = "nvidia.com/gpu.present"
 WHOLE = "nvidia.com/gpu"
 LONGER_S = 40.0
-"""Than a plugin that went was once waited for."""
+"""Longer than an earlier release waited for a removed plugin."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def plugin(strange, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own(plugin, system, agent, make_team):
-    """Be a team with a pod that has a whole GPU, and one that waits for VRAM."""
+    """Return a team with a pod that has a whole GPU, and one that waits for VRAM."""
     system.wait("VRAM withdrawn", lambda: agent.advertised() is None)
     found = make_team()
     whole = container(["sleep", "100000"], resources={"limits": {WHOLE: 1}})
@@ -59,7 +59,7 @@ def own(plugin, system, agent, make_team):
 
 @pytest.fixture
 def quiet_for(own, agent):
-    """Return a function that sees for some seconds that nothing is promised."""
+    """Return a function that checks for some seconds that nothing is assigned."""
 
     def watch(seconds=LONGER_S):
         until = time.monotonic() + seconds
@@ -81,14 +81,14 @@ def label(node, labels):
 
 
 def forget(node, plugin):
-    """Have the kubelet forget a plugin that is gone: at once where it is started again."""
+    """Let the kubelet forget a removed plugin, immediately if it is restarted."""
     node.stop_kubelet()
     node.start_kubelet()
     plugin.wait_for(0, 0)
 
 
 def told(system, agent, *words):
-    """Wait for an Event of the node that says all of this; print it."""
+    """Wait for an Event of the node with all of these words; print it."""
 
     def said():
         return [line for line in agent.events() if all(word in line for word in words)]
@@ -105,7 +105,7 @@ def test_where_it_offers_the_gpus_they_are_not_shared(own, system, agent, quiet_
 
 def test_an_upgrade_that_takes_long_frees_no_gpu(plugin, quiet_for):
     plugin.use_image("localhost/not-there-yet:2")
-    plugin.wait_for(2, 0)  # for five minutes; without an end where it declares all GPUs broken
+    plugin.wait_for(2, 0)  # for five minutes; without an end if it declares all GPUs broken
     quiet_for()
     plugin.use_image(PLUGIN_IMAGE)
     plugin.wait_for(2, 2)
@@ -172,7 +172,7 @@ def test_where_somebody_wants_that_the_node_is_shared_at_once(strange, own, plug
 def test_check_leaves_time_slicing_with_a_cap_alone(
     strange, own, plugin, release, values, system, agent
 ):
-    """As policies/examples/time-slicing.yaml says: the label, and NVIDIA's own slices."""
+    """As in policies/examples/time-slicing.yaml: the label, and NVIDIA's own slices."""
     label(strange, {SHARE: "false"})
     own.wait("VRAM withdrawn", lambda: agent.advertised() is None)
     plugin.install(CONFIG_FILE="/sliced")

@@ -1,4 +1,4 @@
-"""Beside NVIDIA's DRA driver on the node, and HAMi on another: each card has one allocator."""
+"""NVIDIA's DRA driver on the node, and HAMi on another: each card has one allocator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def own(strange, system, agent, make_team):
-    agent.replace()  # an agent writes ten Events of its node; the stories before made it write more
+    agent.replace()  # an agent writes ten Events of its node; the earlier stories caused more
     system.wait("VRAM advertised", agent.advertised)
     yield make_team()
     share(strange, None)
@@ -40,7 +40,7 @@ def label(node, key, value):
 
 @pytest.fixture
 def slices(strange, system):
-    """Have a ResourceSlice of the node's GPUs, from NVIDIA's driver or as that would write it."""
+    """Create a ResourceSlice of the node's GPUs, by NVIDIA's driver or as it would."""
     try:
         strange.api.list(f"{RESOURCES}/resourceslices")
     except ApiError:
@@ -59,7 +59,7 @@ def slices(strange, system):
     with dra_driver(strange):
         (made,) = system.wait("its ResourceSlice", of_its_gpus)
         yield made
-    for one in of_its_gpus():  # as the kubelet does with those of a driver that is gone
+    for one in of_its_gpus():  # as the kubelet does with those of a removed driver
         strange.api.delete({**one, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"})
 
 
@@ -113,7 +113,7 @@ def test_a_node_whose_gpus_a_dra_driver_gives_away_is_not_shared(own, slices, sy
 
 
 def test_without_it_the_node_is_shared_again_where_somebody_wants_that_at_once(strange, own):
-    """By itself five minutes later: the kubelet takes the slices of a driver that restarts."""
+    """Without it five minutes later: the kubelet deletes the slices of a restarting driver."""
     share(strange, "true")
     own.wait_ready("waits")
     own.delete_pod("waits")
