@@ -13,13 +13,16 @@ from tests.bench.lists import resident_mib
 from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster, event, uid
 from webhook.adapters.kube import client
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.core.placement.binding_review import Binding, BindingOutcome
+from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingVerdict
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.assignment_gc import AssignmentGC
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.binder import Binder, UndecidedBinding
 from webhook.server.placement.late import TELL_EVERY_S, LateAssignments
-from webhook.server.placement.tidying import Tidying
+from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
+from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 ROUNDS = 5
 LOG = JsonLog(io.BytesIO())
@@ -33,20 +36,24 @@ class Replica:
         counted = PlacementMetrics(Metrics())
         self.clock_s = 0.0
         self.late = LateAssignments(self.api, counted, LOG, lambda: self.clock_s)
-        self.tidying = Tidying(self.api, LOG)
         self.tracker = Tracker(
             self.api, counted, LOG, self._ended, self.late.waits, self._forget, self._changed
         )
-        self.binder = Binder(
+        self.lists = AssignmentLists(
             self.api, self.tracker, counted, self.late.waits, run=lambda work: work()
+        )
+        self.binder = Binder(self.api, self.tracker, self.lists)
+        self.gc = AssignmentGC(self.api, self.tracker, self.lists)
+        self.maintenance = ListMaintenance(
+            self.api, LOG, self.lists, self.gc, WholeGpuAnswers(self.api, self.lists)
         )
 
     def _ended(self, pod):
-        self.tidying.ended(pod)
+        self.maintenance.ended(pod)
         self.late.ended(pod, self.tracker)
 
     def _forget(self, node):
-        self.binder.forget(node)
+        self.lists.forget(node)
 
     def _changed(self, nodes):
         self.late.changed(nodes, self.tracker)
@@ -72,7 +79,8 @@ class Replica:
 
     def bind(self, binding: Binding):
         """Decide a binding."""
-        return self.binder.from_memory(binding) or self.binder.bind(binding).result()
+        found = self.binder.from_memory(binding)
+        return self.binder.bind(found).result() if isinstance(found, UndecidedBinding) else found
 
     def ends(self, line: bytearray) -> None:
         """Process the line of a pod that ended, and give its GPU to waiting pods."""
@@ -83,7 +91,7 @@ class Replica:
         """Run the work of the thread for late assignments once."""
         self.clock_s += 1
         due = self.late._next(self.clock_s)
-        self.late.attempt(self.binder, {node: self.tracker.waiting(node) for node in due})
+        self.late.attempt(self.lists, {node: self.tracker.waiting(node) for node in due})
 
 
 def measured(nodes: int, pods: int) -> list[float]:
@@ -94,7 +102,7 @@ def measured(nodes: int, pods: int) -> list[float]:
     for number in range(nodes):  # so that each list has been read
         replica.hear_pod(event("ADDED", cluster.pod_text(pods + number, bound=False)))
         replica.bind(_binding(pods + number, number))
-    round_s = cluster.timed(lambda: replica.tidying.round(replica.binder))
+    round_s = cluster.timed(replica.maintenance.collect_all)
     gc.collect()
     memory_mib = resident_mib()
     first = pods + nodes
@@ -119,7 +127,7 @@ def measured(nodes: int, pods: int) -> list[float]:
 
         def run():
             for one in some:
-                assert replica.binder.from_memory(one)
+                assert isinstance(replica.binder.from_memory(one), BindingVerdict)
 
         return run, many
 
@@ -142,8 +150,8 @@ def measured(nodes: int, pods: int) -> list[float]:
         def run():
             for line in lines:
                 replica.hear_pod(line)
-                for node in replica.binder.nodes_of([replica.tidying._heard.get_nowait()]):
-                    replica.binder.tidy(node)
+                for node in replica.lists.nodes_of([replica.maintenance._heard.get_nowait()]):
+                    replica.gc.collect(node)
 
         return run, len(lines)
 

@@ -98,9 +98,16 @@ class Reviews:
             return rejection(400, str(error))
 
     def write(
-        self, review: Review, made: Answerable, patch: Sequence[Operation] | None = None
+        self,
+        review: Review,
+        made: Answerable,
+        patch: Sequence[Operation] | None = None,
+        node: str = "",
     ) -> Answer:
-        """Answer a review with what was decided, the patch perhaps in another form."""
+        """Answer a review with what was decided; `patch` replaces the one that was made.
+
+        `node` is logged, of a review about a node.
+        """
         request = review.request
         patch = made.patch if patch is None else patch
         answer = Answer(200, write_review(request.uid, made, patch))
@@ -111,6 +118,8 @@ class Reviews:
         said = _about(review)
         said["decision"] = decision
         said["reasons"] = reasons
+        if node:
+            said["node"] = node
         said.update(made.log_fields)
         said["durationMs"] = round(duration_s * 1000, 3)
         self._log.line("info", "review", said)

@@ -11,7 +11,7 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.placement.binding_review import (
     BindingOutcome,
     BindingVerdict,
-    answered,
+    patch_for,
     read_binding,
 )
 from webhook.core.pod.findings import MalformedObjectError
@@ -40,7 +40,7 @@ def a_binding(**metadata):
 
 def patched(binding, verdict):
     """Return the Binding as the API server goes on with it."""
-    return apply_patch(binding.obj, answered(binding, verdict).patch)
+    return apply_patch(binding.obj, patch_for(binding, verdict))
 
 
 FORGED = {
@@ -75,11 +75,11 @@ def test_it_is_taken_off_a_binding_that_is_none_of_ours_too():
     [{}, {"annotations": None, "labels": None}, {"annotations": {"a": "b"}, "labels": {"c": "d"}}],
 )
 def test_what_brings_nothing_of_ours_is_not_patched(metadata):
-    assert answered(a_binding(**metadata), UNTOUCHED).patch == ()
+    assert patch_for(a_binding(**metadata), UNTOUCHED) == ()
 
 
 def test_what_is_denied_is_not_patched():
-    assert answered(a_binding(**FORGED), DENIED).patch == ()
+    assert patch_for(a_binding(**FORGED), DENIED) == ()
 
 
 @pytest.mark.parametrize(

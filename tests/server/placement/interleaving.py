@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.api_server import ApiServer, merged
 from tests.support.pods import a_policy, a_rule
@@ -52,10 +52,14 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.assignment_gc import AssignmentGC
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.binder import Binder, UndecidedBinding
 from webhook.server.placement.late import LateAssignments
-from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
+from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
+
+T = TypeVar("T")
 
 PATIENCE = 10_000
 """Steps after which something is taken to go on forever."""
@@ -426,10 +430,10 @@ class World(ApiServer):
         return sum(one >= pod.need.memory_bytes for one in free) >= pod.need.gpu_count
 
 
-class _Binder(Binder):
+class _Lists(AssignmentLists):
     """Takes turns where the real one blocks."""
 
-    def wait(self, answer: Future[BindingVerdict]) -> BindingVerdict:
+    def wait(self, answer: Future[T]) -> T:
         while not answer.done():
             Task.pause()
         return answer.result()
@@ -487,9 +491,11 @@ class Replica:
             changed=lambda nodes: self.late_assignments.changed(nodes, self.tracker),
         )
         self.reserved: list[PodState] = []
-        self.binder = _Binder(
-            self.api, self.tracker, counted, self.reserved.append, self.run, self._terms
+        self.lists = _Lists(
+            self.api, self.tracker, counted, self.reserved.append, self.run, self._find_terms
         )
+        self.binder = Binder(self.api, self.tracker, self.lists)
+        self.gc = AssignmentGC(self.api, self.tracker, self.lists, self._find_terms)
         self.due: deque[tuple[str, Any]] = deque()
         """What its watch of pods would report next."""
         self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
@@ -497,7 +503,7 @@ class Replica:
         if self.knows:
             self.resync()
 
-    def _terms(self, pod: PodState) -> CapTerms | None:
+    def _find_terms(self, pod: PodState) -> CapTerms | None:
         return terms_by_rule(pod, self.world.policy, self.world.cluster)
 
     def run(self, work: Callable[[], None]) -> Task:
@@ -534,12 +540,12 @@ class Replica:
     def ask(self, uid: str, node: str = "n0", *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""
         binding = Binding("ns", uid, uid, node, {})
-        verdict = self.binder.from_memory(binding)
-        if verdict is None:
-            answer = self.binder.bind(binding, dry_run=dry_run)
+        found = self.binder.from_memory(binding)
+        if isinstance(found, UndecidedBinding):
+            answer = self.binder.bind(found, dry_run=dry_run)
         else:
             answer = Future()
-            answer.set_result(verdict)
+            answer.set_result(found)
         self.requests.append(Request(uid, node, self.world.time_s, answer, self))
         return self.requests[-1]
 
@@ -555,14 +561,14 @@ class Replica:
 
         def run() -> None:
             with contextlib.suppress(KubeError):
-                self.binder.tidy(node, self.api.assignments(node) if fresh else None)
+                self.gc.collect(node, self.api.assignments(node) if fresh else None)
 
         return self.run(run)
 
     def answer_question(self, node: str, asked: str) -> Task:
         """Begin to answer which pods with whole GPUs run on a node."""
-        tidying = Tidying(self.api, self.log)
-        return self.run(lambda: tidying.answer(self.binder, Question(node, asked)))
+        answers = WholeGpuAnswers(self.api, self.lists)
+        return self.run(lambda: answers.answer(Question(node, asked)))
 
     def tidy_now(self, node: str = "n0", *, fresh: bool = True) -> None:
         """Tidy a node's list with nobody else around."""
@@ -571,7 +577,7 @@ class Replica:
     def late(self) -> Task:
         """Begin to assign late."""
         waiting = {node: self.tracker.waiting(node) for node in self.tracker.waited_on()}
-        self.assigning.append(self.run(lambda: self.late_assignments.attempt(self.binder, waiting)))
+        self.assigning.append(self.run(lambda: self.late_assignments.attempt(self.lists, waiting)))
         return self.assigning[-1]
 
     def is_late(self) -> bool:

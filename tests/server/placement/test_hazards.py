@@ -42,7 +42,7 @@ from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
-from webhook.server.placement import binder
+from webhook.server.placement import assignment_gc
 
 HELD = CapTerms(cap_bytes=6 * MIB, tolerance_bytes=125_829, delay_s=6.5, enforce=True)
 """What a pod of 6 MiB is held to."""
@@ -237,7 +237,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, first
     world.delete(uid)
     first.resync()
     first.tidy_now(fresh=False)
-    assert first.binder.nodes_of([first.tracker.pod(uid)]) == set()
+    assert first.lists.nodes_of([first.tracker.pod(uid)]) == set()
 
 
 def test_what_another_replica_removed_is_read_before_a_denial(world, first, second):
@@ -416,7 +416,7 @@ def test_tidying_enters_who_was_bound_past_us(world, first, second):
 
 
 def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, monkeypatch, first):
-    monkeypatch.setattr(binder, "ADOPTED_AT_ONCE", 3)
+    monkeypatch.setattr(assignment_gc, "ADOPTED_AT_ONCE", 3)
     (other,) = create(world, 1)
     first.bind(other)
     uids = seeing_all(world, *[1] * 5)
@@ -437,10 +437,10 @@ def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, fi
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
     first.resync()
-    assert first.binder.unlisted([]) == {"n0"}
-    first.finish(first.run(lambda: first.binder.tidy("n0", StoredList("n0", {}, False, ""))))
+    assert first.gc.unlisted([]) == {"n0"}
+    first.finish(first.run(lambda: first.gc.collect("n0", StoredList("n0", {}, False, ""))))
     assert entered(world) == {uid}
-    assert first.binder.unlisted(["n0"]) == set()
+    assert first.gc.unlisted(["n0"]) == set()
 
 
 def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, first):
@@ -448,7 +448,7 @@ def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, first):
     world.bind_bare(*create(world, 2), "n0")
     first.resync()
     world.asked.clear()
-    first.finish(first.run(lambda: first.binder.tidy("n0", StoredList("n0", {}, False, ""))))
+    first.finish(first.run(lambda: first.gc.collect("n0", StoredList("n0", {}, False, ""))))
     assert (world.lists, world.count()) == ({}, 0)
 
 
@@ -689,10 +689,10 @@ def test_an_answer_by_the_list_as_last_read_needs_its_write(world, first, second
 def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world, first):
     (uid,) = create(world, 1)
     first.bind(uid)
-    assert (first.binder._queues._queues, list(first.binder._copies)) == ({}, ["n0"])
-    first.binder.forget("n0")
-    assert first.binder._copies == {}
-    assert first.binder.nodes_of([first.tracker.pod(uid)]) == set()
+    assert (first.lists._queue._queues, list(first.lists._copies)) == ({}, ["n0"])
+    first.lists.forget("n0")
+    assert first.lists._copies == {}
+    assert first.lists.nodes_of([first.tracker.pod(uid)]) == set()
 
 
 class Untouched(dict):
@@ -710,13 +710,13 @@ def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(wo
     first.bind(reserved, arrives=False)
     first.resync()
     pods = [first.tracker.pod(uid) for uid in (bound, reserved)]
-    copies = first.binder._copies
+    copies = first.lists._copies
     copies |= {f"other-{number}": StoredList("", {}, True, "1") for number in range(9)}
-    assert first.binder.nodes_of(pods[1:] * 50) == {"n0"}
+    assert first.lists.nodes_of(pods[1:] * 50) == {"n0"}
     copies |= {
         name: replace(copies[name], assignments=Untouched()) for name in copies if name != "n0"
     }
-    assert first.binder.nodes_of(pods[:1]) == {"n0"}
+    assert first.lists.nodes_of(pods[:1]) == {"n0"}
 
 
 def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, first):
@@ -811,7 +811,7 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
     for replica in replicas:
         replica.hear_nodes()
         replica.resync()
-        replica.binder.tidy("n0", stored)
+        replica.gc.collect("n0", stored)
     assert world.lists == {}
 
 

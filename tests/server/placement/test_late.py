@@ -26,8 +26,8 @@ from webhook.names import (
     VISIBLE_DEVICES_ANNOTATION,
 )
 from webhook.server.bounds import MOST_TOLD
-from webhook.server.placement import binder
-from webhook.server.placement.binder import AT_ONCE
+from webhook.server.placement import assignment_lists
+from webhook.server.placement.assignment_lists import AT_ONCE
 from webhook.server.placement.late import (
     ASK_EVERY_S,
     DELAY_S,
@@ -171,20 +171,20 @@ def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
     newcomer = world.create(6)
     replica.resync()
     assert replica.ask(newcomer).done().outcome is BindingOutcome.PLACED
-    assert not replica.binder.assigns_late
+    assert not replica.lists.assigns_late
     world.denied.clear()
     world.time_s += ASK_EVERY_S
     world.delete(newcomer)
     late(replica)
     assert world.pods[uid].uuids == ("G0-0",)
-    assert replica.binder.assigns_late
+    assert replica.lists.assigns_late
 
 
 def test_who_waits_on_the_node_comes_before_newcomers_in_the_same_write(world):
     (waiting,) = bare(world, 6)
     newcomer = world.create(6)
     replica = Replica(world)
-    replica.binder.assigns_late = True
+    replica.lists.assigns_late = True
     verdict = replica.ask(newcomer).done()
     assert verdict.outcome is BindingOutcome.DENIED
     small = world.create(3)
@@ -200,7 +200,7 @@ def test_a_dry_run_reserves_nothing_for_anybody(world):
     bare(world, 3)
     newcomer = world.create(6)
     replica = Replica(world)
-    replica.binder.assigns_late = True
+    replica.lists.assigns_late = True
     verdict = replica.ask(newcomer, dry_run=True).done()
     assert (verdict.outcome, entered(world)) == (BindingOutcome.PLACED, set())
 
@@ -278,15 +278,15 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
     bare(world, *[3] * 3 * TOGETHER)
     replica = Replica(world)
-    replica.binder._queues._run = lambda work: work()  # as if its thread were always the faster
+    replica.lists._queue._run = lambda work: work()  # as if its thread were always the faster
     planned = []
-    plan_all = binder.plan_all
+    plan_all = assignment_lists.plan_all
 
     def counted(*some, **more):
         planned.append(1)
         return plan_all(*some, **more)
 
-    monkeypatch.setattr(binder, "plan_all", counted)
+    monkeypatch.setattr(assignment_lists, "plan_all", counted)
     replica.late_now()
     assert [world.count(one) for one in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
     assert len(planned) == 2  # the second once it is known that none who denies room is gone

@@ -51,10 +51,10 @@ def test_terms_are_those_of_the_policy_in_force_and_of_the_labels_for_which_it_a
 
     for tier, grace_s in (("gold", 9), ("tin", 5)):
         service = a_service(server, a_policy(night("gold"), a_rule()), ml={"tier": tier})
-        for api in (service.binder._api, service._late._api, service._tidying._api):
+        for api in (service.binder._api, service._late._api, service._maintenance._api):
             pod = api.pod("ml", "train")
             assert pod.admission.subject.pod_labels == {"queue": "night"}
-            terms = service.binder._terms(pod)
+            terms = service._lists._find_terms(pod)
             assert (terms.by, terms.grace_s) == (EnforceBy.SENTRY, grace_s)
     watched = service._tracker.pods._collection.project(server.objects[f"{PODS}/train"])
     assert watched == pod

@@ -22,7 +22,8 @@ from webhook.server import reviews
 from webhook.server import router as router_module
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement import reviews as placement_reviews
-from webhook.server.placement.binder import AT_ONCE, Binder
+from webhook.server.placement.assignment_lists import AT_ONCE, AssignmentLists
+from webhook.server.placement.binder import Binder
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.tracker import Tracker
 from webhook.server.reviews import PodReviews
@@ -41,7 +42,8 @@ class Scene:
         tracker = Tracker(api, counted, RecordedLog())
         tracker._on_nodes([GpuNode(name="with-gpus", gpus=())])
         tracker.pods.is_listed = tracker.nodes.is_listed = True
-        bindings = BindingReviews(Binder(api, tracker, counted), metrics, RecordedLog())
+        binder = Binder(api, tracker, AssignmentLists(api, tracker, counted))
+        bindings = BindingReviews(binder, metrics, RecordedLog())
         self.tracker = tracker
         self.router = Router(
             PodReviews(a_policy, metrics, RecordedLog()),

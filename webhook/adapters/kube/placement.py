@@ -22,7 +22,7 @@ from webhook.core.placement.assignment_codec import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.assignments import Assignments
+from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.pod_state import PodState, read_pod_state
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.whole_gpus import (
@@ -141,6 +141,14 @@ class PlacementApi:
             core_path("namespaces", namespace, "pods", name), self._read_pod
         )
 
+    def read_pods(self, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
+        """Read the pods of entries, one by one; None for a pod that is gone.
+
+        Not all pods of the node: API servers before 1.34 read every pod of the cluster from etcd
+        for that, as for any list with a `limit` (cacher.go, `shouldDelegateList`).
+        """
+        return {uid: self.pod(*entry.pod.split("/")) for uid, entry in entries.items()}
+
     def stored_pod(self, name: str) -> StoredPod | None:
         """Read a pod, by `namespace/name`, to change it; None where it is gone."""
         return self._kube.find_projected(
@@ -189,7 +197,7 @@ class PlacementApi:
         """Name the pods on a node that have whole GPUs, sorted.
 
         From the API server's cache: older ones read every pod of the cluster from etcd otherwise
-        (see `Binder._ask`), and each node that waits asks twice a minute. That is soon enough: no
+        (see `read_pods`), and each node that waits asks twice a minute. That is soon enough: no
         pod is given a whole GPU any more when a node asks.
         """
 

@@ -8,8 +8,8 @@ by which a pod is counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -77,12 +77,10 @@ class BindingVerdict:
     uuids: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that give the pod its GPUs."""
-    node: str = ""
-    patch: tuple[Operation, ...] = ()
-    """What gives the pod its GPUs."""
-
     findings: ClassVar = ()
     warnings: ClassVar = ()
+    patch: ClassVar = ()
+    """Depends on the Binding, see `patch_for`."""
     # No rule of a policy judges a binding.
     audit_annotations: ClassVar = {"rule": "", "policy": ""}
 
@@ -106,7 +104,7 @@ class BindingVerdict:
     def log_fields(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
         why = self.message[:LONGEST_SENTENCE]
-        fields = {"node": self.node, "gpus": list(self.uuids), "why": why}
+        fields = {"gpus": list(self.uuids), "why": why}
         return {key: value for key, value in fields.items() if value}
 
 
@@ -129,8 +127,8 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, get_string(metadata, "uid", "metadata"), node, request.obj)
 
 
-def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
-    """Return the verdict on a binding with the patch that gives its pod the GPUs."""
+def patch_for(binding: Binding, verdict: BindingVerdict) -> Sequence[Operation]:
+    """Return the patch of a Binding that gives its pod the GPUs."""
     edits = Edits()
     if verdict.allowed:
         metadata = binding.obj.get("metadata")
@@ -141,7 +139,7 @@ def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
             edits.merge(
                 "/metadata", "annotations", metadata.get("annotations"), verdict.annotations
             )
-    return replace(verdict, node=binding.node, patch=tuple(edits.operations))
+    return tuple(edits.operations)
 
 
 def _remove_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:

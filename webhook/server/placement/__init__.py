@@ -1,7 +1,7 @@
-"""Placement at binding: reviews of Bindings, the known pods and nodes, who has which GPU.
+"""Placement at binding: reviews of Bindings, pods and nodes as watched, and assignment lists.
 
-`reviews` turns bytes into an answer; `binder` decides, and records its decision before the API
-server may go on, for all at once who wait for the same node (`node_queue`); `tracker` follows pods
-and nodes; `late` gives GPUs to pods that were bound without us; `tidying` removes entries no pod
-needs any more.
+`reviews` answers a review; `binder` decides. `assignment_lists` plans and writes all requests that
+are queued for a node (`node_queue`) at once: of bindings, of `late` assignment, of garbage
+collection (`assignment_gc`) and of answers to node agents (`whole_gpu_answers`). `maintenance` is
+the thread of the latter two. `tracker` follows pods and nodes.
 """

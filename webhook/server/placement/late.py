@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
@@ -27,7 +26,8 @@ from webhook.names import GPU_WAITS_ANNOTATION
 from webhook.server.bounds import MOST_TOLD
 from webhook.server.log import JsonLog
 from webhook.server.metrics import PlacementMetrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.node_queue import BindRequest
 from webhook.server.placement.tracker import Tracker
 
 EVERY_S: Final = 30.0
@@ -47,7 +47,7 @@ ASK_EVERY_S: Final = 300.0
 
 TOGETHER: Final = 16
 """Nodes whose pods are tried at a time, after an outage perhaps of thousands: each may hold one of
-the threads that bindings share (`binder.AT_ONCE`)."""
+the threads that bindings share (`assignment_lists.AT_ONCE`)."""
 
 TRIES: Final = 3
 """To change a pod that others change, too: kubelets report the status of one that just came."""
@@ -105,12 +105,12 @@ class LateAssignments:
                     heappush(self._due, (self._clock() + delay_s, node))
                     self._changed.notify()
 
-    def start(self, binder: Binder, tracker: Tracker) -> None:
+    def start(self, lists: AssignmentLists, tracker: Tracker) -> None:
         """Begin on a daemon thread."""
-        arguments = (binder, tracker)
+        arguments = (lists, tracker)
         Thread(target=self._run, args=arguments, name="placement-late", daemon=True).start()
 
-    def _run(self, binder: Binder, tracker: Tracker) -> None:
+    def _run(self, lists: AssignmentLists, tracker: Tracker) -> None:
         next_round_s = self._clock() + EVERY_S
         while True:
             try:
@@ -119,7 +119,7 @@ class LateAssignments:
                     next_round_s = self._clock() + EVERY_S * SPREAD(0.75, 1.25)
                     due = tracker.waited_on()
                     self._forget_all_but({pod.uid for pod in tracker.waiting()})
-                self.attempt(binder, {node: tracker.waiting(node) for node in due})
+                self.attempt(lists, {node: tracker.waiting(node) for node in due})
             except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("late assignment failed")
                 time.sleep(EVERY_S)
@@ -144,7 +144,7 @@ class LateAssignments:
             for uid in remembered.keys() - uids:
                 del remembered[uid]
 
-    def attempt(self, binder: Binder, waiting: Mapping[str, Sequence[PodState]]) -> None:
+    def attempt(self, lists: AssignmentLists, waiting: Mapping[str, Sequence[PodState]]) -> None:
         """Try to give these pods their GPUs, by the node on which they wait: each list once.
 
         | GPUs of its node | the pod |
@@ -156,16 +156,19 @@ after `PATIENCE_S`, even if some of its containers run |
 
         A bug is raised after all of them were tried.
         """
-        if not any(waiting.values()) or not self._may_assign(binder):
+        if not any(waiting.values()) or not self._may_assign(lists):
             return
         failed: dict[str, Exception] = {}
         nodes = iter(waiting)
         while some := list(islice(nodes, TOGETHER)):
-            asked: list[tuple[PodState, Future[BindingVerdict]]] = []
+            queued: list[BindRequest] = []
             for node in some:
-                asked += zip(waiting[node], binder.late(node, waiting[node]), strict=True)
-            for pod, answer in asked:
-                self._count(pod, partial(self._act, pod, partial(binder.wait, answer)), failed)
+                requests = [BindRequest(pod=pod) for pod in waiting[node]]
+                lists.submit(node, *requests)
+                queued += requests
+            for request in queued:
+                verdict = partial(lists.wait, request.answer)
+                self._count(request.pod, partial(self._act, request.pod, verdict), failed)
         for error in failed.values():
             if not isinstance(error, KubeError):
                 raise error
@@ -177,7 +180,7 @@ after `PATIENCE_S`, even if some of its containers run |
         else:
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
 
-    def _may_assign(self, binder: Binder) -> bool:
+    def _may_assign(self, lists: AssignmentLists) -> bool:
         """Say whether we have the right, which clusters without the fence around it do not give."""
         if self._clock() >= self._ask_at_s:
             try:
@@ -186,7 +189,7 @@ after `PATIENCE_S`, even if some of its containers run |
                 self._log.once(_RIGHTS, "error", "our rights cannot be read; retrying", str(error))
                 return False
             self._ask_at_s = self._clock() + ASK_EVERY_S
-            binder.assigns_late = self._may
+            lists.assigns_late = self._may
             if self._may:
                 self._log.over(_RIGHTS, "pods that were bound without us are assigned late")
             else:

@@ -1,52 +1,105 @@
-"""Queues of those who wait for the same node: who comes first works for all, on one thread.
+"""Requests against nodes' assignment lists, queued by node.
 
-Who waits holds no thread. While the first of a queue is being worked for, others gather, and are
-then worked for together: what would cost each of them a write costs one (group commit).
+Requests that arrive while a node's list is being written wait, and are then served together by one
+write (group commit). A caller that waits holds no thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
+
+from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignments import Assignment
+from webhook.core.placement.binding_review import BindingVerdict
+from webhook.core.placement.pod_state import PodState
 
 T = TypeVar("T")
 
 
-class NodeQueue(Generic[T]):
-    """A queue per name; one exists only while somebody is in it. Safe from any thread."""
+def resolve(answer: Future[T], result: T) -> None:
+    """Give a caller its result, unless it does not wait any more or was answered before."""
+    if not answer.done() and answer.set_running_or_notify_cancel():
+        answer.set_result(result)
+
+
+def fail(answer: Future[Any], error: Exception) -> None:
+    """Raise an error in a caller, unless it does not wait any more or was answered before."""
+    if not answer.done() and answer.set_running_or_notify_cancel():
+        answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindRequest:
+    """Enters a pod in a node's list, with GPUs unless it sees all of them."""
+
+    pod: PodState
+    dry_run: bool = False
+    """True if nothing is to be written for this pod."""
+    answer: Future[BindingVerdict] = field(default_factory=Future)
+    """Cancelled when the caller times out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectRequest:
+    """Corrects a node's list: removes and adds entries, and completes terms."""
+
+    leaving: Mapping[str, Assignment]
+    """Entries to remove, unless they were renewed meanwhile."""
+    joining: Sequence[PodState]
+    """Pods to enter that already have GPUs of the node."""
+    answer: Future[None] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """Writes the answer to the question of a node agent, unless it is answered by now."""
+
+    whole: Whole
+    answer: Future[None] = field(default_factory=Future)
+
+
+ListRequest = BindRequest | CollectRequest | AnswerRequest
+"""A queued request against one node's assignment list."""
+
+
+class NodeQueue:
+    """A queue per node, which exists only while it has requests. Safe from any thread."""
 
     def __init__(
         self,
-        work: Callable[[str, list[T]], None],
+        serve: Callable[[str, list[ListRequest]], None],
         run: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Let `work` do what all of a queue wait for; it never raises.
+        """Serve all queued requests of a node with one call of `serve`, which never raises.
 
         `run` starts a function on another thread, and does not wait for it.
         """
-        self._work = work
+        self._serve = serve
         self._run = run
         self._lock = Lock()
-        self._queues: dict[str, list[T]] = {}
+        self._queues: dict[str, list[ListRequest]] = {}
 
-    def join(self, name: str, *items: T) -> None:
-        """Put somebody into a queue, or several who are worked for together; returns at once."""
+    def submit(self, node: str, *requests: ListRequest) -> None:
+        """Queue requests, which are served together; returns at once."""
         with self._lock:
-            queue = self._queues.get(name)
+            queue = self._queues.get(node)
             if queue is not None:
-                queue += items
+                queue += requests
                 return
-            self._queues[name] = [*items]
-        self._run(partial(self._serve, name))
+            self._queues[node] = [*requests]
+        self._run(partial(self._drain, node))
 
-    def _serve(self, name: str) -> None:
+    def _drain(self, node: str) -> None:
         while True:
             with self._lock:
-                gathered = self._queues[name]
-                if not gathered:
-                    del self._queues[name]
+                requests = self._queues[node]
+                if not requests:
+                    del self._queues[node]
                     return
-                self._queues[name] = []
-            self._work(name, gathered)
+                self._queues[node] = []
+            self._serve(node, requests)

@@ -12,14 +12,14 @@ from webhook.core.placement.binding_review import (
     BindingOutcome,
     BindingReason,
     BindingVerdict,
-    answered,
+    patch_for,
     read_binding,
 )
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.server.http import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.binder import Binder, UndecidedBinding
 from webhook.server.reviews import Review, Reviews
 
 WITHIN_S: Final = 1.5
@@ -46,7 +46,7 @@ class WaitingBinding:
     """A review for which the API server has to be asked."""
 
     review: Review
-    binding: Binding
+    undecided: UndecidedBinding
     binder: Binder
 
 
@@ -67,17 +67,18 @@ class BindingReviews:
         try:
             binding = read_binding(review.request)
             if binding is None:
-                verdict = _NOT_A_BINDING
-            elif not binding.uid:
-                verdict = answered(binding, _BY_NAME)
+                return self._reviews.write(review, _NOT_A_BINDING)
+            if not binding.uid:
+                verdict = _BY_NAME
             elif self._binder is None:
-                verdict = answered(binding, _NOT_CONFIGURED)
+                verdict = _NOT_CONFIGURED
             else:
                 found = self._binder.from_memory(binding)
-                if found is None:
-                    return WaitingBinding(review, binding, self._binder)
-                verdict = answered(binding, found)
-            return self._reviews.write(review, verdict)
+                if isinstance(found, UndecidedBinding):
+                    return WaitingBinding(review, found, self._binder)
+                verdict = found
+            patch = patch_for(binding, verdict)
+            return self._reviews.write(review, verdict, patch, node=binding.node)
         except MalformedObjectError as error:
             said = BindingVerdict(outcome=BindingOutcome.MALFORMED, message=str(error))
             return self._reviews.write(review, said)
@@ -90,8 +91,9 @@ class BindingReviews:
         It holds no thread while it waits, and what is not waited for any more is not done: the API
         server gave this Binding up, or asks again.
         """
-        review, binding, binder = waiting.review, waiting.binding, waiting.binder
-        found = asyncio.wrap_future(binder.bind(binding, dry_run=review.request.dry_run))
+        review, undecided, binder = waiting.review, waiting.undecided, waiting.binder
+        binding = undecided.binding
+        found = asyncio.wrap_future(binder.bind(undecided, dry_run=review.request.dry_run))
         try:
             await asyncio.wait([found], timeout=WITHIN_S)
             is_late = not found.done()
@@ -102,7 +104,8 @@ class BindingReviews:
                 verdict = binder.uncertain(binding, f"no answer within {WITHIN_S:g} s")
             else:
                 verdict = found.result()
-            return self._reviews.write(review, answered(binding, verdict))
+            patch = patch_for(binding, verdict)
+            return self._reviews.write(review, verdict, patch, node=binding.node)
         except Exception:  # noqa: BLE001 - as above
             return self._fail(review, binding)
 

@@ -17,10 +17,13 @@ from webhook.core.policy.model import Policy
 from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics
+from webhook.server.placement.assignment_gc import AssignmentGC
+from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
-from webhook.server.placement.tidying import Tidying
+from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
+from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 ANSWER_S: Final = 3.0
 """How long a request may hold one of the threads that bindings share; who waits is answered before
@@ -54,7 +57,6 @@ class PlacementService:
         self._recorder = HistoryWriter(
             histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
-        self._tidying = Tidying(api(kube), log)
         self._late = LateAssignments(api(kube.with_retries(1)), counted, log)
         self._tracker = Tracker(
             api(kube, saw=self._recorder.on_pod),
@@ -62,28 +64,35 @@ class PlacementService:
             log,
             self._ended,
             self._late.waits,
-            lambda node: self.binder.forget(node),  # noqa: PLW0108 - it is made below
+            lambda node: self._lists.forget(node),  # noqa: PLW0108 - it is made below
             lambda nodes: self._late.changed(nodes, self._tracker),
-            self._tidying.asked,
+            lambda question: self._maintenance.asked(question),  # noqa: PLW0108 - as above
         )
-        self.binder = Binder(at_once, self._tracker, counted, self._late.waits, terms=self._terms)
+        self._lists = AssignmentLists(
+            at_once, self._tracker, counted, self._late.waits, find_terms=self._find_terms
+        )
+        self.binder = Binder(at_once, self._tracker, self._lists)
+        gc = AssignmentGC(at_once, self._tracker, self._lists, self._find_terms)
+        patient = api(kube)
+        answers = WholeGpuAnswers(patient, self._lists)
+        self._maintenance = ListMaintenance(patient, log, self._lists, gc, answers)
         self.limits = self._tracker.limits
         self.advisor = Advisor(self._known, self._tracker.largest_bytes)
 
     def start(self) -> None:
         """Watch pods and nodes on daemon threads."""
         self._tracker.start()
-        self._tidying.start(self.binder)
-        self._late.start(self.binder, self._tracker)
+        self._maintenance.start()
+        self._late.start(self._lists, self._tracker)
         self._known.mirror.start()
         self._recorder.start()
 
     def _ended(self, pod: PodState) -> None:
-        self._tidying.ended(pod)
+        self._maintenance.ended(pod)
         self._late.ended(pod, self._tracker)
         self._recorder.on_end(pod)
 
-    def _terms(self, pod: PodState) -> CapTerms | None:
+    def _find_terms(self, pod: PodState) -> CapTerms | None:
         """Return the terms of a pod that is entered, under the policy in force."""
         policy = self._policy()
         return terms_by_rule(pod, policy, self._known_for(policy))

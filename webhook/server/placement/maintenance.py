@@ -1,4 +1,4 @@
-"""Removes from the nodes' lists what no pod uses any more, and answers there what nodes ask."""
+"""The thread that maintains the nodes' lists: it collects garbage and answers node agents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Final
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
-from webhook.core.placement.assignment_codec import MOST_NAMED, Whole
 from webhook.core.placement.pod_state import PodState
 from webhook.server.log import JsonLog
-from webhook.server.placement.binder import Binder
+from webhook.server.placement.assignment_gc import AssignmentGC
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 EVERY_S: Final = 30.0
 """All lists are checked this often: some pods are deleted before they are entered."""
@@ -25,12 +26,22 @@ GATHER_S: Final = 0.2
 within it the last question is answered."""
 
 
-class Tidying:
-    """A thread that keeps the lists short, and answers in them."""
+class ListMaintenance:
+    """A thread that collects garbage of the lists when pods end, and answers questions in them."""
 
-    def __init__(self, api: PlacementApi, log: JsonLog) -> None:
+    def __init__(
+        self,
+        api: PlacementApi,
+        log: JsonLog,
+        lists: AssignmentLists,
+        gc: AssignmentGC,
+        answers: WholeGpuAnswers,
+    ) -> None:
         self._api = api
         self._log = log
+        self._lists = lists
+        self._gc = gc
+        self._answers = answers
         self._heard: SimpleQueue[PodState | Question] = SimpleQueue()
 
     def ended(self, pod: PodState) -> None:
@@ -44,20 +55,19 @@ class Tidying:
         """
         self._heard.put(question)
 
-    def start(self, binder: Binder) -> None:
+    def start(self) -> None:
         """Begin on a daemon thread."""
-        run = Thread(target=self._run, args=(binder,), name="placement-tidying", daemon=True)
-        run.start()
+        Thread(target=self._run, name="placement-maintenance", daemon=True).start()
 
-    def _run(self, binder: Binder) -> None:
+    def _run(self) -> None:
         # Replicas take turns, more or less, so that one of them does the work of all.
         next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
         while True:
             try:
-                self._each(self._due(binder, next_round_s - time.monotonic()))
+                self._each(self._due(next_round_s - time.monotonic()))
                 if time.monotonic() >= next_round_s:
                     next_round_s = time.monotonic() + EVERY_S * SPREAD(0.75, 1.25)
-                    self.round(binder)
+                    self.collect_all()
             except KubeError as error:
                 self._log.once(
                     "tidying", "error", "lists of GPUs cannot be tidied; retrying", str(error)
@@ -68,13 +78,13 @@ class Tidying:
             else:
                 self._log.over("tidying", "lists of GPUs are tidied again")
 
-    def round(self, binder: Binder) -> None:
-        """Tidy the lists of all nodes, also those that should be there; raises KubeError."""
-        lists = self._api.all_assignments(binder.copy)
+    def collect_all(self) -> None:
+        """Collect garbage of all lists, also of those that should exist; raises KubeError."""
+        lists = self._api.all_assignments(self._lists.copy)
         read = {stored.node: stored for stored in lists if stored.node}
-        names = sorted(binder.unlisted(read))
+        names = sorted(self._gc.unlisted(read))
         lost = {name: StoredList(name, {}, whole=False, version="") for name in names}
-        self._each(_tidy(binder, read | lost))
+        self._each(self._collect(read | lost))
 
     def _each(self, works: Iterable[Callable[[], None]]) -> None:
         """Do all of this; raises the first KubeError, after all was tried."""
@@ -87,7 +97,7 @@ class Tidying:
         if failed:
             raise failed[0]
 
-    def _due(self, binder: Binder, within_s: float) -> list[Callable[[], None]]:
+    def _due(self, within_s: float) -> list[Callable[[], None]]:
         """Wait for pods that end and nodes that ask; return what to do about their lists."""
         heard: list[PodState | Question] = []
         try:
@@ -99,17 +109,8 @@ class Tidying:
             pass
         asked = {one.node: one for one in heard if isinstance(one, Question)}
         ended = [one for one in heard if not isinstance(one, Question)]
-        works = [partial(self.answer, binder, question) for question in asked.values()]
-        return works + _tidy(binder, dict.fromkeys(sorted(binder.nodes_of(ended))))
+        works = [partial(self._answers.answer, question) for question in asked.values()]
+        return works + self._collect(dict.fromkeys(sorted(self._lists.nodes_of(ended))))
 
-    def answer(self, binder: Binder, question: Question) -> None:
-        """Answer in a node's list, unless another replica did; raises KubeError."""
-        stored = self._api.assignments(question.node)
-        if stored.answer is None or stored.answer.asked != question.asked:
-            names = self._api.whole_gpu_pods(question.node)
-            answer = Whole(question.asked, len(names), tuple(names[:MOST_NAMED]))
-            binder.say(question.node, answer)
-
-
-def _tidy(binder: Binder, lists: Mapping[str, StoredList | None]) -> list[Callable[[], None]]:
-    return [partial(binder.tidy, name, stored) for name, stored in lists.items()]
+    def _collect(self, lists: Mapping[str, StoredList | None]) -> list[Callable[[], None]]:
+        return [partial(self._gc.collect, name, stored) for name, stored in lists.items()]

@@ -12,23 +12,28 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
 from webhook.core.placement.assignment_codec import Whole
 from webhook.core.placement.pod_state import PodState
-from webhook.server.placement import tidying as module
-from webhook.server.placement.tidying import Tidying
+from webhook.server.placement import maintenance as module
+from webhook.server.placement.maintenance import ListMaintenance
+from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 LOST = StoredList("lost", {}, whole=False, version="")
 
 
-class Binder:
-    """Records what it was asked to tidy; fails as often as it is set to."""
+class Lists:
+    """Lists and their garbage collection, which fails as often as it is set to."""
 
     def __init__(self, failures=0, broken=()):
-        self.tidied = []
-        self.said = {}
+        self.collected = []
+        self.answers = {}
         self._failures = failures
         self._broken = broken
 
-    def say(self, node, whole):
-        self.said[node] = whole
+    def submit(self, node, request):
+        self.answers[node] = request.whole
+        request.answer.set_result(None)
+
+    def wait(self, answer):
+        return answer.result()
 
     def nodes_of(self, pods):
         entered = {"p1": {"n1"}, "p2": {"n1", "n2"}}
@@ -40,17 +45,17 @@ class Binder:
     def unlisted(self, listed):
         return {"n1", "lost"} - set(listed)
 
-    def tidy(self, name, stored=None):
+    def collect(self, name, stored=None):
         if self._failures:
             self._failures -= 1
             raise KubeError("away")
         if name in self._broken:
             raise KubeError("away")
-        self.tidied.append((name, stored))
+        self.collected.append((name, stored))
 
 
 class Log(RecordedLog):
-    """Says when tidying works again."""
+    """Says when maintenance works again."""
 
     def __init__(self):
         super().__init__()
@@ -82,59 +87,63 @@ def api(server):
 
 
 @pytest.fixture
-def tidying(api, monkeypatch):
+def maintain(api, monkeypatch):
+    """Return what maintains lists that are given."""
     monkeypatch.setattr(module, "GATHER_S", 0.0)
-    return Tidying(api, Log())
+    return lambda lists: ListMaintenance(api, Log(), lists, lists, WholeGpuAnswers(api, lists))
 
 
 def ended(uid):
     return PodState(uid=uid, name=f"team/{uid}", need=None, finished=True)
 
 
-def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying):
-    binder = Binder()
+def test_the_lists_in_which_pods_stand_that_ended_are_collected_once_each(maintain):
+    lists = Lists()
+    maintenance = maintain(lists)
     for uid in ("p1", "p2", "p3", "p1"):
-        tidying.ended(ended(uid))
-    tidying._each(tidying._due(binder, 60))
-    assert binder.tidied == [("n1", None), ("n2", None)]
-    assert tidying._due(binder, 0) == []
+        maintenance.ended(ended(uid))
+    maintenance._each(maintenance._due(60))
+    assert lists.collected == [("n1", None), ("n2", None)]
+    assert maintenance._due(0) == []
 
 
-def test_what_nodes_ask_is_answered_unless_it_was(tidying, api):
+def test_what_nodes_ask_is_answered_unless_it_was(maintain, api):
     api.store("n1", {}, "", Whole("7", 0, ()))
-    binder = Binder(broken={"n1"})
-    tidying.ended(ended("p1"))
+    lists = Lists(broken={"n1"})
+    maintenance = maintain(lists)
+    maintenance.ended(ended("p1"))
     for node, asked in (("n2", "6"), ("n1", "7"), ("n2", "8")):
-        tidying.asked(Question(node, asked))
-    with pytest.raises(KubeError):  # of the list that cannot be tidied
-        tidying._each(tidying._due(binder, 60))
-    assert binder.said == {"n2": Whole("8", 4, ("ml/a", "ml/b", "ml/c"))}
+        maintenance.asked(Question(node, asked))
+    with pytest.raises(KubeError):  # of the list that cannot be collected
+        maintenance._each(maintenance._due(60))
+    assert lists.answers == {"n2": Whole("8", 4, ("ml/a", "ml/b", "ml/c"))}
 
 
-def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying, api):
+def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(maintain, api):
     for name in ("n1", "n2"):
         api.store(name, {}, "")
-    binder = Binder(broken={"n1"})
+    lists = Lists(broken={"n1"})
     with pytest.raises(KubeError):
-        tidying.round(binder)
-    assert [name for name, _ in binder.tidied] == ["n2", "lost"]
+        maintain(lists).collect_all()
+    assert [name for name, _ in lists.collected] == ["n2", "lost"]
 
 
-def test_a_list_that_should_be_there_is_tidied_too(tidying, api):
-    binder, stored = Binder(), api.store("n1", {}, "")
-    tidying.round(binder)
-    assert binder.tidied == [("n1", stored), ("lost", LOST)]
+def test_a_list_that_should_be_there_is_collected_too(maintain, api):
+    lists, stored = Lists(), api.store("n1", {}, "")
+    maintain(lists).collect_all()
+    assert lists.collected == [("n1", stored), ("lost", LOST)]
 
 
-def test_all_lists_are_tidied_now_and_then_and_failures_are_reported_once(
-    tidying, api, monkeypatch
+def test_all_lists_are_collected_now_and_then_and_failures_are_reported_once(
+    maintain, api, monkeypatch
 ):
     monkeypatch.setattr(module, "EVERY_S", 0.01)
-    binder, stored = Binder(failures=3), api.store("n1", {}, "")
-    tidying.start(binder)
-    assert tidying._log.is_over.wait(60)
-    assert ("n1", stored) in binder.tidied  # as it was read: no list is read twice
-    assert [line[:2] for line in tidying._log.lines[:2]] == [
+    lists, stored = Lists(failures=3), api.store("n1", {}, "")
+    maintenance = maintain(lists)
+    maintenance.start()
+    assert maintenance._log.is_over.wait(60)
+    assert ("n1", stored) in lists.collected  # as it was read: no list is read twice
+    assert [line[:2] for line in maintenance._log.lines[:2]] == [
         ("error", "lists of GPUs cannot be tidied; retrying"),
         ("info", "lists of GPUs are tidied again"),
     ]

@@ -1,0 +1,85 @@
+"""Garbage collection of assignment lists: entries that no pod uses leave, missing ones join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from webhook.adapters.kube.errors import KubeError
+from webhook.adapters.kube.placement import PlacementApi, StoredList
+from webhook.core.placement.assignments import AS_READ, Terms, complete, to_adopt
+from webhook.core.placement.garbage import settle, to_ask
+from webhook.core.placement.pod_state import PodState
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.node_queue import CollectRequest
+from webhook.server.placement.tracker import Tracker
+
+ADOPTED_AT_ONCE: Final = 64
+"""Pods that are not entered, although they have GPUs of a node, and are asked for in one round."""
+
+
+class AssignmentGC:
+    """Keeps the nodes' assignment lists short and complete."""
+
+    def __init__(
+        self,
+        api: PlacementApi,
+        tracker: Tracker,
+        lists: AssignmentLists,
+        find_terms: Terms = AS_READ,
+    ) -> None:
+        self._api = api
+        self._tracker = tracker
+        self._lists = lists
+        self._find_terms = find_terms
+
+    def collect(self, name: str, stored: StoredList | None = None) -> None:
+        """Remove the entries of a node's list that no pod uses any more; raises KubeError.
+
+        `stored` is the list as it was just read; without, it is as it was last read here. What the
+        API server has to be asked, others do not wait for. A list that is damaged or lost is
+        restored, pods that came past us are entered, and terms completed (`complete`); a list of a
+        node that is gone is deleted, once it is empty.
+        """
+        stored = stored or self._lists.copy(name) or self._api.assignments(name)
+        pods = self._tracker.relevant(name, stored.assignments)
+        asked = to_ask(stored.assignments, pods, self._api.now_s())
+        answers = self._api.read_pods(asked)
+        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
+        if not left and stored.version and self._is_gone(name):
+            self._lists.forget(name)
+            self._delete(stored)
+            return
+        leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
+        unlisted = to_adopt(name, stored.assignments, pods)
+        # What a list that is not whole lacks is read with it (`AssignmentLists._read`).
+        joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
+        is_lost = not stored.whole and (stored.version or unlisted)
+        if leaving or joining or is_lost or complete(left, pods, self._find_terms) is not left:
+            request = CollectRequest(leaving=leaving, joining=joining)
+            self._lists.submit(name, request)
+            self._lists.wait(request.answer)
+
+    def unlisted(self, listed: Iterable[str]) -> set[str]:
+        """Return the GPU nodes with pods of ours whose lists are not among these.
+
+        No others: whoever bypasses admission may name any node in a pod.
+        """
+        nodes = self._tracker.nodes_with_pods().difference(listed)
+        return {name for name in nodes if self._tracker.node(name)}
+
+    def _still(self, pods: Iterable[PodState]) -> list[PodState]:
+        """Return the pods as the API server has them now: a watch may be old."""
+        found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
+        return [now for pod, now in found if now is not None and now.uid == pod.uid]
+
+    def _is_gone(self, name: str) -> bool:
+        return self._tracker.node(name) is None and self._api.node(name) is None
+
+    def _delete(self, stored: StoredList) -> None:
+        """Delete a list, unless another replica wrote it since, or deleted it first."""
+        try:
+            self._api.remove(stored)
+        except KubeError as error:
+            if not error.conflict and not error.not_found:
+                raise

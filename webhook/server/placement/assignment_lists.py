@@ -1,0 +1,348 @@
+"""Nodes' assignment lists: planned and written for all requests that wait for the same node.
+
+The write makes this safe: the list's `resourceVersion` must be the one that was decided on, so of
+two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests: all
+that wait for a node are planned together, and written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from webhook.adapters.kube.errors import KubeError
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, StoredList
+from webhook.core.nvidia.variables import DeviceNames
+from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignments import (
+    AS_READ,
+    Assignments,
+    Draft,
+    Terms,
+    adopt,
+    complete,
+    plan_all,
+)
+from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
+from webhook.core.placement.fit import Denial
+from webhook.core.placement.garbage import settle, to_ask_at_once
+from webhook.core.placement.gpu_annotations import gpu_annotations
+from webhook.core.placement.pod_state import PodState
+from webhook.server.metrics import PlacementMetrics
+from webhook.server.placement.node_queue import (
+    AnswerRequest,
+    BindRequest,
+    CollectRequest,
+    ListRequest,
+    NodeQueue,
+    fail,
+    resolve,
+)
+from webhook.server.placement.tracker import Tracker
+from webhook.server.placement.verdicts import (
+    denied,
+    node_denial,
+    not_entered,
+    pod_denial,
+    unavailable,
+)
+
+T = TypeVar("T")
+
+TRIES: Final = 20
+"""To write a list that others write, too; each conflict is another's success."""
+
+AT_ONCE: Final = 32
+"""Threads that ask the API server: one per node with queued requests, and one per pod that is not
+known yet."""
+
+NO_DEMAND: Final = BindingVerdict(outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NO_DEMAND)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWrite:
+    """A node's list as it would be written, and what each request gets by it."""
+
+    assignments: Assignments
+    answer: Whole | None
+    changed: bool
+    gets: Mapping[str, tuple[str, ...] | Denial]
+    """GPUs or denial, by the pod's UID."""
+    reserved: tuple[PodState, ...]
+    """Pending pods that got GPUs in this write without being in the queue."""
+
+    def denies(self, request: ListRequest) -> bool:
+        """Return True if the pod of a request is denied."""
+        return isinstance(request, BindRequest) and isinstance(self.gets[request.pod.uid], Denial)
+
+
+class AssignmentLists:
+    """Reads, plans and writes the nodes' assignment lists. Safe from any thread."""
+
+    def __init__(
+        self,
+        api: PlacementApi,
+        tracker: Tracker,
+        metrics: PlacementMetrics,
+        reserved: Callable[[PodState], None] = lambda _pod: None,
+        run: Callable[[Callable[[], None]], object] | None = None,
+        find_terms: Terms = AS_READ,
+    ) -> None:
+        """Plan by what `tracker` knows and `api` stores; `find_terms` gives those of new entries.
+
+        `reserved` is called with a pod that waited on its node, once GPUs are entered for it; they
+        are still to be written on the pod. `run` starts a function on another thread.
+        """
+        self._api = api
+        self._tracker = tracker
+        self._metrics = metrics
+        self._reserved = reserved
+        self._find_terms = find_terms
+        self.run = run or ThreadPoolExecutor(AT_ONCE, "placement").submit
+        self._queue = NodeQueue(self._serve, self.run)
+        self.submit = self._queue.submit
+        """Queue requests against a node's list; returns at once."""
+        self._copies: dict[str, StoredList] = {}
+        self.assigns_late = False
+        """Whether GPUs are kept for pods that wait on their node: only where we may assign."""
+        metrics.entries.set_function(self._count_entries)
+
+    def wait(self, answer: Future[T]) -> T:
+        """Wait for an answer; holds the thread."""
+        return answer.result()
+
+    def copy(self, node: str) -> StoredList | None:
+        """Return a node's list as it was last read here, if it was."""
+        return self._copies.get(node)
+
+    def nodes_of(self, pods: Iterable[PodState]) -> set[str]:
+        """Return the nodes in whose lists, as last read here, some of these pods are entered.
+
+        Of a pod that is bound, its own node alone: where else it is entered, it takes nothing. For
+        the others all lists are gone through, once for all of them.
+        """
+        found, unbound = set(), set()
+        for pod in pods:
+            stored = self._copies.get(pod.node)
+            if not pod.node:
+                unbound.add(pod.uid)
+            elif stored and pod.uid in stored.assignments:
+                found.add(pod.node)
+        if unbound:
+            for name, stored in list(self._copies.items()):
+                if not unbound.isdisjoint(stored.assignments):
+                    found.add(name)
+        return found
+
+    def forget(self, node: str) -> None:
+        """Forget the list of a node that is gone, or shows no GPUs any more."""
+        self._copies.pop(node, None)
+
+    def _count_entries(self) -> int:
+        return sum(len(stored.assignments) for stored in list(self._copies.values()))
+
+    def _serve(self, name: str, requests: list[ListRequest]) -> None:
+        """Serve all queued requests of a node; never raises."""
+        try:
+            self._place(name, requests)
+        except KubeError as error:
+            for request in requests:
+                if not isinstance(request, BindRequest):
+                    fail(request.answer, error)
+                elif request.pod.at_binding:
+                    resolve(request.answer, unavailable(name, str(error)))
+                else:
+                    resolve(request.answer, not_entered(name, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
+            for request in requests:
+                fail(request.answer, error)
+
+    def _place(self, name: str, requests: list[ListRequest]) -> None:
+        """Plan on the list that was last read, and write it; where it is old, on the stored one.
+
+        | the list | answers come |
+        | --- | --- |
+        | as last read | once it is written, which shows that it was the stored one |
+        | as read now | where nothing changes, at once; else once it is written |
+
+        Raises KubeError, also where others always write first.
+        """
+        node = self._read_node(name, requests)
+        stored = self._copies.get(name)
+        for _ in range(TRIES):
+            requests = [request for request in requests if not request.answer.done()]
+            if not requests:
+                return
+            fresh = stored is None
+            stored = stored or self._read(name)
+            planned = self._plan(node, requests, stored)
+            is_denied = any(map(planned.denies, requests))
+            if not fresh and (is_denied or not planned.changed):
+                stored = None  # it may be old, or deleted, and only a write would find out
+                continue
+            if is_denied:
+                stored = self._without_missing_pods(name, stored)
+                planned = self._plan(node, requests, stored)
+            if not planned.changed or self._store(name, planned, stored.version):
+                self._answer(requests, planned, node)
+                return
+            stored = None
+        raise KubeError(f"others keep writing the list of node {name}")
+
+    def _read_node(self, name: str, requests: list[ListRequest]) -> GpuNode:
+        """Return a node with its GPUs; deny the pods that can get none of them.
+
+        What keeps them from having one is read again: it may be over.
+        """
+        node = self._tracker.node(name)
+        choosing = [
+            request
+            for request in requests
+            if isinstance(request, BindRequest) and request.pod.at_binding
+        ]
+        if any(self._pod_denial(name, node, request.pod) for request in choosing) or (
+            choosing and node and node.held
+        ):
+            node = self._api.node(name)
+        for request in choosing:
+            if denial := self._pod_denial(name, node, request.pod):
+                resolve(request.answer, denial)
+        return node if node and not node_denial(name, node) else GpuNode(name=name, gpus=())
+
+    def _plan(self, node: GpuNode, requests: list[ListRequest], stored: StoredList) -> PlannedWrite:
+        """Plan all requests together, first the pods that wait on the node already; see `plan_all`.
+
+        Those are planned also if no request is for them: what is free is theirs.
+        """
+        name, gpus = node.name, node.gpus
+        binds = [request for request in requests if isinstance(request, BindRequest)]
+        dry_runs = [request for request in binds if request.dry_run]
+        is_dry_run = len(dry_runs) == len(requests)
+        entered = self._collected(name, requests, stored.assignments)
+        keeps = gpus and not is_dry_run and self.assigns_late
+        waiting = [
+            pod
+            for pod in self._tracker.waiting(name)
+            if keeps and not self._pod_denial(name, node, pod)
+        ]
+        requested = {request.pod.uid: request.pod for request in binds if not request.dry_run}
+        wanted = {pod.uid: pod for pod in waiting} | requested
+
+        def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
+            known = self._tracker.relevant(name, entered)
+            return plan_all(
+                name,
+                gpus,
+                entered,
+                known,
+                pods,
+                self._api.now_s(),
+                node.held,
+                driver_limits=node.driver_limit,
+                terms=self._find_terms,
+            )
+
+        made = draft(entered, wanted.values())
+        gets = dict(zip(wanted, made.gets, strict=True))
+        for request in dry_runs:
+            (gets[request.pod.uid],) = draft(made.assignments, [request.pod]).gets
+        is_collected = entered is not stored.assignments and entered != stored.assignments
+        is_lost = not stored.whole and bool(stored.version or entered) and not is_dry_run
+        answer = stored.answer
+        for question in (one for one in requests if isinstance(one, AnswerRequest)):
+            if answer is None or answer.asked != question.whole.asked:
+                answer = question.whole
+        return PlannedWrite(
+            made.assignments,
+            answer,
+            made.changed or is_lost or is_collected or answer is not stored.answer,
+            gets,
+            tuple(
+                pod
+                for pod in waiting
+                if pod.uid not in requested
+                and pod.uid not in stored.assignments
+                and pod.uid in made.assignments
+            ),
+        )
+
+    def _collected(
+        self, name: str, requests: list[ListRequest], entered: Assignments
+    ) -> Assignments:
+        """Return the list without the entries that leave, and with those that join, completed."""
+        collects = [request for request in requests if isinstance(request, CollectRequest)]
+        leaving = {item for request in collects for item in request.leaving.items()}
+        if leaving:
+            entered = {uid: one for uid, one in entered.items() if (uid, one) not in leaving}
+        joining = [pod for request in collects for pod in request.joining]
+        if joining:
+            entered = adopt(name, entered, joining, self._api.now_s(), self._find_terms)
+        if any(not isinstance(request, BindRequest) for request in requests):
+            known = self._tracker.relevant(name, entered)
+            entered = complete(entered, known, self._find_terms)
+        return entered
+
+    def _answer(self, requests: list[ListRequest], planned: PlannedWrite, node: GpuNode) -> None:
+        """Answer all requests, now that what was planned is what is stored."""
+        for request in requests:
+            if isinstance(request, BindRequest):
+                resolve(request.answer, _verdict(request.pod, planned, node))
+            else:
+                resolve(request.answer, None)
+        for pod in planned.reserved:
+            self._reserved(pod)
+
+    def _pod_denial(self, name: str, node: GpuNode | None, pod: PodState) -> BindingVerdict | None:
+        return pod_denial(name, node, pod, self._find_terms)
+
+    def _without_missing_pods(self, name: str, stored: StoredList) -> StoredList:
+        """Leave out the entries of pods that are gone; also asks the API server."""
+        pods = self._tracker.relevant(name, stored.assignments)
+        answers = self._api.read_pods(to_ask_at_once(stored.assignments, pods))
+        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
+        return replace(stored, assignments=left)
+
+    def _read(self, name: str) -> StoredList:
+        """Read a node's list; where it is missing or damaged, enter what its pods have already."""
+        stored = self._api.assignments(name)
+        if stored.whole:
+            self._copies[name] = stored
+            return stored
+        pods = self._api.pods_on(name)
+        now_s = self._api.now_s()
+        adopted = adopt(name, stored.assignments, pods, now_s, self._find_terms)
+        return replace(stored, assignments=adopted)
+
+    def _store(self, name: str, planned: PlannedWrite, version: str) -> bool:
+        """Write a list; return False if another replica wrote it first."""
+        try:
+            self._copies[name] = self._api.store(name, planned.assignments, version, planned.answer)
+        except KubeError as error:
+            self._copies.pop(name, None)
+            if not error.conflict and not error.not_found:
+                raise
+            self._metrics.conflicts.inc()
+            return False
+        return True
+
+
+def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerdict:
+    """Return the verdict on a pod by what was planned for it."""
+    got = planned.gets[pod.uid]
+    if isinstance(got, Denial):
+        return denied(BindingReason.NO_GPU_FITS, got)
+    if not pod.at_binding:
+        return NO_DEMAND
+    cap_bytes = pod.need.memory_bytes if pod.need else 0
+    # A dry run is not entered.
+    entered = planned.assignments.get(pod.uid)
+    limit = (
+        entered.terms.limit
+        if entered and entered.terms
+        else pod.limit_on(driver_limits=node.driver_limit)
+    )
+    names = node.device_names or DeviceNames.NONE
+    annotations = gpu_annotations(got, node.gpus, names, cap_bytes, limit)
+    return BindingVerdict(outcome=BindingOutcome.PLACED, uuids=got, annotations=annotations)

@@ -1,0 +1,67 @@
+"""Verdicts on bindings that follow from the node or from a failed request."""
+
+from __future__ import annotations
+
+from webhook.adapters.kube.placement import GpuNode
+from webhook.core.nvidia.variables import DeviceNames
+from webhook.core.placement.assignments import Terms
+from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
+from webhook.core.placement.fit import (
+    Denial,
+    unguarded_node,
+    unknown_gpus,
+    unlimited_node,
+    unnamed_gpus,
+)
+from webhook.core.placement.pod_state import PodState
+from webhook.core.pod.gpus import DriverLimit, EnforceBy
+
+
+def denied(reason: BindingReason, denial: Denial) -> BindingVerdict:
+    """Return the verdict for a denial."""
+    return BindingVerdict(outcome=BindingOutcome.DENIED, reason=reason, message=denial.sentence)
+
+
+def node_denial(name: str, node: GpuNode | None) -> BindingVerdict | None:
+    """Return the denial for every pod if a node shows no GPUs, or no usable names of them."""
+    if node is None or not node.gpus:
+        return denied(BindingReason.GPUS_UNKNOWN, unknown_gpus(name))
+    if node.device_names is None or node.device_names is DeviceNames.NONE:
+        return denied(BindingReason.NO_DEVICE_NAMES, unnamed_gpus(name, node.device_names))
+    return None
+
+
+def pod_denial(
+    name: str, node: GpuNode | None, pod: PodState, find_terms: Terms
+) -> BindingVerdict | None:
+    """Return the denial for a pod that can get no GPU of a node, whatever is free there."""
+    denial = node_denial(name, node)
+    if denial or node is None:
+        return denial
+    if pod.limit is DriverLimit.REQUIRE and not node.driver_limit:
+        return denied(BindingReason.NO_DRIVER_LIMIT, unlimited_node(name))
+    if not node.sentry_acts:
+        terms = find_terms(pod)
+        if terms and terms.by is EnforceBy.SENTRY:
+            return denied(BindingReason.NO_SENTRY, unguarded_node(name, terms.cap_bytes))
+    return None
+
+
+def unavailable(node: str, why: str) -> BindingVerdict:
+    """Return the verdict on a pod that needs a GPU while the node's list cannot be used."""
+    return BindingVerdict(
+        outcome=BindingOutcome.UNAVAILABLE,
+        reason=BindingReason.API_SERVER_AWAY,
+        message=f"no GPU of node {node} can be chosen for this pod now: {why}; "
+        "the scheduler retries",
+    )
+
+
+def not_entered(node: str, why: str) -> BindingVerdict:
+    """Return the verdict on a pod that sees all GPUs while the node's list cannot be used."""
+    return BindingVerdict(
+        outcome=BindingOutcome.UNTOUCHED,
+        reason=BindingReason.API_SERVER_AWAY,
+        message=f"this pod sees all GPUs of node {node} and could not be entered in its list: "
+        f"{why}",
+    )

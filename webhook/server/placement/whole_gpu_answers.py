@@ -1,0 +1,26 @@
+"""Answers node agents that ask which pods with whole GPUs run on their node."""
+
+from __future__ import annotations
+
+from webhook.adapters.kube.placement import PlacementApi, Question
+from webhook.core.placement.assignment_codec import MOST_NAMED, Whole
+from webhook.server.placement.assignment_lists import AssignmentLists
+from webhook.server.placement.node_queue import AnswerRequest
+
+
+class WholeGpuAnswers:
+    """Answers the questions of node agents, each in its node's assignment list."""
+
+    def __init__(self, api: PlacementApi, lists: AssignmentLists) -> None:
+        self._api = api
+        self._lists = lists
+
+    def answer(self, question: Question) -> None:
+        """Answer in a node's list, unless another replica did; raises KubeError."""
+        stored = self._api.assignments(question.node)
+        if stored.answer is None or stored.answer.asked != question.asked:
+            names = self._api.whole_gpu_pods(question.node)
+            whole = Whole(question.asked, len(names), tuple(names[:MOST_NAMED]))
+            request = AnswerRequest(whole=whole)
+            self._lists.submit(question.node, request)
+            self._lists.wait(request.answer)
