@@ -15,7 +15,7 @@ from webhook.agent.settings import AgentSettings
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.assignments import Assignment
 from webhook.names import NODE_ASKS_LABEL
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING
@@ -102,7 +102,7 @@ class Bench:
         asked = self.labels.get(NODE_ASKS_LABEL)
         if asked not in {None, self.answered} and self.listed and self.whole_pods is not None:
             self.answered = asked
-            answer = Whole(asked, len(self.whole_pods), self.whole_pods[:3])
+            answer = WholeGpuPods(asked, len(self.whole_pods), self.whole_pods[:3])
             self.agent._on_report(replace(self.listed, whole=answer))
             self.agent._reconcile(self.clock.now_s)
         self.agent._check_driver(self.clock.now_s)

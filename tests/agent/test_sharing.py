@@ -36,7 +36,7 @@ from webhook.core.node.access import (
 from webhook.core.node.inventory import Scan
 from webhook.core.node.node_fields import SharingCode, explain_closed, read_verdict
 from webhook.core.node.other_allocators import SETTLE_S, SLICE_GRACE_S, YOUNG_S
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.pod.whole_gpus import ResourceSlice
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
 from webhook.node_programs.program import NewContainerNeededError
@@ -246,7 +246,7 @@ STORIES = {
     ],
     "where nobody answers for pods with whole GPUs the node is shared all the same": [
         (0, [SILENCE, FINE, NOBODY, NODE], ""),
-        (ASK_EVERY_S - 0.1, [FINE, replace(NOBODY, whole=Whole("1", 1, ("team/old",)))], ""),
+        (ASK_EVERY_S - 0.1, [FINE, replace(NOBODY, whole=WholeGpuPods("1", 1, ("team/old",)))], ""),
         (0.1, [FINE], "1000Mi"),
     ],
     # Signs of what is still to come.

@@ -12,10 +12,10 @@ from tests.support.cluster_programs import wait_until
 from tests.support.control_planes import needs
 from webhook.core.node.other_allocators import SETTLE_S
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     config_map_name,
     write_assignments,
-    write_whole,
+    write_whole_gpu_pods,
 )
 from webhook.core.placement.assignments import Assignment
 from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL, NODE_SHARING_ANNOTATION
@@ -86,7 +86,9 @@ def listed(control_plane, node):
 
     def write(pods, whole=None):
         control_plane.api.delete(made)
-        control_plane.api.create({**made, "data": write_assignments(pods) | write_whole(whole)})
+        control_plane.api.create(
+            {**made, "data": write_assignments(pods) | write_whole_gpu_pods(whole)}
+        )
 
     yield write
     control_plane.api.delete(made)
@@ -119,7 +121,7 @@ def test_a_plugin_that_is_there_goes_and_comes_back(
             "a question", lambda: node.labels().get(NODE_ASKS_LABEL), timeout=SETTLED
         )
         assert node.amounts() == [None, None]
-        listed({}, Whole(asked, 0, ()))
+        listed({}, WholeGpuPods(asked, 0, ()))
         node.wait_for(FULL)
         assert node.labels()["vramwarden.io/gpu"] == "true"
         assert NODE_ASKS_LABEL not in node.labels()

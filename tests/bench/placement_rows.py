@@ -19,7 +19,7 @@ from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder, UndecidedBinding
-from webhook.server.placement.late import TELL_EVERY_S, LateAssignments
+from webhook.server.placement.late import ANNOTATE_EVERY_S, LateAssigner
 from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
@@ -35,12 +35,12 @@ class Replica:
         self.api = PlacementApi(cluster.kube(), NAMESPACE)
         counted = PlacementMetrics(Metrics())
         self.clock_s = 0.0
-        self.late = LateAssignments(self.api, counted, LOG, lambda: self.clock_s)
+        self.late = LateAssigner(self.api, counted, LOG, lambda: self.clock_s)
         self.tracker = Tracker(
-            self.api, counted, LOG, self._ended, self.late.waits, self._forget, self._changed
+            self.api, counted, LOG, self._ended, self.late.on_pending, self._forget, self._changed
         )
         self.lists = AssignmentLists(
-            self.api, self.tracker, counted, self.late.waits, run=lambda work: work()
+            self.api, self.tracker, counted, self.late.on_pending, run=lambda work: work()
         )
         self.binder = Binder(self.api, self.tracker, self.lists)
         self.gc = AssignmentGC(self.api, self.tracker, self.lists)
@@ -49,14 +49,14 @@ class Replica:
         )
 
     def _ended(self, pod):
-        self.maintenance.ended(pod)
-        self.late.ended(pod, self.tracker)
+        self.maintenance.on_ended(pod)
+        self.late.on_ended(pod, self.tracker)
 
     def _forget(self, node):
         self.lists.forget(node)
 
     def _changed(self, nodes):
-        self.late.changed(nodes, self.tracker)
+        self.late.on_nodes_changed(nodes, self.tracker)
 
     def list_all(self):
         """Read all pods and nodes, as at the start."""
@@ -79,7 +79,7 @@ class Replica:
 
     def bind(self, binding: Binding):
         """Decide a binding."""
-        found = self.binder.from_memory(binding)
+        found = self.binder.decide_from_memory(binding)
         return self.binder.bind(found).result() if isinstance(found, UndecidedBinding) else found
 
     def ends(self, line: bytearray) -> None:
@@ -90,8 +90,8 @@ class Replica:
     def assign_late(self) -> None:
         """Run the work of the thread for late assignments once."""
         self.clock_s += 1
-        due = self.late._next(self.clock_s)
-        self.late.attempt(self.lists, {node: self.tracker.waiting(node) for node in due})
+        due = self.late._wait_for_nodes(self.clock_s)
+        self.late.assign(self.lists, {node: self.tracker.pending_pods(node) for node in due})
 
 
 def measured(nodes: int, pods: int) -> list[float]:
@@ -127,7 +127,7 @@ def measured(nodes: int, pods: int) -> list[float]:
 
         def run():
             for one in some:
-                assert isinstance(replica.binder.from_memory(one), BindingVerdict)
+                assert isinstance(replica.binder.decide_from_memory(one), BindingVerdict)
 
         return run, many
 
@@ -150,7 +150,9 @@ def measured(nodes: int, pods: int) -> list[float]:
         def run():
             for line in lines:
                 replica.hear_pod(line)
-                for node in replica.lists.nodes_of([replica.maintenance._heard.get_nowait()]):
+                for node in replica.lists.nodes_with_entries(
+                    [replica.maintenance._events.get_nowait()]
+                ):
                     replica.gc.collect(node)
 
         return run, len(lines)
@@ -199,7 +201,7 @@ def waiting(_nodes: int, many: int) -> list[float]:
     for number in range(ROUNDS):
         cluster.counted.clear()
         line = event("MODIFIED", cluster.pod_text(number, phase="Succeeded"))
-        replica.clock_s += TELL_EVERY_S
+        replica.clock_s += ANNOTATE_EVERY_S
         took_s.append(cluster.timed(partial(replica.ends, line)))
         asked.append(dict(cluster.counted))
     reads = sum(n for each in asked for what, n in each.items() if what.startswith("GET"))

@@ -38,7 +38,7 @@ from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.node_programs.events import EventWriter
 from webhook.sentry.actions import cap_report, limit_report
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.late import LateAssignments
+from webhook.server.placement.late import LateAssigner
 
 GIB = 2**30
 KEY = b"0123456789abcdef" * 2
@@ -87,11 +87,11 @@ def waits(fences):
 
 def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
     placement = PlacementApi(replica, NAMESPACE)
-    assigning = LateAssignments(placement, PlacementMetrics(Metrics()), RecordedLog())
-    assert placement.may("patch", "pods", "status")
+    assigning = LateAssigner(placement, PlacementMetrics(Metrics()), RecordedLog())
+    assert placement.is_allowed("patch", "pods", "status")
 
     def stored(pod):
-        return placement.stored_pod(f"default/{pod['metadata']['name']}")
+        return placement.read_stored_pod(f"default/{pod['metadata']['name']}")
 
     def marks(pod):
         written = fences.read(pod)["metadata"]["annotations"]
@@ -99,7 +99,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
 
     told, at_once, other = (waits(fences) for _ in range(3))
     for reason in ("no room", "still no room"):
-        assigning._told_s.clear()
+        assigning._annotated_at_s.clear()
         assert assigning._annotate(stored(told).state, reason)
         assert marks(told) == {WAITS: reason}
     gpus = [
@@ -114,11 +114,11 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
         assert marks(pod) == given
     assert given.keys() == {GPU, VISIBLE, FRACTION, LIMIT}
     placement.delete_pod(stored(other))
-    assert stored(other).state.waits is None  # it is being deleted
+    assert stored(other).state.pending is None  # it is being deleted
     with pytest.raises(KubeError) as caught:
         placement.delete_pod(stored(told))
     assert caught.value.forbidden
-    placement.remove(placement.store("node-1", {}, ""))
+    placement.delete_list(placement.write_list("node-1", {}, ""))
 
 
 @pytest.fixture

@@ -34,7 +34,11 @@ from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, needs, needs_pod_level_resources, wait_until
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
-from webhook.core.placement.assignment_codec import Whole, config_map_name, read_whole
+from webhook.core.placement.assignment_codec import (
+    WholeGpuPods,
+    config_map_name,
+    read_whole_gpu_pods,
+)
 
 Json = dict[str, Any]
 
@@ -273,10 +277,10 @@ def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=STRATEGIC)
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map_name(NODE)}"
 
-    def answer() -> Whole | None:
+    def answer() -> WholeGpuPods | None:
         if denial(lambda: tenant.admin.request("GET", path)):
             return None  # the node has no assignments yet
-        found = read_whole(tenant.admin.request("GET", path)["data"])
+        found = read_whole_gpu_pods(tenant.admin.request("GET", path)["data"])
         return found if found and found.asked == asked else None
 
     return wait_until("a replica answers", answer).pods

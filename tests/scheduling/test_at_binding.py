@@ -14,9 +14,9 @@ from tests.support.schedulers import GIB, bound, finish, messages, patch, remove
 from tests.support.webhook_configurations import installed, webhook_configurations
 from tests.support.webhook_on_cluster import refused
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     read_assignments,
-    read_whole,
+    read_whole_gpu_pods,
     write_assignments,
 )
 from webhook.core.placement.assignments import Assignment
@@ -188,25 +188,25 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
     def answer():
         path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
         found = [one for one in cluster.api.list(path) if one["metadata"]["name"].endswith("-n1")]
-        return read_whole(found[0]["data"]) if found else None
+        return read_whole_gpu_pods(found[0]["data"]) if found else None
 
     def ask(question):
         change = {"metadata": {"labels": {NODE_ASKS_LABEL: question}}}
         patch(cluster.api, "/api/v1/nodes/n1", change)
 
-    wait_until("an answer", lambda: answer() == Whole("1764000000", 0, ()))
+    wait_until("an answer", lambda: answer() == WholeGpuPods("1764000000", 0, ()))
     made = cluster.api.create(whole)
     cluster.bind(made, "n1")
     finish(cluster.api, made, "Running")
     ask("1764000030")
-    running = Whole("1764000030", 1, (f"{cluster.namespace}/whole",))
+    running = WholeGpuPods("1764000030", 1, (f"{cluster.namespace}/whole",))
     wait_until("an answer", lambda: answer() == running)
     cluster.create("share", "5Gi")
     cluster.wait(2)
     assert (list(cluster.lists()), answer()) == (["share"], running)
     finish(cluster.api, made)
     ask("1764000060")
-    wait_until("an answer", lambda: answer() == Whole("1764000060", 0, ()))
+    wait_until("an answer", lambda: answer() == WholeGpuPods("1764000060", 0, ()))
     assert list(cluster.lists()) == ["share"]
     if claim_a_gpu(cluster):
         pod = a_pod(None, schedulerName="nobody")
@@ -214,7 +214,7 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
         pod["metadata"] |= {"namespace": cluster.namespace, "name": "claiming"}
         cluster.bind(cluster.api.create(pod), "n1")
         ask("1764000090")
-        claiming = Whole("1764000090", 1, (f"{cluster.namespace}/claiming",))
+        claiming = WholeGpuPods("1764000090", 1, (f"{cluster.namespace}/claiming",))
         wait_until("an answer", lambda: answer() == claiming)
 
 

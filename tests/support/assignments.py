@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.support.gpus import a_gpu
-from webhook.core.placement.assignments import Assignment, plan_all
+from webhook.core.placement.assignments import Assignment, plan_assignments
 from webhook.core.placement.fit import Denial, Need
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import EVERY_GPU
@@ -40,8 +40,8 @@ class Plan:
 
 
 def plan(*args, **more):
-    """Plan one pod, given in the place where `plan_all` takes several."""
+    """Plan one pod, which stands where `plan_assignments` takes several."""
     *before, one, now_s = args
-    draft = plan_all(*before, [one], now_s, **more)
-    (got,) = draft.gets
+    draft = plan_assignments(*before, [one], now_s, **more)
+    (got,) = draft.results
     return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)

@@ -26,7 +26,7 @@ from webhook.core.node.sharing import (
     find_gpus_in_use,
     judge,
 )
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole_gpus import ResourceSlice, find_dra_drivers
 from webhook.node_programs.events import EventWriter
@@ -93,7 +93,7 @@ class SharingOfNode:
         self._asked: tuple[str, ...] = ()
         """The names of this wait's first and last question for pods with whole GPUs."""
         self._asked_s = self._asked_first_s = float("-inf")
-        self._whole: Whole | None = None
+        self._whole: WholeGpuPods | None = None
 
     def on_node(self, node: Mapping[str, Any], now_s: float) -> None:
         """Remember until when whole GPUs count as offered, though they are not just now.
@@ -141,7 +141,9 @@ class SharingOfNode:
         """Remember what is in use."""
         self._scan = scan
 
-    def on_pods(self, assignments: Mapping[str, Any] | None, whole: Whole | None = None) -> None:
+    def on_pods(
+        self, assignments: Mapping[str, Any] | None, whole: WholeGpuPods | None = None
+    ) -> None:
         """Remember whether pods have VRAM; None where that cannot be read.
 
         `whole`: what a replica of the webhook says of pods with whole GPUs.

@@ -30,14 +30,18 @@ from webhook.adapters.kube.node_objects import (
     watch_slices,
 )
 from webhook.core.kinds.nodes import read_gpu_node
-from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
+from webhook.core.placement.assignment_codec import (
+    WholeGpuPods,
+    write_assignments,
+    write_whole_gpu_pods,
+)
 from webhook.core.pod.whole_gpus import ResourceSlice, find_dra_drivers, read_resource_slice
 
 NODE, LATER = an_object("7", "n"), an_object("8", "n")
 SEEN, SEEN_LATER, GONE = NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None)
 UNWATCHED = NodeSeen(NODE, watched=False)
 DOWN, DENIED = NodeUnread("0"), NodeUnread("403")
-WHOLE = Whole("7", 1, ("ns/whole",))
+WHOLE = WholeGpuPods("7", 1, ("ns/whole",))
 
 
 @pytest.fixture
@@ -132,7 +136,7 @@ MAPS = "/api/v1/namespaces/ns/configmaps"
 
 
 def config_map(mib, version="7", whole=None):
-    data = {**write_assignments(taking(mib)), **write_whole(whole)}
+    data = {**write_assignments(taking(mib)), **write_whole_gpu_pods(whole)}
     return {"metadata": {"resourceVersion": version}, "data": data}
 
 

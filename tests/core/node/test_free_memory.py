@@ -13,7 +13,7 @@ from tests.support.merge_patches import merged
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.patches import Patches, build_patches, is_free_memory_only
 from webhook.core.node.state import build_desired_state
-from webhook.core.placement.assignments import Assignment, free_on
+from webhook.core.placement.assignments import Assignment, free_bytes_by_gpu
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import EVERY_GPU, MAX_COUNTED_GPUS, free_memory_label
 from webhook.core.pod.quantity import MIB
@@ -155,7 +155,7 @@ def test_a_node_that_was_patched_needs_no_patch(inventory, assignments):
 def test_a_node_is_preferred_where_the_pod_can_be_placed_and_a_step_is_to_spare(
     inventory, taken, mib, count
 ):
-    free = free_on("n", inventory.gpus, taken, {})
+    free = free_bytes_by_gpu("n", inventory.gpus, taken, {})
 
     def fits(size_mib):
         need = Need(size_mib * MIB, count)

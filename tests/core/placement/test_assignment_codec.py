@@ -12,14 +12,14 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     config_map_name,
     read_assignments,
-    read_whole,
+    read_whole_gpu_pods,
     write_assignments,
-    write_whole,
+    write_whole_gpu_pods,
 )
-from webhook.core.placement.assignments import Assignment, adopt
+from webhook.core.placement.assignments import Assignment, rebuild_from_pods
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.pod.gpus import MAX_GPUS
@@ -212,7 +212,7 @@ def test_what_a_pod_is_held_to_is_read():
     ],
 )
 def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
-    """Nobody acts on it, and once the pods are read it is written again (`adopt`)."""
+    """Nobody acts on it, and once the pods are read it is written again (`rebuild_from_pods`)."""
     read, whole = read_assignments({"assignments": written(**HELD | change)})
     assert read == {
         "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, terms=None)
@@ -262,7 +262,7 @@ def test_no_pod_has_a_line_that_is_much_longer_than_others():
     ]
     state = read_pod_state(raw)
     assert len(state.uuids) == MAX_GPUS
-    (text,) = write_assignments(adopt(NODE, {}, [state], 2**40)).values()
+    (text,) = write_assignments(rebuild_from_pods(NODE, {}, [state], 2**40)).values()
     assert len(text) < 4096
 
 
@@ -278,28 +278,28 @@ ANSWER = {"asked": "1764000000", "count": 4, "pods": ["ml/a", "ml/b", "ml/c"]}
 @pytest.mark.parametrize(
     ("change", "whole"),
     [
-        ({}, Whole("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
-        ({"count": 0, "pods": []}, Whole("1764000000", 0, ())),
-        ({"of": "the future"}, Whole("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
+        ({}, WholeGpuPods("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
+        ({"count": 0, "pods": []}, WholeGpuPods("1764000000", 0, ())),
+        ({"of": "the future"}, WholeGpuPods("1764000000", 4, ("ml/a", "ml/b", "ml/c"))),
         *(({"asked": asked}, None) for asked in ("", "9" * 64, 1764000000, None)),
         *(({"count": count}, None) for count in (2, -1, 4.0, "4", True, None)),
         *(({"pods": pods}, None) for pods in (None, "ml/a", [7], ["p" * 318], ["p"] * 4)),
     ],
 )
 def test_an_answer_that_cannot_be_read_is_none_and_never_no_pods(change, whole):
-    read = read_whole({"whole": json.dumps(ANSWER | change)})
+    read = read_whole_gpu_pods({"whole": json.dumps(ANSWER | change)})
     assert read == whole
-    assert read_whole(write_whole(read)) == whole
+    assert read_whole_gpu_pods(write_whole_gpu_pods(read)) == whole
 
 
 @pytest.mark.parametrize(
     "text", [None, 7, "", "{", "[" * 2000, "null", json.dumps(ANSWER) + " " * 2048]
 )
 def test_what_is_no_answer_is_none(text):
-    assert read_whole({"whole": text}) is None
-    assert read_whole(text) is None
+    assert read_whole_gpu_pods({"whole": text}) is None
+    assert read_whole_gpu_pods(text) is None
 
 
 def test_the_longest_answer_is_read():
-    longest = Whole("9" * 63, 10**9, ("n" * 317,) * 3)
-    assert read_whole(write_whole(longest)) == longest
+    longest = WholeGpuPods("9" * 63, 10**9, ("n" * 317,) * 3)
+    assert read_whole_gpu_pods(write_whole_gpu_pods(longest)) == longest

@@ -14,12 +14,12 @@ from webhook.core.placement import assignments
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
-    free_on,
-    plan_all,
+    free_bytes_by_gpu,
+    plan_assignments,
     promised_bytes,
 )
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.core.placement.fit import RETRIES, Denial, unknown_gpus
+from webhook.core.placement.fit import RETRIES, Denial, deny_unknown_gpus
 from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.pod.quantity import MIB
 
@@ -106,8 +106,8 @@ def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
 
 def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
     seeing, after = pod("seeing", 700, at_binding=False), pod("after", 400)
-    draft = plan_all(NODE, TWO, {}, {}, [seeing, after], NOW_S)
-    assert isinstance(draft.gets[1], Denial)
+    draft = plan_assignments(NODE, TWO, {}, {}, [seeing, after], NOW_S)
+    assert isinstance(draft.results[1], Denial)
     assert list(draft.assignments) == ["seeing"]
     assert isinstance(planned(draft.assignments, [], after), Denial)
 
@@ -135,8 +135,8 @@ def test_a_pod_that_sees_all_gpus_is_promised_its_amount_for_each_gpu_of_its_req
 def test_who_is_planned_after_another_gets_what_that_one_left():
     has = pod("has", 800, node=NODE, gpus="a")  # and is not entered
     wanted = [pod("one", 300), has, pod("two", 900), pod("three", 700), pod("four", 200)]
-    draft = plan_all(NODE, TWO, {}, {"has": has}, wanted, NOW_S)
-    got = [None if isinstance(one, Denial) else one for one in draft.gets]
+    draft = plan_assignments(NODE, TWO, {}, {"has": has}, wanted, NOW_S)
+    got = [None if isinstance(one, Denial) else one for one in draft.results]
     assert got == [("GPU-b",), ("GPU-a",), None, ("GPU-b",), ("GPU-a",)]
     assert list(draft.assignments) == ["one", "has", "three", "four"]
 
@@ -153,13 +153,13 @@ def test_the_list_and_the_pods_are_gone_through_once_however_many_are_planned(mo
 
         monkeypatch.setattr(assignments, name, call)
 
-    for name in ("may_use_gpus", "_taken_unlisted", "free_bytes"):
+    for name in ("may_use_gpus", "_usage_without_entry", "free_bytes"):
         counted(name)
     entered = {f"in{number}": entry("a", mib=1) for number in range(40)}
     beside = {f"out{number}": pod(f"out{number}", 1, node=NODE, gpus="b") for number in range(30)}
     wanted = [pod(f"new{number}", 1) for number in range(50)]
-    assert plan_all(NODE, TWO, entered, beside, wanted, NOW_S).changed
-    assert visited == {"may_use_gpus": 40, "_taken_unlisted": 30, "free_bytes": 1}
+    assert plan_assignments(NODE, TWO, entered, beside, wanted, NOW_S).changed
+    assert visited == {"may_use_gpus": 40, "_usage_without_entry": 30, "free_bytes": 1}
 
 
 def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
@@ -169,7 +169,7 @@ def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
     assert isinstance(result, Denial)
     assert result.sentence.startswith("no GPU of node n1 has 500Mi free, which this pod needs")
     assert "400Mi, on GPU 0 (GPU-a)" in result.sentence
-    assert planned({}, [new], new, gpus=[]) == unknown_gpus(NODE)
+    assert planned({}, [new], new, gpus=[]) == deny_unknown_gpus(NODE)
 
 
 def test_on_a_held_node_nobody_gets_another_gpu_than_before():
@@ -256,12 +256,12 @@ def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
 )
 def test_what_is_free_counts_pods_that_are_not_entered(known, free):
     entered = {"in": entry("a")} if known.uid == "in" else {}
-    found = free_on(NODE, TWO, entered, {known.uid: known})
+    found = free_bytes_by_gpu(NODE, TWO, entered, {known.uid: known})
     assert found == {"GPU-a": free[0] * MIB, "GPU-b": free[1] * MIB}
 
 
 def test_an_entry_counts_whether_its_pod_is_known_or_not():
-    assert free_on(NODE, TWO, {"u": entry("a", "b")}, {}) == {
+    assert free_bytes_by_gpu(NODE, TWO, {"u": entry("a", "b")}, {}) == {
         "GPU-a": 900 * MIB,
         "GPU-b": 900 * MIB,
     }
@@ -273,5 +273,5 @@ def test_a_pod_whose_demand_cannot_be_read_takes_what_its_kubelet_admitted():
     raw["metadata"]["uid"] = "u"
     state = read_pod_state(raw)
     assert state.unreadable
-    free = free_on(NODE, TWO, {}, {"u": state})
+    free = free_bytes_by_gpu(NODE, TWO, {}, {"u": state})
     assert free == {"GPU-a": 700 * MIB, "GPU-b": 700 * MIB}

@@ -16,9 +16,16 @@ from tests.support.assignments import NODE, Plan, plan, pod
 from tests.support.gpus import a_gpu
 from tests.support.strategies import ANY_JSON
 from webhook.core.placement.assignment_codec import read_assignments, write_assignments
-from webhook.core.placement.assignments import Assignment, Draft, adopt, complete, free_on, plan_all
+from webhook.core.placement.assignments import (
+    Assignment,
+    AssignmentPlan,
+    complete_terms,
+    free_bytes_by_gpu,
+    plan_assignments,
+    rebuild_from_pods,
+)
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.core.placement.garbage import UNBOUND_S, settle, to_ask
+from webhook.core.placement.garbage import UNBOUND_S, entries_to_verify, prune
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.policy.model import DriverLimit, EnforceBy
 
@@ -93,7 +100,7 @@ def test_gpus_that_are_given_have_room_after_all_that_is_known(entered, pods, on
     pods = pods | {one.uid: one}
     result = plan(NODE, GPUS, entered, pods, one, now_s)
     if isinstance(result, Plan) and one.uid not in entered and one.at_binding:
-        free = free_on(NODE, GPUS, result.assignments, pods)
+        free = free_bytes_by_gpu(NODE, GPUS, result.assignments, pods)
         assert all(free[uuid] >= 0 for uuid in result.uuids)
         assert result.assignments[one.uid].memory_bytes == one.need.memory_bytes
         assert len(set(result.uuids)) == one.need.gpu_count
@@ -132,22 +139,22 @@ def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pod
     uids = {one.uid for one in wanted}
     pods = {uid: one for uid, one in pods.items() if uid not in uids}
     pods |= {one.uid: one for one in wanted[::2]}  # of the others the watch has not said anything
-    gets, assignments, changed = [], entered, False
+    results, assignments, changed = [], entered, False
     for one in wanted:
         made = plan(NODE, GPUS, assignments, pods, one, now_s)
-        gets.append(made)
+        results.append(made)
         if isinstance(made, Plan):
-            gets[-1], assignments = made.uuids, made.assignments
+            results[-1], assignments = made.uuids, made.assignments
             changed = changed or made.changed
-    found = plan_all(NODE, GPUS, entered, pods, wanted, now_s)
-    assert found == Draft(assignments, tuple(gets), changed)
+    found = plan_assignments(NODE, GPUS, entered, pods, wanted, now_s)
+    assert found == AssignmentPlan(assignments, tuple(results), changed)
 
 
 @given(LISTS, KNOWN, TIMES)
 def test_adopting_loses_nothing_and_comes_to_an_end(entered, pods, now_s):
-    adopted = adopt(NODE, entered, pods.values(), now_s)
-    assert {uid: adopted[uid] for uid in entered} == complete(entered, pods)
-    assert adopt(NODE, adopted, pods.values(), now_s + 99) == adopted
+    adopted = rebuild_from_pods(NODE, entered, pods.values(), now_s)
+    assert {uid: adopted[uid] for uid in entered} == complete_terms(entered, pods)
+    assert rebuild_from_pods(NODE, adopted, pods.values(), now_s + 99) == adopted
     assert all(pods[uid].node == NODE for uid in adopted.keys() - entered)
 
 
@@ -160,9 +167,9 @@ def test_who_sees_all_gpus_is_never_denied(entered, pods, one, now_s):
 
 @given(LISTS, KNOWN)
 def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, pods):
-    found = complete(entered, pods)
+    found = complete_terms(entered, pods)
     assert {uid: replace(one, terms=entered[uid].terms) for uid, one in found.items()} == entered
-    assert complete(found, pods) is found
+    assert complete_terms(found, pods) is found
     for uid, one in found.items():
         known = pods[uid].terms if uid in pods else None
         terms = entered[uid].terms or known
@@ -174,14 +181,14 @@ def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, po
 
 @given(LISTS, KNOWN, KNOWN, TIMES)
 def test_settling_adds_and_changes_nothing_and_comes_to_an_end(entered, pods, answers, now_s):
-    left = settle(NODE, entered, pods, answers, now_s)
+    left = prune(NODE, entered, pods, answers, now_s)
     assert left.items() <= entered.items()
-    assert settle(NODE, left, pods, answers, now_s) == left
+    assert prune(NODE, left, pods, answers, now_s) == left
 
 
 @given(LISTS, KNOWN, TIMES)
 def test_what_is_not_asked_for_leaves_only_if_it_is_finished_or_elsewhere(entered, pods, now_s):
-    left = settle(NODE, entered, pods, {}, now_s)
+    left = prune(NODE, entered, pods, {}, now_s)
     assert all(pods[uid].finished or pods[uid].node == "n2" for uid in entered.keys() - left)
 
 
@@ -244,16 +251,16 @@ class OneNode(RuleBasedStateMachine):
             self.view.pop(uid, None)
 
     @rule(passed_s=st.sampled_from([1.0, UNBOUND_S + 1]))
-    def settle(self, passed_s):
+    def prune(self, passed_s):
         self.now_s += passed_s
-        asked = to_ask(self.entered, self.view, self.now_s)
+        asked = entries_to_verify(self.entered, self.view, self.now_s)
         answers = {uid: self.truth.get(uid) for uid in asked}
-        self.entered = settle(NODE, self.entered, self.view, answers, self.now_s)
+        self.entered = prune(NODE, self.entered, self.view, answers, self.now_s)
 
     @rule()
     def lose_the_list(self):
         """Somebody empties the ConfigMap while no binding is under way."""
-        self.entered = adopt(NODE, {}, self.truth.values(), self.now_s)
+        self.entered = rebuild_from_pods(NODE, {}, self.truth.values(), self.now_s)
 
     @invariant()
     def no_gpu_is_overcommitted(self):
@@ -272,8 +279,8 @@ class OneNode(RuleBasedStateMachine):
         """What fits on an empty node is placed, once all others are gone and that is known."""
         self.truth.clear()
         self.view.clear()
-        answers = dict.fromkeys(to_ask(self.entered, self.view, self.now_s))
-        self.entered = settle(NODE, self.entered, self.view, answers, self.now_s)
+        answers = dict.fromkeys(entries_to_verify(self.entered, self.view, self.now_s))
+        self.entered = prune(NODE, self.entered, self.view, answers, self.now_s)
         last = pod("last", 100, 2)
         result = plan(NODE, GPUS, self.entered, {}, last, self.now_s)
         assert isinstance(result, Plan)

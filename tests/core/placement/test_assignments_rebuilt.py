@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.assignments import NODE, NOW_S, entry, pod
-from webhook.core.placement.assignments import Assignment, adopt, complete, to_adopt
+from webhook.core.placement.assignments import (
+    Assignment,
+    complete_terms,
+    rebuild_from_pods,
+    unlisted_pods,
+)
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
@@ -34,13 +39,13 @@ HOLD, OTHER = (
 )
 def test_pods_that_have_gpus_here_are_entered_where_the_list_was_lost(known, adopted):
     expected = {"p": entry(*adopted, mib=300, since_s=77)} if adopted else {}
-    assert adopt(NODE, {}, [known], 77.9) == expected
+    assert rebuild_from_pods(NODE, {}, [known], 77.9) == expected
 
 
 @pytest.mark.parametrize("gpus", ["", "b"])
 def test_a_pod_that_sees_all_gpus_is_adopted_with_all_whatever_it_names(gpus):
     known = pod("p", 300, node=NODE, gpus=gpus, at_binding=False, terms=HOLD)
-    assert adopt(NODE, {}, [known], 77.9) == {
+    assert rebuild_from_pods(NODE, {}, [known], 77.9) == {
         "p": Assignment(
             pod="ns/p", uuids=(EVERY_GPU,), memory_bytes=300 * MIB, since_s=77, terms=HOLD
         )
@@ -50,7 +55,7 @@ def test_a_pod_that_sees_all_gpus_is_adopted_with_all_whatever_it_names(gpus):
 def test_what_is_entered_already_is_not_changed_by_adopting():
     known = pod("p", 300, node=NODE, gpus="b", terms=HOLD)
     entered = {"p": entry("a", since_s=1, terms=OTHER), "q": entry("b")}
-    assert adopt(NODE, entered, [known], NOW_S) == entered
+    assert rebuild_from_pods(NODE, entered, [known], NOW_S) == entered
 
 
 def test_entries_without_readable_terms_take_those_of_their_pods():
@@ -58,8 +63,8 @@ def test_entries_without_readable_terms_take_those_of_their_pods():
     old = {"p": entry("a", since_s=1), "q": entry("b"), "unknown": entry("b")}
     new = old | {"p": entry("a", since_s=1, terms=HOLD)}
     known = {one.uid: one for one in pods}
-    assert complete(old, known) == adopt(NODE, old, pods, NOW_S) == new
-    assert complete(new, known) is new
+    assert complete_terms(old, known) == rebuild_from_pods(NODE, old, pods, NOW_S) == new
+    assert complete_terms(new, known) is new
 
 
 @pytest.mark.parametrize("promised", DriverLimit)
@@ -69,10 +74,10 @@ def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promi
     """Two bindings of one pod may see two states of its node, and the pod keeps the first."""
     known = {"p": pod("p", 300, node=NODE, gpus=gpus, terms=replace(OTHER, limit=promised))}
     old = {"p": entry("a", since_s=1, terms=replace(HOLD, limit=entered))}
-    new = complete(old, known)
+    new = complete_terms(old, known)
     limit = promised if gpus else entered
     assert new == {"p": entry("a", since_s=1, terms=replace(HOLD, limit=limit))}
-    assert complete(new, known) is new
+    assert complete_terms(new, known) is new
 
 
 @pytest.mark.parametrize(
@@ -90,5 +95,5 @@ def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promi
     ],
 )
 def test_pods_that_came_past_us_are_found(known, is_found):
-    found = to_adopt(NODE, {"in": entry("*")}, {known.uid: known})
+    found = unlisted_pods(NODE, {"in": entry("*")}, {known.uid: known})
     assert found == ([known] if is_found else [])

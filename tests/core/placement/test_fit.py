@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from tests.bench.orders import ORDERS
 from tests.support.gpus import a_gpu
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.fit import Denial, Need, best_fit, place, unknown_gpus, unnamed_gpus
+from webhook.core.placement.fit import (
+    Denial,
+    Need,
+    best_fit,
+    deny_unknown_gpus,
+    deny_unnamed_gpus,
+    place,
+)
 from webhook.core.pod.gpus import free_bytes
 from webhook.core.pod.quantity import MIB
 
@@ -129,7 +136,7 @@ def test_a_node_that_shows_no_gpus_is_denied():
         "node n1 does not show its GPUs (annotation vramwarden.io/gpus), so none can be chosen "
         "for this pod; see whether vramwarden's node agent runs there"
     )
-    assert place("n1", [], {}, Need(MIB)) == Denial(sentence) == unknown_gpus("n1")
+    assert place("n1", [], {}, Need(MIB)) == Denial(sentence) == deny_unknown_gpus("n1")
 
 
 NO_NAME = (
@@ -147,7 +154,7 @@ UNKNOWN_NAME = (
 
 @pytest.mark.parametrize(("names", "sentence"), [(DeviceNames.NONE, NO_NAME), (None, UNKNOWN_NAME)])
 def test_a_node_whose_gpus_have_no_name_says_where_that_is_written(names, sentence):
-    assert unnamed_gpus("n1", names) == Denial(sentence)
+    assert deny_unnamed_gpus("n1", names) == Denial(sentence)
 
 
 def test_a_pod_needs_one_gpu_where_nothing_else_is_said():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.assignments import NODE, NOW_S, entry, pod
-from webhook.core.placement.garbage import UNBOUND_S, settle, to_ask
+from webhook.core.placement.garbage import UNBOUND_S, entries_to_verify, prune
 
 YOUNG, OLD = int(NOW_S - UNBOUND_S), int(NOW_S - UNBOUND_S - 1)
 
@@ -28,7 +28,7 @@ YOUNG, OLD = int(NOW_S - UNBOUND_S), int(NOW_S - UNBOUND_S - 1)
 def test_only_what_is_not_known_or_long_unbound_is_asked_for(known, since_s, asked):
     entered = {"u": entry("a", since_s=since_s), "fine": entry("a")}
     pods = {"fine": pod("fine", node=NODE)} | ({"u": known} if known else {})
-    assert to_ask(entered, pods, NOW_S) == ({"u": entered["u"]} if asked else {})
+    assert entries_to_verify(entered, pods, NOW_S) == ({"u": entered["u"]} if asked else {})
 
 
 NOT_ASKED = object()
@@ -68,5 +68,5 @@ NOT_ASKED = object()
 def test_an_entry_leaves_only_for_what_cannot_be_undone(known, answer, since_s, stays):
     entered = {"u": entry("a", since_s=since_s)}
     answers = {} if answer is NOT_ASKED else {"u": answer}
-    left = settle(NODE, entered, {"u": known} if known else {}, answers, NOW_S)
+    left = prune(NODE, entered, {"u": known} if known else {}, answers, NOW_S)
     assert left == (entered if stays else {})

@@ -16,10 +16,15 @@ from webhook.core.admission.decision import Phase
 from webhook.core.bounds import LONGEST_UUID
 from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignment_codec import read_assignments, write_assignments
-from webhook.core.placement.assignments import Assignment, adopt, free_on
+from webhook.core.placement.assignments import Assignment, free_bytes_by_gpu, rebuild_from_pods
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pod_state import PodState, Waits, read_pod_state, terms_by_rule
+from webhook.core.placement.pod_state import (
+    PendingAssignment,
+    PodState,
+    read_pod_state,
+    terms_by_rule,
+)
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.gpus import MAX_GPUS
 from webhook.core.pod.patch import apply_patch
@@ -132,8 +137,10 @@ def test_an_annotation_without_an_amount_takes_nothing_whatever_it_says(memory, 
         more = {"annotations": annotations, "labels": labels, "nodeName": NODE}
         state = read_pod_state(stored(memory, containers=[container], **more))
         assert (state.need, state.unreadable) == (None, "")
-        assert free_on(NODE, TWO, {}, {"u-1": state}) == free_on(NODE, TWO, {}, {})
-        assert adopt(NODE, {}, [state], 1.0) == {}
+        assert free_bytes_by_gpu(NODE, TWO, {}, {"u-1": state}) == free_bytes_by_gpu(
+            NODE, TWO, {}, {}
+        )
+        assert rebuild_from_pods(NODE, {}, [state], 1.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,10 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
         for container in raw["spec"]["containers"]
     ]
     admitted = sum(sizes.get(one, 0) for one in asked if not isinstance(one, list))
-    before, after = free_on(NODE, TWO, {}, {}), free_on(NODE, TWO, {}, {"u-1": state})
+    before, after = (
+        free_bytes_by_gpu(NODE, TWO, {}, {}),
+        free_bytes_by_gpu(NODE, TWO, {}, {"u-1": state}),
+    )
     rounded = -(-admitted // MIB) * MIB
     taken = [before[uuid] - after[uuid] for uuid in before]
     assert max(taken) <= rounded
@@ -319,13 +329,19 @@ def bare(*, owners=(), deleted=False, **more):
 
 
 @pytest.mark.parametrize(
-    ("raw", "waits"),
+    ("raw", "pending"),
     [
-        (bare(), Waits()),
-        (bare(initContainers=[{"name": "vram-enforcer", "restartPolicy": "Always"}]), Waits()),
-        (bare(owners=[CONTROLLER | {"controller": True}]), Waits(owned=True)),
-        (bare(owners=[CONTROLLER]), Waits()),
-        (bare(annotations={"vramwarden.io/gpu-waits": "x" * 2000}), Waits(told="x" * 1024)),
+        (bare(), PendingAssignment()),
+        (
+            bare(initContainers=[{"name": "vram-enforcer", "restartPolicy": "Always"}]),
+            PendingAssignment(),
+        ),
+        (bare(owners=[CONTROLLER | {"controller": True}]), PendingAssignment(has_controller=True)),
+        (bare(owners=[CONTROLLER]), PendingAssignment()),
+        (
+            bare(annotations={"vramwarden.io/gpu-waits": "x" * 2000}),
+            PendingAssignment(last_message="x" * 1024),
+        ),
         (bare(deleted=True), None),
         (bare(phase="Succeeded"), None),
         (bare(annotations={"vramwarden.io/gpu": "GPU-a"}), None),
@@ -334,5 +350,5 @@ def bare(*, owners=(), deleted=False, **more):
         (stored(), None),
     ],
 )
-def test_a_pod_that_is_bound_without_a_gpu_waits_for_one(raw, waits):
-    assert read_pod_state(raw).waits == waits
+def test_a_pod_that_is_bound_without_a_gpu_waits_for_one(raw, pending):
+    assert read_pod_state(raw).pending == pending

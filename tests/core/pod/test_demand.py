@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.placement.pod_state import counted_need
+from webhook.core.placement.pod_state import read_need
 from webhook.core.pod.demand import plan_demand, read_demand
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.suggestions import Suggestions
@@ -169,7 +169,7 @@ def test_the_cap_of_explicit_amounts_is_what_is_counted_rounded_up_per_gpu(
     ]
     pod = a_pod(containers=containers, annotations={"vramwarden.io/gpu-count": count})
     assert demand_of(pod).per_gpu_bytes == cap_bytes
-    need, _ = counted_need(read_pod(pod))
+    need, _ = read_need(read_pod(pod))
     assert (need.memory_bytes, need.gpu_count) == (cap_bytes, int(count))
 
 

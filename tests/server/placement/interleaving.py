@@ -55,7 +55,7 @@ from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder, UndecidedBinding
-from webhook.server.placement.late import LateAssignments
+from webhook.server.placement.late import LateAssigner
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
@@ -179,7 +179,7 @@ class World(ApiServer):
         before = self.pods.get(uid[2]) if uid else None
         found = super().answer(request, handler)
         if before and found and found[0] == 200:
-            assert before.waits, "only who is bound and waits for GPUs is annotated or deleted"
+            assert before.pending, "only who is bound and waits for GPUs is annotated or deleted"
         if request.method != "GET":
             Task.pause()
         return found
@@ -423,7 +423,7 @@ class World(ApiServer):
         )
         for uid, entry in self.assignments(node.name).items():
             one = self.pods.get(uid)
-            if one and one.waits and one.limit is DriverLimit.REQUIRE and one is not pod:
+            if one and one.pending and one.limit is DriverLimit.REQUIRE and one is not pod:
                 for uuid in entry.uuids:
                     used_bytes[uuid] += entry.memory_bytes
         free = [gpu.memory_bytes - used_bytes[gpu.uuid] - seen_bytes for gpu in node.gpus]
@@ -481,14 +481,12 @@ class Replica:
         counted = PlacementMetrics(Metrics())
         self.log = RecordedLog()
         self.api = self.world.placement_api()
-        self.late_assignments = LateAssignments(
-            self.api, counted, self.log, lambda: self.world.time_s
-        )
+        self.late_assigner = LateAssigner(self.api, counted, self.log, lambda: self.world.time_s)
         self.tracker = Tracker(
             self.api,
             counted,
             self.log,
-            changed=lambda nodes: self.late_assignments.changed(nodes, self.tracker),
+            on_nodes_changed=lambda nodes: self.late_assigner.on_nodes_changed(nodes, self.tracker),
         )
         self.reserved: list[PodState] = []
         self.lists = _Lists(
@@ -540,7 +538,7 @@ class Replica:
     def ask(self, uid: str, node: str = "n0", *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""
         binding = Binding("ns", uid, uid, node, {})
-        found = self.binder.from_memory(binding)
+        found = self.binder.decide_from_memory(binding)
         if isinstance(found, UndecidedBinding):
             answer = self.binder.bind(found, dry_run=dry_run)
         else:
@@ -561,7 +559,7 @@ class Replica:
 
         def run() -> None:
             with contextlib.suppress(KubeError):
-                self.gc.collect(node, self.api.assignments(node) if fresh else None)
+                self.gc.collect(node, self.api.read_list(node) if fresh else None)
 
         return self.run(run)
 
@@ -576,8 +574,10 @@ class Replica:
 
     def late(self) -> Task:
         """Begin to assign late."""
-        waiting = {node: self.tracker.waiting(node) for node in self.tracker.waited_on()}
-        self.assigning.append(self.run(lambda: self.late_assignments.attempt(self.lists, waiting)))
+        waiting = {
+            node: self.tracker.pending_pods(node) for node in self.tracker.nodes_with_pending()
+        }
+        self.assigning.append(self.run(lambda: self.late_assigner.assign(self.lists, waiting)))
         return self.assigning[-1]
 
     def is_late(self) -> bool:

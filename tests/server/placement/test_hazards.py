@@ -22,15 +22,15 @@ from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.placement import GpuNode, StoredList
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     read_assignments,
-    read_whole,
+    read_whole_gpu_pods,
     write_assignments,
 )
 from webhook.core.placement.assignments import RENEW_S
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
 from webhook.core.placement.cap_terms import CapTerms
-from webhook.core.placement.fit import unguarded_node, unlimited_node
+from webhook.core.placement.fit import deny_without_driver_limit, deny_without_sentry
 from webhook.core.placement.garbage import UNBOUND_S
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
@@ -237,7 +237,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, first
     world.delete(uid)
     first.resync()
     first.tidy_now(fresh=False)
-    assert first.lists.nodes_of([first.tracker.pod(uid)]) == set()
+    assert first.lists.nodes_with_entries([first.tracker.pod(uid)]) == set()
 
 
 def test_what_another_replica_removed_is_read_before_a_denial(world, first, second):
@@ -349,7 +349,7 @@ def test_a_pod_that_sees_all_gpus_is_never_denied(world, first):
     verdict = first.bind(one)
     assert says(verdict) == AWAY
     assert verdict.message.endswith(f"could not be entered in its list: {SILENT}")
-    verdict = first.binder.uncertain(Binding("ns", one, one, "n0", {}), "slow")
+    verdict = first.binder.fallback_verdict(Binding("ns", one, one, "n0", {}), "slow")
     assert says(verdict) == AWAY
     assert verdict.message.endswith("could not be entered in its list: slow")
 
@@ -386,7 +386,7 @@ def test_late_assignment_leaves_alone_who_sees_all_gpus(world, first):
     world.bind_bare(uid, "n0")
     first.resync()
     first.late_now()
-    assert (world.given(uid), entered(world), first.tracker.waiting()) == ({}, set(), [])
+    assert (world.given(uid), entered(world), first.tracker.pending_pods()) == ({}, set(), [])
 
 
 def test_tidying_enters_who_was_bound_past_us(world, first, second):
@@ -437,10 +437,10 @@ def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, fi
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
     first.resync()
-    assert first.gc.unlisted([]) == {"n0"}
+    assert first.gc.unlisted_nodes([]) == {"n0"}
     first.finish(first.run(lambda: first.gc.collect("n0", StoredList("n0", {}, False, ""))))
     assert entered(world) == {uid}
-    assert first.gc.unlisted(["n0"]) == set()
+    assert first.gc.unlisted_nodes(["n0"]) == set()
 
 
 def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, first):
@@ -537,7 +537,7 @@ def test_while_the_labels_of_its_namespace_are_unknown_a_pod_is_measured_only(wo
 
 
 def answered(world, node="n0"):
-    return read_whole(world.data(node))
+    return read_whole_gpu_pods(world.data(node))
 
 
 def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replicas, second):
@@ -550,7 +550,7 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
     while not all(task.done for task in tasks):
         for task in [task for replica in replicas for task in replica.tasks if not task.done]:
             task.step()
-    assert answered(world) == Whole("7", 4, ("ml/a", "ml/b", "ml/c"))
+    assert answered(world) == WholeGpuPods("7", 4, ("ml/a", "ml/b", "ml/c"))
     assert world.count(WRITE_LIST) == 2  # one of them in vain
     lists = world.lists
     world.asked.clear()
@@ -561,7 +561,7 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
     for pod in pods:
         world.remove(pod)
     second.finish(second.answer_question("n0", "8"))
-    assert answered(world) == Whole("8", 0, ())
+    assert answered(world) == WholeGpuPods("8", 0, ())
 
 
 def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first, second):
@@ -572,20 +572,20 @@ def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first,
         task.step()  # list, pods, and the list again, to be written
     first.bind(two)
     second.finish(task)
-    assert (entered(world), answered(world)) == ({one, two}, Whole("7", 0, ()))
+    assert (entered(world), answered(world)) == ({one, two}, WholeGpuPods("7", 0, ()))
     first.bind(three)  # by the list as it knew it
     world.finish(one)
     world.resync()
     for replica in replicas:
         replica.tidy_now()
-    assert (entered(world), answered(world)) == ({two, three}, Whole("7", 0, ()))
+    assert (entered(world), answered(world)) == ({two, three}, WholeGpuPods("7", 0, ()))
 
 
 def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, first):
     first.tracker._on_nodes([])  # not shared yet
     first.finish(first.answer_question("n0", "7"))
     first.tidy_now()
-    assert answered(world) == Whole("7", 0, ())
+    assert answered(world) == WholeGpuPods("7", 0, ())
     world.remove_nodes()
     first.tidy_now()
     assert world.lists == {}
@@ -692,7 +692,7 @@ def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world
     assert (first.lists._queue._queues, list(first.lists._copies)) == ({}, ["n0"])
     first.lists.forget("n0")
     assert first.lists._copies == {}
-    assert first.lists.nodes_of([first.tracker.pod(uid)]) == set()
+    assert first.lists.nodes_with_entries([first.tracker.pod(uid)]) == set()
 
 
 class Untouched(dict):
@@ -712,11 +712,11 @@ def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(wo
     pods = [first.tracker.pod(uid) for uid in (bound, reserved)]
     copies = first.lists._copies
     copies |= {f"other-{number}": StoredList("", {}, True, "1") for number in range(9)}
-    assert first.lists.nodes_of(pods[1:] * 50) == {"n0"}
+    assert first.lists.nodes_with_entries(pods[1:] * 50) == {"n0"}
     copies |= {
         name: replace(copies[name], assignments=Untouched()) for name in copies if name != "n0"
     }
-    assert first.lists.nodes_of(pods[:1]) == {"n0"}
+    assert first.lists.nodes_with_entries(pods[:1]) == {"n0"}
 
 
 def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, first):
@@ -807,7 +807,7 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
     first.bind(uid)
     world.delete(uid)
     world.remove_nodes()
-    stored = first.api.assignments("n0")
+    stored = first.api.read_list("n0")
     for replica in replicas:
         replica.hear_nodes()
         replica.resync()
@@ -883,7 +883,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     auto, requiring = (create(world, 4, limit=limit)[0] for limit in promised)
     verdict = first.bind(requiring)
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DRIVER_LIMIT)
-    assert verdict.message == unlimited_node("n0").sentence
+    assert verdict.message == deny_without_driver_limit("n0").sentence
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
     assert world.assignments("n0")[auto].terms.limit is DriverLimit.OFF
     world.limit("n0", proven=True)  # of which this replica has not heard
@@ -907,7 +907,7 @@ def test_a_pod_by_sentry_is_placed_only_on_a_node_whose_sentry_acts(by, world, f
     world.guard("n0", acts=False)
     world.hear_node()
     verdict = first.bind(uid, arrives=False)
-    denied = (DENIED, BindingReason.NO_SENTRY, unguarded_node("n0", 4 * MIB).sentence)
+    denied = (DENIED, BindingReason.NO_SENTRY, deny_without_sentry("n0", 4 * MIB).sentence)
     placed = (PLACED, BindingReason.NONE, "")
     found = (verdict.outcome, verdict.reason, verdict.message)
     assert found == (denied if by is BY_SENTRY else placed)

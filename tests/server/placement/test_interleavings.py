@@ -183,7 +183,7 @@ class Story:
         replica.late_now()
         self.check()
         replica.resync()
-        for pod in replica.tracker.waiting():
+        for pod in replica.tracker.pending_pods():
             assert not self.world.fits(self.world.nodes[pod.node], pod), self.world.lists
         for uid, pod in list(self.world.pods.items()):
             for node in self.world.nodes.values():

@@ -16,7 +16,12 @@ from tests.server.placement.interleaving import (
 )
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import RETRIES, unguarded_node, unlimited_node, unnamed_gpus
+from webhook.core.placement.fit import (
+    RETRIES,
+    deny_unnamed_gpus,
+    deny_without_driver_limit,
+    deny_without_sentry,
+)
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.model import DriverLimit, EnforceBy
 from webhook.names import (
@@ -29,11 +34,11 @@ from webhook.server.bounds import MOST_TOLD
 from webhook.server.placement import assignment_lists
 from webhook.server.placement.assignment_lists import AT_ONCE
 from webhook.server.placement.late import (
-    ASK_EVERY_S,
+    ANNOTATE_EVERY_S,
+    CHECK_RIGHTS_EVERY_S,
     DELAY_S,
+    NODES_AT_ONCE,
     PATIENCE_S,
-    TELL_EVERY_S,
-    TOGETHER,
 )
 
 
@@ -71,7 +76,7 @@ def test_a_pod_that_was_bound_without_us_gets_its_gpu_and_an_entry(world):
     replica.late_now()
     assert (world.pods[uid].uuids, entered(world)) == (("G0-0",), {uid})
     assert said(replica) == [("info", "assigned late")]
-    assert replica.late_assignments._metrics.late.labels("assigned")._value.get() == 1
+    assert replica.late_assigner._metrics.late.labels("assigned")._value.get() == 1
 
 
 def test_the_list_is_written_before_the_pod(world):
@@ -140,7 +145,7 @@ def test_another_reason_is_told_only_so_often(world):
     replica.bind(small)
     late(replica)
     assert "the largest free amount is 7Mi" in world.told(uid)
-    world.time_s += TELL_EVERY_S
+    world.time_s += ANNOTATE_EVERY_S
     late(replica)
     assert "the largest free amount is 5Mi" in world.told(uid)
 
@@ -173,7 +178,7 @@ def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
     assert replica.ask(newcomer).done().outcome is BindingOutcome.PLACED
     assert not replica.lists.assigns_late
     world.denied.clear()
-    world.time_s += ASK_EVERY_S
+    world.time_s += CHECK_RIGHTS_EVERY_S
     world.delete(newcomer)
     late(replica)
     assert world.pods[uid].uuids == ("G0-0",)
@@ -214,7 +219,7 @@ def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world):
     assert (world.pods[refused].uuids, world.pods[other].uuids) == ((), ("G0-0",))
     message = "pods that were bound without us cannot be given their GPUs; retrying"
     assert [line for line in said(replica) if line[0] == "error"] == [("error", message)]
-    assert replica.late_assignments._metrics.late.labels("forbidden")._value.get() == 3
+    assert replica.late_assigner._metrics.late.labels("forbidden")._value.get() == 3
 
 
 def test_a_pod_that_was_changed_meanwhile_is_read_and_given_its_gpu_again(world):
@@ -233,7 +238,7 @@ def test_while_the_api_server_is_away_nothing_is_decided(world):
     replica.late_now()
     assert said(replica) == [("error", "our rights cannot be read; retrying")]
     world.recovers()
-    world.time_s += TELL_EVERY_S
+    world.time_s += ANNOTATE_EVERY_S
     late(replica)
     assert world.pods[uid].uuids == ("G0-0",)
 
@@ -241,13 +246,13 @@ def test_while_the_api_server_is_away_nothing_is_decided(world):
 def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once(world):
     (uid,) = bare(world, 6)
     replica = Replica(world)
-    assigning = replica.late_assignments
-    assigning.waits(world.pods[uid])
-    assigning.waits(world.pods[uid])
-    assert assigning._next(assigning._clock()) == []
+    assigning = replica.late_assigner
+    assigning.on_pending(world.pods[uid])
+    assigning.on_pending(world.pods[uid])
+    assert assigning._wait_for_nodes(assigning._clock()) == []
     world.time_s += DELAY_S
-    assert assigning._next(assigning._clock() + 10) == ["n0"]
-    assert assigning._next(assigning._clock()) == []
+    assert assigning._wait_for_nodes(assigning._clock() + 10) == ["n0"]
+    assert assigning._wait_for_nodes(assigning._clock()) == []
 
 
 def test_a_bug_on_one_node_keeps_no_pod_of_another_from_its_gpu():
@@ -276,17 +281,17 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
 
 
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
-    bare(world, *[3] * 3 * TOGETHER)
+    bare(world, *[3] * 3 * NODES_AT_ONCE)
     replica = Replica(world)
     replica.lists._queue._run = lambda work: work()  # as if its thread were always the faster
     planned = []
-    plan_all = assignment_lists.plan_all
+    plan_assignments = assignment_lists.plan_assignments
 
     def counted(*some, **more):
         planned.append(1)
-        return plan_all(*some, **more)
+        return plan_assignments(*some, **more)
 
-    monkeypatch.setattr(assignment_lists, "plan_all", counted)
+    monkeypatch.setattr(assignment_lists, "plan_assignments", counted)
     replica.late_now()
     assert [world.count(one) for one in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
     assert len(planned) == 2  # the second once it is known that none who denies room is gone
@@ -306,7 +311,7 @@ def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(
     for mib in range(11, 18):
         world.put_node("n0", mib)
         replica.hear_node()
-        world.time_s += TELL_EVERY_S
+        world.time_s += ANNOTATE_EVERY_S
         late(replica)
     assert world.count(ANNOTATE) <= 7 * MOST_TOLD
     assert all(amount_told(world, uid) > 1 for uid in waiting)  # and yet each is told in turn
@@ -335,10 +340,10 @@ def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
     first, _ = bare(world, 6, 6)
     bare(world, 6, node="n1")
     replica = Replica(world)
-    assigning = replica.late_assignments
-    assigning.ended(world.pods[first], replica.tracker)
+    assigning = replica.late_assigner
+    assigning.on_ended(world.pods[first], replica.tracker)
     world.time_s += DELAY_S
-    assert assigning._next(assigning._clock()) == ["n0"]
+    assert assigning._wait_for_nodes(assigning._clock()) == ["n0"]
 
 
 @pytest.mark.parametrize("names", [DeviceNames.NONE, None])
@@ -348,7 +353,7 @@ def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(wo
     replica = Replica(world)
     replica.late_now()
     assert (world.pods[uid].uuids, entered(world)) == ((), set())
-    sentence = unnamed_gpus("n0", names).sentence.removesuffix(RETRIES)
+    sentence = deny_unnamed_gpus("n0", names).sentence.removesuffix(RETRIES)
     assert world.told(uid) == (
         f"{sentence}; it was bound while vramwarden was away, and is tried again whenever a pod "
         "ends there or the node changes"
@@ -357,7 +362,7 @@ def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(wo
         world.relabel("n0", heard)
         replica.hear_node()
         world.time_s += DELAY_S
-        assert replica.late_assignments._next(world.time_s) == due
+        assert replica.late_assigner._wait_for_nodes(world.time_s) == due
     late(replica)
     assert (world.pods[uid].uuids, world.told(uid)) == (("G0-0",), "")
 
@@ -366,7 +371,9 @@ def test_who_requires_the_drivers_limit_waits_for_it_and_keeps_no_other_waiting(
     requiring, other = bare(world, 6, limit=DriverLimit.REQUIRE) + bare(world, 6)
     replica = Replica(world)
     replica.late_now()
-    assert world.told(requiring).startswith(unlimited_node("n0").sentence.removesuffix(RETRIES))
+    assert world.told(requiring).startswith(
+        deny_without_driver_limit("n0").sentence.removesuffix(RETRIES)
+    )
     assert world.given(other)[GPU_ANNOTATION] == "G0-0"
     world.delete(other)
     world.limit("n0", proven=True)
@@ -381,7 +388,7 @@ def test_by_sentry_a_pod_waits_for_a_sentry_that_acts_and_keeps_no_other_waiting
     world.guard("n0", acts=False)
     replica = Replica(world)
     replica.late_now()
-    why = unguarded_node("n0", 6 * MIB).sentence
+    why = deny_without_sentry("n0", 6 * MIB).sentence
     assert "n0" in why
     assert "6Mi" in why
     assert world.told(guarded).startswith(why.removesuffix(RETRIES))
@@ -402,7 +409,7 @@ def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):
     world.put_node("n0", 10)
     replica.hear_node()
     world.time_s += DELAY_S
-    assert replica.late_assignments._next(world.time_s) == ["n0"]
+    assert replica.late_assigner._wait_for_nodes(world.time_s) == ["n0"]
 
 
 def test_a_pod_that_is_assigned_late_carries_all_that_a_binding_would_have_given_it(world):

@@ -10,7 +10,7 @@ from tests.support.api_server import ApiServer
 from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.pod_state import PodState
 from webhook.server.placement import maintenance as module
 from webhook.server.placement.maintenance import ListMaintenance
@@ -35,14 +35,14 @@ class Lists:
     def wait(self, answer):
         return answer.result()
 
-    def nodes_of(self, pods):
+    def nodes_with_entries(self, pods):
         entered = {"p1": {"n1"}, "p2": {"n1", "n2"}}
         return set().union(*(entered.get(pod.uid, ()) for pod in pods))
 
-    def copy(self, _name):
+    def cached(self, _name):
         return None
 
-    def unlisted(self, listed):
+    def unlisted_nodes(self, listed):
         return {"n1", "lost"} - set(listed)
 
     def collect(self, name, stored=None):
@@ -101,27 +101,27 @@ def test_the_lists_in_which_pods_stand_that_ended_are_collected_once_each(mainta
     lists = Lists()
     maintenance = maintain(lists)
     for uid in ("p1", "p2", "p3", "p1"):
-        maintenance.ended(ended(uid))
-    maintenance._each(maintenance._due(60))
+        maintenance.on_ended(ended(uid))
+    maintenance._run_all(maintenance._wait_for_work(60))
     assert lists.collected == [("n1", None), ("n2", None)]
-    assert maintenance._due(0) == []
+    assert maintenance._wait_for_work(0) == []
 
 
 def test_what_nodes_ask_is_answered_unless_it_was(maintain, api):
-    api.store("n1", {}, "", Whole("7", 0, ()))
+    api.write_list("n1", {}, "", WholeGpuPods("7", 0, ()))
     lists = Lists(broken={"n1"})
     maintenance = maintain(lists)
-    maintenance.ended(ended("p1"))
+    maintenance.on_ended(ended("p1"))
     for node, asked in (("n2", "6"), ("n1", "7"), ("n2", "8")):
-        maintenance.asked(Question(node, asked))
+        maintenance.on_question(Question(node, asked))
     with pytest.raises(KubeError):  # of the list that cannot be collected
-        maintenance._each(maintenance._due(60))
-    assert lists.answers == {"n2": Whole("8", 4, ("ml/a", "ml/b", "ml/c"))}
+        maintenance._run_all(maintenance._wait_for_work(60))
+    assert lists.answers == {"n2": WholeGpuPods("8", 4, ("ml/a", "ml/b", "ml/c"))}
 
 
 def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(maintain, api):
     for name in ("n1", "n2"):
-        api.store(name, {}, "")
+        api.write_list(name, {}, "")
     lists = Lists(broken={"n1"})
     with pytest.raises(KubeError):
         maintain(lists).collect_all()
@@ -129,7 +129,7 @@ def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(maintain, ap
 
 
 def test_a_list_that_should_be_there_is_collected_too(maintain, api):
-    lists, stored = Lists(), api.store("n1", {}, "")
+    lists, stored = Lists(), api.write_list("n1", {}, "")
     maintain(lists).collect_all()
     assert lists.collected == [("n1", stored), ("lost", LOST)]
 
@@ -138,7 +138,7 @@ def test_all_lists_are_collected_now_and_then_and_failures_are_reported_once(
     maintain, api, monkeypatch
 ):
     monkeypatch.setattr(module, "EVERY_S", 0.01)
-    lists, stored = Lists(failures=3), api.store("n1", {}, "")
+    lists, stored = Lists(failures=3), api.write_list("n1", {}, "")
     maintenance = maintain(lists)
     maintenance.start()
     assert maintenance._log.is_over.wait(60)

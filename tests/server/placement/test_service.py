@@ -11,7 +11,7 @@ from tests.support.recorded_log import RecordedLog
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pod_state import PodState, Waits
+from webhook.core.placement.pod_state import PendingAssignment, PodState
 from webhook.core.pod.gpus import EnforceBy, Gpu
 from webhook.core.policy.cluster import Cluster
 from webhook.names import ADMITTED_ANNOTATION, VRAM_RESOURCE
@@ -25,7 +25,7 @@ NODE = GpuNode(
     gpus=(Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),),
     device_names=DeviceNames.NONE,
 )
-WAITS = PodState(uid="p1", name="team/train", need=Need(5), node="n1", waits=Waits())
+WAITS = PodState(uid="p1", name="team/train", need=Need(5), node="n1", pending=PendingAssignment())
 
 
 def a_service(server, policy, **namespaces):
@@ -66,6 +66,6 @@ def test_a_pod_that_waits_is_tried_again_when_its_node_changes():
     late._clock = itertools.count().__next__  # each reading is a second later
     tracker._on_nodes([NODE, replace(NODE, name="n2")])
     tracker._on_pods([WAITS, replace(WAITS, uid="p2", name="team/other", node="n2")])
-    assert sorted(late._next(0)) == ["n1", "n2"]
+    assert sorted(late._wait_for_nodes(0)) == ["n1", "n2"]
     tracker._on_node("MODIFIED", replace(NODE, device_names=DeviceNames.UUID))
-    assert late._next(0) == ["n1"]
+    assert late._wait_for_nodes(0) == ["n1"]

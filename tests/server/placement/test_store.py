@@ -12,7 +12,11 @@ from webhook.adapters.kube import placement
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, StoredList
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignment_codec import Whole, write_assignments, write_whole
+from webhook.core.placement.assignment_codec import (
+    WholeGpuPods,
+    write_assignments,
+    write_whole_gpu_pods,
+)
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.placement.fit import Need
@@ -28,7 +32,7 @@ ENTRY = {
         pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7, terms=HOLD
     )
 }
-ANSWER = Whole("1764000000", 1, ("team/whole",))
+ANSWER = WholeGpuPods("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"
 LIST = f"{LISTS}/gpu-assignments-n1"
 PODS = "/api/v1/namespaces/team/pods"
@@ -68,25 +72,25 @@ def urls(server):
 
 
 def test_a_node_s_list_is_read_with_its_version(api, server):
-    stored = api.store("n1", ENTRY, "", ANSWER)
+    stored = api.write_list("n1", ENTRY, "", ANSWER)
     assert stored == StoredList("n1", ENTRY, True, version(server, LIST), ANSWER)
-    assert api.assignments("n1") == stored
+    assert api.read_list("n1") == stored
     assert urls(server)[1:] == [f"GET {LIST}"]
 
 
 def test_a_list_that_does_not_exist_is_not_whole(api):
-    assert api.assignments("n1") == StoredList("n1", {}, whole=False, version="")
+    assert api.read_list("n1") == StoredList("n1", {}, whole=False, version="")
 
 
 @pytest.mark.parametrize("data", [None, {}, {"assignments": "{"}, {"other": "x"}])
 def test_a_list_that_cannot_be_read_is_not_whole(api, server, data):
     metadata = {"annotations": {"vramwarden.io/node": "n1"}}
     server.put(LIST, {"metadata": metadata, "data": data})
-    assert api.assignments("n1") == StoredList("n1", {}, False, version(server, LIST))
+    assert api.read_list("n1") == StoredList("n1", {}, False, version(server, LIST))
 
 
 def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
-    api.store("n1", ENTRY, "")
+    api.write_list("n1", ENTRY, "")
     ((method, path, body),) = server.sent()
     assert (method, path) == ("POST", LISTS)
     assert body["metadata"] == {
@@ -98,33 +102,33 @@ def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
 
 
 def test_later_ones_replace_the_version_that_was_read_and_keep_the_answer(api, server):
-    found = api.store("n1", ENTRY, "", ANSWER)
-    written = api.store("n1", {}, found.version, found.answer)
+    found = api.write_list("n1", ENTRY, "", ANSWER)
+    written = api.write_list("n1", {}, found.version, found.answer)
     assert written == StoredList("n1", {}, True, version(server, LIST), ANSWER)
     method, path, body = server.sent()[-1]
     assert (method, path, body["metadata"]["resourceVersion"]) == ("PUT", LIST, found.version)
-    assert body["data"] == {"assignments": "", **write_whole(ANSWER)}
+    assert body["data"] == {"assignments": "", **write_whole_gpu_pods(ANSWER)}
 
 
 def test_a_lost_race_is_a_conflict(api):
-    found = api.store("n1", ENTRY, "")
-    api.store("n1", {}, found.version)
-    for act in (lambda: api.store("n1", ENTRY, found.version), lambda: api.remove(found)):
+    found = api.write_list("n1", ENTRY, "")
+    api.write_list("n1", {}, found.version)
+    for act in (lambda: api.write_list("n1", ENTRY, found.version), lambda: api.delete_list(found)):
         with pytest.raises(KubeError) as caught:
             act()
         assert (caught.value.conflict, caught.value.retryable) == (True, False)
 
 
 def test_a_list_is_deleted_only_as_it_was_read(api, server):
-    found = api.store("n1", {}, "")
-    api.remove(found)
+    found = api.write_list("n1", {}, "")
+    api.delete_list(found)
     body = {"preconditions": {"resourceVersion": found.version}}
     assert server.sent()[1:] == [("DELETE", LIST, body)]
     assert LIST not in server.objects
 
 
 def test_a_pod_is_annotated_by_its_status_and_only_as_it_was_read(api, server):
-    found = api.stored_pod("team/train")
+    found = api.read_stored_pod("team/train")
     annotations = {"vramwarden.io/gpu": "GPU-a", "vramwarden.io/gpu-waits": None}
     before = {"uid": "p1", "resourceVersion": version(server, f"{PODS}/train")}
     api.annotate(found, annotations)
@@ -139,17 +143,17 @@ def test_a_pod_is_annotated_by_its_status_and_only_as_it_was_read(api, server):
 
 
 def test_a_pod_is_deleted_only_as_it_was_read(api, server):
-    found = api.stored_pod("team/train")
+    found = api.read_stored_pod("team/train")
     wanted = {"uid": "p1", "resourceVersion": version(server, f"{PODS}/train")}
     api.delete_pod(found)
     assert server.sent() == [("DELETE", f"{PODS}/train", {"preconditions": wanted})]
-    assert api.stored_pod("team/train") is None
+    assert api.read_stored_pod("team/train") is None
 
 
 @pytest.mark.parametrize("denied", [set(), {("patch", "pods")}], ids=["we may", "we may not"])
 def test_our_rights_are_asked_for(api, server, denied):
     server.denied = denied
-    assert api.may("patch", "pods", "status") is not bool(denied)
+    assert api.is_allowed("patch", "pods", "status") is not bool(denied)
     ((method, path, body),) = server.sent()
     access = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     wanted = {"verb": "patch", "resource": "pods", "subresource": "status"}
@@ -158,20 +162,20 @@ def test_our_rights_are_asked_for(api, server, denied):
 
 def test_a_right_of_which_nothing_is_said_is_none(api, server):
     server.fails("POST", lambda _: (201, {"status": {}}))
-    assert api.may("patch", "pods", "status") is False
+    assert api.is_allowed("patch", "pods", "status") is False
 
 
 def test_time_is_the_api_servers(api, server):
     assert abs(api.now_s() - time.time()) < 60
     server.now_s = lambda: 1956625445
-    api.all_assignments()
+    api.list_all()
     assert 0 <= api.now_s() - 1956625445 < 60
 
 
 def test_all_lists_are_found_by_their_label(api, server):
-    stored = api.store("n1", ENTRY, "")
+    stored = api.write_list("n1", ENTRY, "")
     server.put(f"{LISTS}/other", {})
-    assert api.all_assignments() == [stored]
+    assert api.list_all() == [stored]
     wanted = f"GET {LISTS}?labelSelector=vramwarden.io%2Fgpu-assignments%3Dtrue&limit=50"
     assert urls(server)[1:] == [wanted]
 
@@ -181,10 +185,10 @@ def test_of_a_list_that_is_as_it_was_read_before_nothing_is_read_again(api, monk
     read = []
     real = placement.read_assignments
     monkeypatch.setattr(placement, "read_assignments", lambda data: read.append(1) or real(data))
-    stored = api.store("n1", ENTRY, "")
+    stored = api.write_list("n1", ENTRY, "")
     before = replace(stored, assignments={"p9": ENTRY["p1"]})
     known = replace(before, version="6") if is_old else before
-    assert api.all_assignments({"n1": known}.get) == [stored if is_old else before]
+    assert api.list_all({"n1": known}.get) == [stored if is_old else before]
     assert bool(read) == is_old
 
 
@@ -198,7 +202,7 @@ def test_pods_are_listed_as_they_are_now(api, server):
 
 def test_the_pods_of_a_node_are_read_as_they_are_now(api, server):
     server.put(f"{PODS}/elsewhere", {**POD, "spec": {**POD["spec"], "nodeName": "n2"}})
-    assert [pod.name for pod in api.pods_on("n1")] == ["team/train"]
+    assert [pod.name for pod in api.list_pods_on("n1")] == ["team/train"]
     (url,) = urls(server)
     assert url.endswith("&fieldSelector=spec.nodeName%3Dn1&limit=50")
     assert "resourceVersion" not in url
@@ -274,7 +278,7 @@ def test_the_pods_with_whole_gpus_of_a_node_are_named(api, server):
     put_on_node(server, "b", "denied")
     put_on_node(server, "d", "gone")
     put_on_node(server, "named", "gpu", status={"phase": "Pending"}, **{"nvidia.com/gpu": "1"})
-    assert api.whole_gpu_pods("n1") == ["team/a", "team/z"]
+    assert api.list_whole_gpu_pods("n1") == ["team/a", "team/z"]
     on_node = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0"
     claims = [f"GET {CLAIMS}/{name}" for name in ("gone", "gpu", "denied", "gone")]
     assert urls(server) == [on_node, *claims]
@@ -283,24 +287,24 @@ def test_the_pods_with_whole_gpus_of_a_node_are_named(api, server):
 def test_of_many_claims_some_are_read_and_none_counts_that_is_not_allocated(api, server):
     names = [f"c{number:02}" for number in range(20)]
     put_on_node(server, "many", *names)
-    assert api.whole_gpu_pods("n1") == []
+    assert api.list_whole_gpu_pods("n1") == []
     assert urls(server)[1:] == [f"GET {CLAIMS}/{name}" for name in names[:16]]
     devices = {"results": [{"driver": "nic.example"}]}
     for name in names[:15]:
         server.put(f"{CLAIMS}/{name}", {"status": {"allocation": {"devices": devices}}})
     server.put(f"{CLAIMS}/{names[15]}", {})
-    assert api.whole_gpu_pods("n1") == []
+    assert api.list_whole_gpu_pods("n1") == []
     server.put(f"{CLAIMS}/{names[15]}", {"status": {"allocation": {"devices": devices}}})
-    assert api.whole_gpu_pods("n1") == ["team/many"]  # of the rest nobody knows
+    assert api.list_whole_gpu_pods("n1") == ["team/many"]  # of the rest nobody knows
     put_on_node(server, "many", *names[:16])
-    assert api.whole_gpu_pods("n1") == []
+    assert api.list_whole_gpu_pods("n1") == []
 
 
 def test_claims_that_cannot_be_read_for_now_are_no_answer(api, server):
     put_on_node(server, "a", "c")
     server.fails("GET .*/resourceclaims/", 500)
     with pytest.raises(KubeError):
-        api.whole_gpu_pods("n1")
+        api.list_whole_gpu_pods("n1")
 
 
 def test_a_watch_reports_what_changed_and_from_where_to_go_on(api, server):

@@ -16,7 +16,7 @@ from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pod_state import PodState, Waits
+from webhook.core.placement.pod_state import PendingAssignment, PodState
 from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.mirror import Mirror
@@ -26,7 +26,7 @@ from webhook.server.placement.tracker import Tracker
 NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),))
 POD = PodState(uid="p1", name="team/train", need=Need(5))
 BOUND = replace(POD, node="n1", uuids=("GPU-a",))
-WAITS = replace(BOUND, uuids=(), waits=Waits())
+WAITS = replace(BOUND, uuids=(), pending=PendingAssignment())
 
 
 class Scene(Tracker):
@@ -82,7 +82,7 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
     tracker.server.fails("watch", change)  # and then watches say so
     found = []
     for mirror in (tracker.pods, tracker.nodes):
-        found.append((tracker.obstacle(), tracker.has("team/train"), tracker.node("n1")))
+        found.append((tracker.obstacle(), tracker.knows_pod("team/train"), tracker.node("n1")))
         mirror.run()
     assert found == [
         ("pods and nodes not read yet", False, None),
@@ -91,7 +91,7 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
     assert tracker.obstacle() == ""
     assert (tracker.pod("p1").gone, tracker.node("n1")) == (True, GpuNode(name="n1", gpus=()))
     assert [pod.name for pod in tracker.freed] == ["team/train"]
-    assert not tracker.has("team/plain")
+    assert not tracker.knows_pod("team/plain")
 
 
 def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_and_go(tracker):
@@ -103,7 +103,7 @@ def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_
         ),
         driver_limit=True,
     )
-    known = [(tracker.largest_bytes(), tracker.limits())]
+    known = [(tracker.largest_gpu_bytes(), tracker.has_driver_limit())]
     for act in (
         lambda: tracker._on_nodes([NODE]),
         lambda: tracker._on_node("ADDED", large),
@@ -113,7 +113,7 @@ def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_
         lambda: tracker._on_nodes([]),
     ):
         act()
-        known.append((tracker.largest_bytes(), tracker.limits()))
+        known.append((tracker.largest_gpu_bytes(), tracker.has_driver_limit()))
     largest, limits = zip(*known, strict=True)
     assert largest == (None, 10, 80, 10, 80, 80, None)
     assert limits == (None, False, True, True, False, False, False)
@@ -142,8 +142,8 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(tracker):
     tracker.hear([BOUND], KubeError("away"), [])
     assert tracker.freed == [replace(BOUND, gone=True)]
     assert tracker.pod("p1").gone
-    assert tracker.relevant("n1", []) == {}
-    assert not tracker.has("team/train")
+    assert tracker.pods_for("n1", []) == {}
+    assert not tracker.knows_pod("team/train")
     said = [(level, message) for level, message, _ in tracker.log.lines]
     assert said == [
         ("error", "placement cannot watch; retrying"),
@@ -160,17 +160,17 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(tracker):
 )
 def test_a_pod_that_ends_is_reported_once(tracker, kind, pod):
     tracker.hear([POD], ("MODIFIED", BOUND))
-    assert (tracker.relevant("n1", []), tracker.freed) == ({"p1": BOUND}, [])
+    assert (tracker.pods_for("n1", []), tracker.freed) == ({"p1": BOUND}, [])
     tracker.hear((kind, pod), (kind, pod))
     assert tracker.freed == [pod if pod.finished else replace(BOUND, gone=True)]
-    assert tracker.relevant("n1", ["p1"])["p1"] == tracker.freed[0]
-    assert tracker.relevant("n1", []) == {}
+    assert tracker.pods_for("n1", ["p1"])["p1"] == tracker.freed[0]
+    assert tracker.pods_for("n1", []) == {}
 
 
 def test_another_pod_of_the_same_name_is_another_pod(tracker):
     second = replace(POD, uid="p2")
     tracker.hear([POD], ("DELETED", POD), ("ADDED", second), ("DELETED", POD))
-    assert tracker.has("team/train")
+    assert tracker.knows_pod("team/train")
     assert tracker.pod("p1").gone
     assert tracker.pod("p2") == second
 
@@ -186,15 +186,15 @@ def test_a_finished_pod_that_a_new_list_does_not_have_is_not_kept_forever(tracke
     finished = replace(BOUND, finished=True)
     tracker.hear([finished], [])
     assert tracker.freed == [finished]
-    assert not tracker.has("team/train")
+    assert not tracker.knows_pod("team/train")
 
 
 def test_a_pod_that_gets_its_label_back_is_known_again(tracker, monkeypatch):
     monkeypatch.setattr(module, "_REMEMBERED", 1)
     other = replace(POD, uid="p2", name="team/other")
     tracker.hear([POD], ("DELETED", BOUND), ("ADDED", BOUND), ("DELETED", other))
-    assert tracker.has("team/train")
-    assert tracker.relevant("n1", []) == {"p1": BOUND}
+    assert tracker.knows_pod("team/train")
+    assert tracker.pods_for("n1", []) == {"p1": BOUND}
 
 
 def test_a_node_that_does_not_show_its_gpus_is_known(tracker):
@@ -214,7 +214,7 @@ def test_a_bug_is_logged(tracker):
 def test_a_pod_that_turns_out_to_be_bound_without_gpus_is_reported_once(tracker):
     tracker.hear([POD], ("MODIFIED", WAITS), ("MODIFIED", WAITS))
     assert tracker.came_to_wait == [WAITS]
-    found = tracker.waiting("n1"), tracker.waiting("n2"), tracker.waiting()
+    found = tracker.pending_pods("n1"), tracker.pending_pods("n2"), tracker.pending_pods()
     assert found == ([WAITS], [], [WAITS])
     assert "vramwarden_placement_waiting 1.0" in tracker.exposed.exposition().decode()
 
@@ -230,12 +230,12 @@ class Untouched(dict):
 
 def test_who_waits_on_a_node_is_found_without_looking_at_other_nodes(tracker):
     tracker.hear(("ADDED", WAITS))
-    tracker._waiting["n2"] = Untouched(p2=replace(WAITS, uid="p2", node="n2"))
-    assert tracker.waiting("n1") == [WAITS]
-    assert tracker.waited_on(["n3", "n1"]) == ["n1"]
-    assert tracker.waited_on() == ["n1", "n2"]
+    tracker._pending["n2"] = Untouched(p2=replace(WAITS, uid="p2", node="n2"))
+    assert tracker.pending_pods("n1") == [WAITS]
+    assert tracker.nodes_with_pending(["n3", "n1"]) == ["n1"]
+    assert tracker.nodes_with_pending() == ["n1", "n2"]
     tracker.hear(("MODIFIED", BOUND))
-    assert (tracker.waiting("n1"), tracker.waited_on()) == ([], ["n2"])
+    assert (tracker.pending_pods("n1"), tracker.nodes_with_pending()) == ([], ["n2"])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,11 @@ def test_who_waits_on_a_node_is_found_without_looking_at_other_nodes(tracker):
 )
 def test_a_pod_waits_no_more_once(tracker, kind, pod):
     tracker.hear([POD], ("MODIFIED", WAITS), (kind, pod))
-    assert (tracker.waiting(), tracker.waited_on(), tracker.came_to_wait) == ([], [], [WAITS])
+    assert (tracker.pending_pods(), tracker.nodes_with_pending(), tracker.came_to_wait) == (
+        [],
+        [],
+        [WAITS],
+    )
     assert "vramwarden_placement_waiting 0.0" in tracker.exposed.exposition().decode()
 
 

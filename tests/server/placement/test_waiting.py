@@ -148,7 +148,7 @@ def test_a_binding_that_waits_is_read_once(scene, monkeypatch):
 def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours(
     scene, monkeypatch
 ):
-    monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
+    monkeypatch.setattr(placement_reviews, "DEADLINE_S", 0.05)
     gpus = (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),)
     scene.tracker._on_nodes([GpuNode(name="with-gpus", gpus=gpus)])
     scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
@@ -173,7 +173,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
         raise RuntimeError("a bug")
 
     scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
-    for name in ("has", "node"):
+    for name in ("knows_pod", "node"):
         monkeypatch.setattr(scene.tracker, name, stumble)
     scene.server.recovers()
     scene.server.fails(".", stumble, forever=True)

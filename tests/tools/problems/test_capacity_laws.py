@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.assignments import NOW_S, Plan, plan
 from tests.support.clusters import GIB, a_gpu, a_node
 from webhook.core.kinds.nodes import PodFigures, read_gpu_node, write_gpu_node
-from webhook.core.placement.assignments import Assignment, free_on
+from webhook.core.placement.assignments import Assignment, free_bytes_by_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
@@ -57,7 +57,7 @@ def clusters(amounts=AMOUNTS):
 
 def figures(name, gpus, assignments):
     """Return what a node's sentry writes of it, as it is read back."""
-    free = free_on(name, gpus, assignments, {})
+    free = free_bytes_by_gpu(name, gpus, assignments, {})
 
     def shown(gpu):
         holders = (

@@ -19,10 +19,10 @@ from webhook.core.kinds.nodes import NodeFigures, read_gpu_node, write_gpu_node
 from webhook.core.node.inventory import read_inventory
 from webhook.core.node.node_fields import explain_closed, is_advertised, node_labels
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     config_map_name,
     read_assignments,
-    read_whole,
+    read_whole_gpu_pods,
 )
 from webhook.core.placement.assignments import Assignments
 from webhook.core.pod.whole_gpus import ResourceSlice, read_resource_slice
@@ -66,7 +66,7 @@ class AssignmentsSeen:
     assignments: Assignments
     watched: bool = True
     """Whether the next change will be reported, too."""
-    whole: Whole | None = None
+    whole: WholeGpuPods | None = None
     """The webhook's last answer which pods with whole GPUs run on the node."""
     complete: bool = True
     """False if the list, or part of it, is malformed."""
@@ -221,7 +221,7 @@ def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:
     """Return what can be read; the webhook restores the rest when it next binds a pod there."""
     data = config_map.get("data")
     assignments, complete = read_assignments(data)
-    return AssignmentsSeen(assignments, whole=read_whole(data), complete=complete)
+    return AssignmentsSeen(assignments, whole=read_whole_gpu_pods(data), complete=complete)
 
 
 _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")

@@ -15,12 +15,12 @@ from webhook.adapters.kube.follow import Collection
 from webhook.core.node.node_fields import explain_closed, node_labels, read_gpus
 from webhook.core.nvidia.variables import DeviceNames, read_device_names
 from webhook.core.placement.assignment_codec import (
-    Whole,
+    WholeGpuPods,
     config_map_name,
     read_assignments,
-    read_whole,
+    read_whole_gpu_pods,
     write_assignments,
-    write_whole,
+    write_whole_gpu_pods,
 )
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.pod_state import PodState, read_pod_state
@@ -96,7 +96,7 @@ class StoredList:
     """Nothing is missing: the list exists and could be read completely."""
     version: str
     """Its `resourceVersion`; empty where it does not exist yet."""
-    answer: Whole | None = None
+    answer: WholeGpuPods | None = None
     """The last one to the node's question; every write keeps it."""
 
 
@@ -149,7 +149,7 @@ class PlacementApi:
         """
         return {uid: self.pod(*entry.pod.split("/")) for uid, entry in entries.items()}
 
-    def stored_pod(self, name: str) -> StoredPod | None:
+    def read_stored_pod(self, name: str) -> StoredPod | None:
         """Read a pod, by `namespace/name`, to change it; None where it is gone."""
         return self._kube.find_projected(
             _pod_path(name),
@@ -172,7 +172,7 @@ class PlacementApi:
         """Delete a pod, if it is still as it was read."""
         self._kube.delete(_pod_path(pod.state.name), uid=pod.state.uid, version=pod.version)
 
-    def may(self, verb: str, resource: str, subresource: str) -> bool:
+    def is_allowed(self, verb: str, resource: str, subresource: str) -> bool:
         """Ask whether our account has a right in all namespaces."""
         wanted = {"verb": verb, "resource": resource, "subresource": subresource}
         body = {
@@ -188,12 +188,12 @@ class PlacementApi:
         found = self._kube.find(core_path("nodes", name))
         return None if found is None else _gpu_node(found)
 
-    def pods_on(self, node: str) -> list[PodState]:
+    def list_pods_on(self, node: str) -> list[PodState]:
         """Read the pods with a demand on a node, not from a cache."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(core_path("pods"), self._read_pod, **selectors)
 
-    def whole_gpu_pods(self, node: str) -> list[str]:
+    def list_whole_gpu_pods(self, node: str) -> list[str]:
         """Name the pods on a node that have whole GPUs, sorted.
 
         From the API server's cache: older ones read every pod of the cluster from etcd otherwise
@@ -234,12 +234,12 @@ class PlacementApi:
         has_gpu = any(DRA_DRIVER in found for found in drivers if found)
         return has_gpu or (len(claims) > MAX_CLAIMS and all(drivers))
 
-    def assignments(self, node: str) -> StoredList:
+    def read_list(self, node: str) -> StoredList:
         """Read a node's assignments."""
         found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
         return StoredList(node, {}, whole=False, version="") if found is None else _stored(found)
 
-    def all_assignments(
+    def list_all(
         self, known: Callable[[str], StoredList | None] = lambda _node: None
     ) -> list[StoredList]:
         """Read the assignments of every node; `known` returns those that were read before.
@@ -256,8 +256,8 @@ class PlacementApi:
         ours = f"{ASSIGNMENTS_LABEL}=true"
         return self._kube.list_all(self._config_maps, keep, labelSelector=ours)
 
-    def store(
-        self, node: str, assignments: Assignments, version: str, answer: Whole | None = None
+    def write_list(
+        self, node: str, assignments: Assignments, version: str, answer: WholeGpuPods | None = None
     ) -> StoredList:
         """Write a node's assignments and answer, unless somebody wrote them since `version`.
 
@@ -270,7 +270,7 @@ class PlacementApi:
             "annotations": {ASSIGNMENTS_NODE_ANNOTATION: node},
         }
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        body["data"] = {**write_assignments(assignments), **write_whole(answer)}
+        body["data"] = {**write_assignments(assignments), **write_whole_gpu_pods(answer)}
         if version:
             metadata["resourceVersion"] = version
             written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
@@ -278,7 +278,7 @@ class PlacementApi:
             written = self._kube.create(self._config_maps, body)
         return StoredList(node, assignments, True, written["metadata"]["resourceVersion"], answer)
 
-    def remove(self, stored: StoredList) -> None:
+    def delete_list(self, stored: StoredList) -> None:
         """Delete a node's list, if it is still as it was read."""
         self._kube.delete(
             f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
@@ -315,7 +315,7 @@ def _stored(config_map: Json) -> StoredList:
     metadata = config_map["metadata"]
     data = config_map.get("data")
     node, version = _node_of(metadata), metadata["resourceVersion"]
-    return StoredList(node, *read_assignments(data), version, read_whole(data))
+    return StoredList(node, *read_assignments(data), version, read_whole_gpu_pods(data))
 
 
 def _node_of(metadata: Json) -> str:

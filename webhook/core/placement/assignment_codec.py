@@ -17,7 +17,7 @@ from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, EnforceBy
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
-MOST_NAMED: Final = 3
+MOST_NAMED_PODS: Final = 3
 """Pods with whole GPUs that an answer names; all of them are counted."""
 
 _KEY: Final = "assignments"
@@ -32,14 +32,14 @@ _BY: Final = frozenset(EnforceBy)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeGpuPods:
     """An answer to a node's question which pods with whole GPUs run there."""
 
     asked: str
     """The value of the node's label that was answered."""
     count: int
     pods: tuple[str, ...]
-    """`namespace/name` of the first `MOST_NAMED`."""
+    """`namespace/name` of the first `MOST_NAMED_PODS`."""
 
 
 def config_map_name(node: str) -> str:
@@ -57,7 +57,7 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
     `json` takes four times as long. In one key, since the API server keeps a record of who wrote
     each key (`managedFields`). Readers ignore keys that they do not know.
 
-    No line is longer than some 4 KiB, whatever anybody wrote on the pod (`pod_state.named_gpus`).
+    A line has at most about 4 KiB, whatever is written on the pod (`parse_gpu_uuids`).
     """
     by_id = {id(one.terms): one.terms for one in assignments.values()}
     ends = {number: _write_terms(terms) for number, terms in by_id.items()}  # many have the same
@@ -90,7 +90,7 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
     """Read the `data` of a ConfigMap; also say whether all of it could be read.
 
     Where it could not, somebody edited it, and the node's pods must be read to find what is
-    missing (`adopt`).
+    missing (`rebuild_from_pods`).
 
     | of a line | then |
     | --- | --- |
@@ -180,7 +180,7 @@ def _read_terms(entry: Json) -> CapTerms | None:
     return None
 
 
-def write_whole(whole: Whole | None) -> dict[str, str]:
+def write_whole_gpu_pods(whole: WholeGpuPods | None) -> dict[str, str]:
     """Write an answer as a part of the `data` of a ConfigMap, beside the node's assignments."""
     if whole is None:
         return {}
@@ -188,7 +188,7 @@ def write_whole(whole: Whole | None) -> dict[str, str]:
     return {_WHOLE_KEY: json.dumps(answer)}
 
 
-def read_whole(data: object) -> Whole | None:
+def read_whole_gpu_pods(data: object) -> WholeGpuPods | None:
     """Read the answer in the `data` of a ConfigMap; None where none can be read.
 
     That never means that no pod has whole GPUs: the question is still open.
@@ -206,8 +206,8 @@ def read_whole(data: object) -> Whole | None:
         and 0 < len(asked) <= LONGEST_LABEL
         and type(count) is int
         and type(pods) is list
-        and len(pods) <= min(count, MOST_NAMED)
+        and len(pods) <= min(count, MOST_NAMED_PODS)
         and all(type(pod) is str and len(pod) <= LONGEST_PAIR for pod in pods)
     ):
-        return Whole(asked, count, tuple(pods))
+        return WholeGpuPods(asked, count, tuple(pods))
     return None

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from webhook.core.placement.cap_terms import CapTerms, with_limit
-from webhook.core.placement.fit import Denial, held_node, place
+from webhook.core.placement.fit import Denial, deny_closed_node, place
 from webhook.core.placement.pod_state import PodState, may_use_gpus
 from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, Gpu, allocate, free_bytes
 from webhook.core.pod.quantity import MIB
@@ -45,23 +45,23 @@ class Assignment:
 Assignments = dict[str, Assignment]
 """By the pod's UID, since names come again."""
 
-Terms = Callable[[PodState], CapTerms | None]
+FindTerms = Callable[[PodState], CapTerms | None]
 """Returns the terms of a pod that is entered; None if they cannot be known now."""
 
-AS_READ: Final[Terms] = attrgetter("terms")
+AS_READ: Final[FindTerms] = attrgetter("terms")
 """Terms as read from the pod, whatever its rule."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class AssignmentPlan:
     """A node's list with all entered who were planned together, and what each of them gets."""
 
     assignments: Assignments
-    gets: tuple[tuple[str, ...] | Denial, ...]
+    results: tuple[tuple[str, ...] | Denial, ...]
     changed: bool
 
 
-def plan_all(
+def plan_assignments(
     node: str,
     gpus: Sequence[Gpu],
     assignments: Assignments,
@@ -71,8 +71,8 @@ def plan_all(
     held: str = "",
     *,
     driver_limits: bool = False,
-    terms: Terms = AS_READ,
-) -> Draft:
+    terms: FindTerms = AS_READ,
+) -> AssignmentPlan:
     """Choose GPUs for pods and enter them, each on what the one before left.
 
     `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
@@ -86,8 +86,8 @@ def plan_all(
     | is not entered, GPUs are free and the node is not held | entered with them |
     | otherwise | denied |
 
-    Entries of other pods are completed, see `complete`. The list and the pods are gone through
-    once, however many are planned. Where all are denied the list stays as it is.
+    Entries of other pods are completed (`complete_terms`). The list and the pods are read once,
+    however many pods are planned. If all are denied, the list does not change.
     """
     kept: Assignments = {}
     is_new = False
@@ -95,41 +95,41 @@ def plan_all(
         known = pods.get(uid)
         if not may_use_gpus(known, node):
             continue
-        kept[uid] = _completed(one, known, terms)
+        kept[uid] = _with_terms(one, known, terms)
         is_new |= kept[uid] is not one
-    free = free_on(node, gpus, kept, pods)
-    gets: list[tuple[str, ...] | Denial] = []
+    free = free_bytes_by_gpu(node, gpus, kept, pods)
+    results: list[tuple[str, ...] | Denial] = []
     for pod in wanted:
         entered = kept.get(pod.uid)
-        if entered and _has_its_gpus(pod, entered, free):
+        if entered and _keeps_gpus(pod, entered, free):
             if now_s - entered.since_s > RENEW_S:
                 kept[pod.uid] = replace(entered, since_s=int(now_s))
                 is_new = True
-            gets.append(entered.uuids)
+            results.append(entered.uuids)
             continue
         left = dict(free)
         before = pods.get(pod.uid)
         if entered:
             allocate(left, entered.uuids, -entered.memory_bytes)
         elif before:
-            uuids, taken_bytes = _taken_unlisted(before, node)
+            uuids, taken_bytes = _usage_without_entry(before, node)
             allocate(left, uuids, -taken_bytes)
-        got = _choose(node, gpus, left, pod, held)
-        gets.append(got)
+        got = _choose_gpus(node, gpus, left, pod, held)
+        results.append(got)
         if isinstance(got, Denial):
             continue
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
             limit = pod.limit_on(driver_limits=driver_limits)
-            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s, limit, terms)
+            kept[pod.uid] = _new_assignment(pod, got, pod.need.memory_bytes, now_s, limit, terms)
             allocate(left, got, pod.need.memory_bytes)
         free = left
-    if all(isinstance(got, Denial) for got in gets):
-        return Draft(assignments, tuple(gets), changed=False)
-    return Draft(kept, tuple(gets), is_new or len(kept) < len(assignments))
+    if all(isinstance(got, Denial) for got in results):
+        return AssignmentPlan(assignments, tuple(results), changed=False)
+    return AssignmentPlan(kept, tuple(results), is_new or len(kept) < len(assignments))
 
 
-def _choose(
+def _choose_gpus(
     node: str,
     gpus: Sequence[Gpu],
     left: Mapping[str, int],
@@ -140,24 +140,24 @@ def _choose(
         return ()
     if not pod.at_binding:
         return (EVERY_GPU,)
-    return held_node(node, held) if held else place(node, gpus, left, pod.need)
+    return deny_closed_node(node, held) if held else place(node, gpus, left, pod.need)
 
 
-def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:
+def _keeps_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:
     if not pod.at_binding:
         return entered.uuids == (EVERY_GPU,)
     return all(uuid in free for uuid in entered.uuids)
 
 
-def _entry(
+def _new_assignment(
     pod: PodState,
     uuids: tuple[str, ...],
     memory_bytes: int,
     now_s: float,
     limit: DriverLimit,
-    find_terms: Terms,
+    find_terms: FindTerms,
 ) -> Assignment:
-    count, terms = _asked_for(pod, uuids), find_terms(pod)
+    count, terms = _reserved_count(pod, uuids), find_terms(pod)
     return Assignment(
         pod=pod.name,
         uuids=uuids,
@@ -168,12 +168,12 @@ def _entry(
     )
 
 
-def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
+def _reserved_count(pod: PodState, uuids: tuple[str, ...]) -> int:
     """Return the `count` of an entry; bounded, since a tenant may write any number on a pod."""
     return min(pod.need.gpu_count, MAX_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
-def _completed(one: Assignment, pod: PodState | None, find_terms: Terms) -> Assignment:
+def _with_terms(one: Assignment, pod: PodState | None, find_terms: FindTerms) -> Assignment:
     if pod is None:
         return one
     terms = one.terms or find_terms(pod)
@@ -182,8 +182,8 @@ def _completed(one: Assignment, pod: PodState | None, find_terms: Terms) -> Assi
     return one if terms is one.terms else replace(one, terms=terms)
 
 
-def complete(
-    assignments: Assignments, pods: Mapping[str, PodState], terms: Terms = AS_READ
+def complete_terms(
+    assignments: Assignments, pods: Mapping[str, PodState], terms: FindTerms = AS_READ
 ) -> Assignments:
     """Return the list with each entry's terms completed from its pod.
 
@@ -191,7 +191,7 @@ def complete(
     annotation, once the pod has its GPUs. The same list is returned if nothing changes.
     """
     completed = (
-        (uid, one, _completed(one, pods.get(uid), terms)) for uid, one in assignments.items()
+        (uid, one, _with_terms(one, pods.get(uid), terms)) for uid, one in assignments.items()
     )
     found = {uid: now for uid, one, now in completed if now is not one}
     return assignments | found if found else assignments
@@ -202,7 +202,7 @@ def promised_bytes(assignments: Assignments) -> int:
     return sum(one.memory_bytes * max(one.count, len(one.uuids)) for one in assignments.values())
 
 
-def free_on(
+def free_bytes_by_gpu(
     node: str,
     gpus: Sequence[Gpu],
     assignments: Assignments,
@@ -221,11 +221,11 @@ def free_on(
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     for uid, pod in pods.items():
         if uid not in assignments:
-            taken.append(_taken_unlisted(pod, node))
+            taken.append(_usage_without_entry(pod, node))
     return free_bytes(gpus, taken)
 
 
-def _taken_unlisted(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
+def _usage_without_entry(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
     """Return what a pod takes of a node that is not entered there: on which GPUs, and how much.
 
     That is each GPU for one that sees all, whatever it names. Who names more than it asked for
@@ -239,27 +239,31 @@ def _taken_unlisted(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
     return uuids, min(part, need.memory_bytes)
 
 
-def adopt(
+def rebuild_from_pods(
     node: str,
     assignments: Assignments,
     pods: Iterable[PodState],
     now_s: float,
-    terms: Terms = AS_READ,
+    terms: FindTerms = AS_READ,
 ) -> Assignments:
     """Enter the pods of a node that have GPUs already, where the list was lost or never made.
 
-    Their existing entries are completed, see `complete`.
+    Their existing entries are completed, see `complete_terms`.
     """
     known = {pod.uid: pod for pod in pods}
     found = {
-        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s, pod.limit, terms)
-        for pod in to_adopt(node, {}, known)
+        pod.uid: _new_assignment(pod, *_usage_without_entry(pod, node), now_s, pod.limit, terms)
+        for pod in unlisted_pods(node, {}, known)
     }
-    return found | complete(assignments, known, terms)
+    return found | complete_terms(assignments, known, terms)
 
 
-def to_adopt(node: str, assignments: Assignments, pods: Mapping[str, PodState]) -> list[PodState]:
+def unlisted_pods(
+    node: str, assignments: Assignments, pods: Mapping[str, PodState]
+) -> list[PodState]:
     """Return the pods that have GPUs of a node and are not entered: they came past us."""
     return [
-        pod for uid, pod in pods.items() if uid not in assignments and _taken_unlisted(pod, node)[0]
+        pod
+        for uid, pod in pods.items()
+        if uid not in assignments and _usage_without_entry(pod, node)[0]
     ]

@@ -67,7 +67,7 @@ def place(
     | the node shows no GPUs | denied |
     """
     if not gpus:
-        return unknown_gpus(node)
+        return deny_unknown_gpus(node)
     healthy = [gpu for gpu in gpus if gpu.healthy]
     if not healthy:
         return Denial(
@@ -82,7 +82,7 @@ def place(
     return tuple(gpu.uuid for gpu in chosen)
 
 
-def unknown_gpus(node: str) -> Denial:
+def deny_unknown_gpus(node: str) -> Denial:
     """Return the denial for a node that does not say which GPUs it has."""
     return Denial(
         f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
@@ -90,7 +90,7 @@ def unknown_gpus(node: str) -> Denial:
     )
 
 
-def unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
+def deny_unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
     """Return the denial for a node whose GPUs have no name that we know to work there.
 
     `names` is what its label says: `DeviceNames.NONE`, or None for what this release does not know.
@@ -109,7 +109,7 @@ def unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
     )
 
 
-def unlimited_node(node: str) -> Denial:
+def deny_without_driver_limit(node: str) -> Denial:
     """Return the denial for a pod that requires the driver's limit, on a node that has none."""
     return Denial(
         "this pod requires a node whose driver holds caps (driverLimit: Require), and node "
@@ -118,7 +118,7 @@ def unlimited_node(node: str) -> Denial:
     )
 
 
-def unguarded_node(node: str, cap_bytes: int) -> Denial:
+def deny_without_sentry(node: str, cap_bytes: int) -> Denial:
     """Return the denial for a pod by Sentry, on a node whose sentry does not act."""
     return Denial(
         f"this pod needs a node whose sentry holds it to {format_bytes(cap_bytes)}, and node "
@@ -127,7 +127,7 @@ def unguarded_node(node: str, cap_bytes: int) -> Denial:
     )
 
 
-def held_node(node: str, why: str) -> Denial:
+def deny_closed_node(node: str, why: str) -> Denial:
     """Return the denial for a node that gives no GPU to further pods."""
     return Denial(f"node {node} gives no GPU to further pods now: {why}{RETRIES}")
 

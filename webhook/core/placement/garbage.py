@@ -13,7 +13,7 @@ UNBOUND_S: Final = 120.0
 (`--request-timeout`), and clocks of replicas may differ."""
 
 
-def to_ask(
+def entries_to_verify(
     assignments: Assignments, pods: Mapping[str, PodState], now_s: float
 ) -> dict[str, Assignment]:
     """Return the entries to check with the API server before they may leave."""
@@ -22,16 +22,18 @@ def to_ask(
         pod = pods.get(uid)
         if pod is None or (not pod.node and now_s - one.since_s > UNBOUND_S):
             asked[uid] = one
-    return asked | to_ask_at_once(assignments, pods)
+    return asked | entries_of_missing_pods(assignments, pods)
 
 
-def to_ask_at_once(assignments: Assignments, pods: Mapping[str, PodState]) -> dict[str, Assignment]:
+def entries_of_missing_pods(
+    assignments: Assignments, pods: Mapping[str, PodState]
+) -> dict[str, Assignment]:
     """Return the entries of pods that seem to be gone: each may be room for another pod."""
     known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
     return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
 
 
-def settle(
+def prune(
     node: str,
     assignments: Assignments,
     pods: Mapping[str, PodState],

@@ -32,12 +32,12 @@ from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION, VRAM_RESOURCE
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class PendingAssignment:
     """State of a bound pod that has no GPU yet."""
 
-    owned: bool = False
+    has_controller: bool = False
     """Whether it has a controller, which replaces it if it is deleted."""
-    told: str = ""
+    last_message: str = ""
     """Its annotation `gpu-waits`, cut to the length that we write."""
 
 
@@ -65,11 +65,11 @@ class PodState:
     """Its terms as read from the pod; None if it needs nothing."""
     admission: Admission | None = None
     """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
-    waits: Waits | None = None
+    pending: PendingAssignment | None = None
     """Set if it is bound and has no GPU yet, so that it gets one late."""
 
     @property
-    def places(self) -> bool:
+    def needs_placement(self) -> bool:
         """Whether it is known to be ours to place."""
         return self.need is not None and self.at_binding and not self.finished
 
@@ -96,13 +96,13 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
     try:
         pod = read_pod(raw)
         node = get_string(get_object(raw, "spec", ""), "nodeName", "spec")
-        need, unreadable = counted_need(pod)
+        need, unreadable = read_need(pod)
         at_binding = _is_placed_at_binding(pod)
         terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
     # Many pods have the same GPUs, and the same node.
-    uuids = tuple(map(intern, named_gpus(pod.annotations.get(GPU_ANNOTATION, ""))))
+    uuids = tuple(map(intern, parse_gpu_uuids(pod.annotations.get(GPU_ANNOTATION, ""))))
     found = PodState(
         uid=uid,
         name=name,
@@ -116,25 +116,26 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         terms=terms,
         admission=admission,
     )
-    return _waiting(found, pod)
+    return _with_pending(found, pod)
 
 
-def _waiting(state: PodState, pod: Pod) -> PodState:
-    """Return the state with `waits` if the pod is bound and has no GPU yet.
+def _with_pending(state: PodState, pod: Pod) -> PodState:
+    """Return the state with `pending` if the pod is bound and has no GPU yet.
 
     The kubelet starts no container of a pod that is being deleted, so that one does not wait.
     """
-    if not state.places or not state.node or state.uuids or state.unreadable:
+    if not state.needs_placement or not state.node or state.uuids or state.unreadable:
         return state
     metadata = as_object(pod.raw.get("metadata"))
     if metadata.get("deletionTimestamp"):
         return state
     owners = metadata.get("ownerReferences")
-    waits = Waits(
-        owned=isinstance(owners, list) and any(as_object(one).get("controller") for one in owners),
-        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
+    pending = PendingAssignment(
+        has_controller=isinstance(owners, list)
+        and any(as_object(one).get("controller") for one in owners),
+        last_message=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
     )
-    return replace(state, waits=waits)
+    return replace(state, pending=pending)
 
 
 def _is_placed_at_binding(pod: Pod) -> bool:
@@ -151,7 +152,7 @@ def may_use_gpus(pod: PodState | None, node: str) -> bool:
     return pod is None or (not pod.finished and pod.node in {"", node})
 
 
-def counted_need(pod: Pod) -> tuple[Need | None, str]:
+def read_need(pod: Pod) -> tuple[Need | None, str]:
     """Return what a pod takes on each of its GPUs, and why its demand cannot be read, if so.
 
     | amounts in `resources` | annotations | on each GPU |
@@ -165,7 +166,7 @@ def counted_need(pod: Pod) -> tuple[Need | None, str]:
     """
     containers = (*pod.enforcers, *pod.containers)
     try:
-        amounts = {container.name: _requested(container) for container in containers}
+        amounts = {container.name: _requested_vram(container) for container in containers}
         total = math.ceil(effective_amount(containers, amounts, Fraction(0)))
     except QuantityError:
         return None, ""
@@ -177,7 +178,7 @@ def counted_need(pod: Pod) -> tuple[Need | None, str]:
     return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
 
 
-def named_gpus(written: str) -> tuple[str, ...]:
+def parse_gpu_uuids(written: str) -> tuple[str, ...]:
     """Return the GPUs that an annotation `gpu` names, each once; what is no UUID is left out.
 
     Whoever may patch `pods/status` can write it, so it is bounded.
@@ -186,7 +187,7 @@ def named_gpus(written: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(UUID_PATTERN.fullmatch, parts)))
 
 
-def _requested(container: Container) -> Fraction:
+def _requested_vram(container: Container) -> Fraction:
     """Return what scheduler and kubelet count; the API server copies a limit to its request."""
     requests, limits = container.resources("requests"), container.resources("limits")
     return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))

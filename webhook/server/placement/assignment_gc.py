@@ -7,8 +7,8 @@ from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import PlacementApi, StoredList
-from webhook.core.placement.assignments import AS_READ, Terms, complete, to_adopt
-from webhook.core.placement.garbage import settle, to_ask
+from webhook.core.placement.assignments import AS_READ, FindTerms, complete_terms, unlisted_pods
+from webhook.core.placement.garbage import entries_to_verify, prune
 from webhook.core.placement.pod_state import PodState
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.node_queue import CollectRequest
@@ -26,7 +26,7 @@ class AssignmentGC:
         api: PlacementApi,
         tracker: Tracker,
         lists: AssignmentLists,
-        find_terms: Terms = AS_READ,
+        find_terms: FindTerms = AS_READ,
     ) -> None:
         self._api = api
         self._tracker = tracker
@@ -36,31 +36,36 @@ class AssignmentGC:
     def collect(self, name: str, stored: StoredList | None = None) -> None:
         """Remove the entries of a node's list that no pod uses any more; raises KubeError.
 
-        `stored` is the list as it was just read; without, it is as it was last read here. What the
-        API server has to be asked, others do not wait for. A list that is damaged or lost is
-        restored, pods that came past us are entered, and terms completed (`complete`); a list of a
-        node that is gone is deleted, once it is empty.
+        `stored` is the list as it was just read; without it, the cached list is used. Requests to
+        the API server about single pods are made outside of the queue. A damaged or lost list is
+        restored. Pods that have GPUs and no entry are entered, and terms are completed
+        (`complete_terms`). The empty list of a deleted node is deleted.
         """
-        stored = stored or self._lists.copy(name) or self._api.assignments(name)
-        pods = self._tracker.relevant(name, stored.assignments)
-        asked = to_ask(stored.assignments, pods, self._api.now_s())
+        stored = stored or self._lists.cached(name) or self._api.read_list(name)
+        pods = self._tracker.pods_for(name, stored.assignments)
+        asked = entries_to_verify(stored.assignments, pods, self._api.now_s())
         answers = self._api.read_pods(asked)
-        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
+        left = prune(name, stored.assignments, pods, answers, self._api.now_s())
         if not left and stored.version and self._is_gone(name):
             self._lists.forget(name)
             self._delete(stored)
             return
         leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
-        unlisted = to_adopt(name, stored.assignments, pods)
+        unlisted = unlisted_pods(name, stored.assignments, pods)
         # What a list that is not whole lacks is read with it (`AssignmentLists._read`).
         joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
         is_lost = not stored.whole and (stored.version or unlisted)
-        if leaving or joining or is_lost or complete(left, pods, self._find_terms) is not left:
+        if (
+            leaving
+            or joining
+            or is_lost
+            or complete_terms(left, pods, self._find_terms) is not left
+        ):
             request = CollectRequest(leaving=leaving, joining=joining)
             self._lists.submit(name, request)
             self._lists.wait(request.answer)
 
-    def unlisted(self, listed: Iterable[str]) -> set[str]:
+    def unlisted_nodes(self, listed: Iterable[str]) -> set[str]:
         """Return the GPU nodes with pods of ours whose lists are not among these.
 
         No others: whoever bypasses admission may name any node in a pod.
@@ -79,7 +84,7 @@ class AssignmentGC:
     def _delete(self, stored: StoredList) -> None:
         """Delete a list, unless another replica wrote it since, or deleted it first."""
         try:
-            self._api.remove(stored)
+            self._api.delete_list(stored)
         except KubeError as error:
             if not error.conflict and not error.not_found:
                 raise

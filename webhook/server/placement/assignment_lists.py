@@ -15,19 +15,19 @@ from typing import Final, TypeVar
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, StoredList
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.assignments import (
     AS_READ,
+    AssignmentPlan,
     Assignments,
-    Draft,
-    Terms,
-    adopt,
-    complete,
-    plan_all,
+    FindTerms,
+    complete_terms,
+    plan_assignments,
+    rebuild_from_pods,
 )
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
 from webhook.core.placement.fit import Denial
-from webhook.core.placement.garbage import settle, to_ask_at_once
+from webhook.core.placement.garbage import entries_of_missing_pods, prune
 from webhook.core.placement.gpu_annotations import gpu_annotations
 from webhook.core.placement.pod_state import PodState
 from webhook.server.metrics import PlacementMetrics
@@ -66,16 +66,18 @@ class PlannedWrite:
     """A node's list as it would be written, and what each request gets by it."""
 
     assignments: Assignments
-    answer: Whole | None
+    answer: WholeGpuPods | None
     changed: bool
-    gets: Mapping[str, tuple[str, ...] | Denial]
+    results: Mapping[str, tuple[str, ...] | Denial]
     """GPUs or denial, by the pod's UID."""
     reserved: tuple[PodState, ...]
     """Pending pods that got GPUs in this write without being in the queue."""
 
     def denies(self, request: ListRequest) -> bool:
         """Return True if the pod of a request is denied."""
-        return isinstance(request, BindRequest) and isinstance(self.gets[request.pod.uid], Denial)
+        return isinstance(request, BindRequest) and isinstance(
+            self.results[request.pod.uid], Denial
+        )
 
 
 class AssignmentLists:
@@ -88,7 +90,7 @@ class AssignmentLists:
         metrics: PlacementMetrics,
         reserved: Callable[[PodState], None] = lambda _pod: None,
         run: Callable[[Callable[[], None]], object] | None = None,
-        find_terms: Terms = AS_READ,
+        find_terms: FindTerms = AS_READ,
     ) -> None:
         """Plan by what `tracker` knows and `api` stores; `find_terms` gives those of new entries.
 
@@ -113,11 +115,11 @@ class AssignmentLists:
         """Wait for an answer; holds the thread."""
         return answer.result()
 
-    def copy(self, node: str) -> StoredList | None:
+    def cached(self, node: str) -> StoredList | None:
         """Return a node's list as it was last read here, if it was."""
         return self._copies.get(node)
 
-    def nodes_of(self, pods: Iterable[PodState]) -> set[str]:
+    def nodes_with_entries(self, pods: Iterable[PodState]) -> set[str]:
         """Return the nodes in whose lists, as last read here, some of these pods are entered.
 
         Of a pod that is bound, its own node alone: where else it is entered, it takes nothing. For
@@ -212,7 +214,7 @@ class AssignmentLists:
         return node if node and not node_denial(name, node) else GpuNode(name=name, gpus=())
 
     def _plan(self, node: GpuNode, requests: list[ListRequest], stored: StoredList) -> PlannedWrite:
-        """Plan all requests together, first the pods that wait on the node already; see `plan_all`.
+        """Plan all requests together, after the pods that are pending on the node.
 
         Those are planned also if no request is for them: what is free is theirs.
         """
@@ -224,15 +226,15 @@ class AssignmentLists:
         keeps = gpus and not is_dry_run and self.assigns_late
         waiting = [
             pod
-            for pod in self._tracker.waiting(name)
+            for pod in self._tracker.pending_pods(name)
             if keeps and not self._pod_denial(name, node, pod)
         ]
         requested = {request.pod.uid: request.pod for request in binds if not request.dry_run}
         wanted = {pod.uid: pod for pod in waiting} | requested
 
-        def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
-            known = self._tracker.relevant(name, entered)
-            return plan_all(
+        def draft(entered: Assignments, pods: Iterable[PodState]) -> AssignmentPlan:
+            known = self._tracker.pods_for(name, entered)
+            return plan_assignments(
                 name,
                 gpus,
                 entered,
@@ -245,9 +247,9 @@ class AssignmentLists:
             )
 
         made = draft(entered, wanted.values())
-        gets = dict(zip(wanted, made.gets, strict=True))
+        results = dict(zip(wanted, made.results, strict=True))
         for request in dry_runs:
-            (gets[request.pod.uid],) = draft(made.assignments, [request.pod]).gets
+            (results[request.pod.uid],) = draft(made.assignments, [request.pod]).results
         is_collected = entered is not stored.assignments and entered != stored.assignments
         is_lost = not stored.whole and bool(stored.version or entered) and not is_dry_run
         answer = stored.answer
@@ -258,7 +260,7 @@ class AssignmentLists:
             made.assignments,
             answer,
             made.changed or is_lost or is_collected or answer is not stored.answer,
-            gets,
+            results,
             tuple(
                 pod
                 for pod in waiting
@@ -278,10 +280,10 @@ class AssignmentLists:
             entered = {uid: one for uid, one in entered.items() if (uid, one) not in leaving}
         joining = [pod for request in collects for pod in request.joining]
         if joining:
-            entered = adopt(name, entered, joining, self._api.now_s(), self._find_terms)
+            entered = rebuild_from_pods(name, entered, joining, self._api.now_s(), self._find_terms)
         if any(not isinstance(request, BindRequest) for request in requests):
-            known = self._tracker.relevant(name, entered)
-            entered = complete(entered, known, self._find_terms)
+            known = self._tracker.pods_for(name, entered)
+            entered = complete_terms(entered, known, self._find_terms)
         return entered
 
     def _answer(self, requests: list[ListRequest], planned: PlannedWrite, node: GpuNode) -> None:
@@ -299,26 +301,28 @@ class AssignmentLists:
 
     def _without_missing_pods(self, name: str, stored: StoredList) -> StoredList:
         """Leave out the entries of pods that are gone; also asks the API server."""
-        pods = self._tracker.relevant(name, stored.assignments)
-        answers = self._api.read_pods(to_ask_at_once(stored.assignments, pods))
-        left = settle(name, stored.assignments, pods, answers, self._api.now_s())
+        pods = self._tracker.pods_for(name, stored.assignments)
+        answers = self._api.read_pods(entries_of_missing_pods(stored.assignments, pods))
+        left = prune(name, stored.assignments, pods, answers, self._api.now_s())
         return replace(stored, assignments=left)
 
     def _read(self, name: str) -> StoredList:
         """Read a node's list; where it is missing or damaged, enter what its pods have already."""
-        stored = self._api.assignments(name)
+        stored = self._api.read_list(name)
         if stored.whole:
             self._copies[name] = stored
             return stored
-        pods = self._api.pods_on(name)
+        pods = self._api.list_pods_on(name)
         now_s = self._api.now_s()
-        adopted = adopt(name, stored.assignments, pods, now_s, self._find_terms)
+        adopted = rebuild_from_pods(name, stored.assignments, pods, now_s, self._find_terms)
         return replace(stored, assignments=adopted)
 
     def _store(self, name: str, planned: PlannedWrite, version: str) -> bool:
         """Write a list; return False if another replica wrote it first."""
         try:
-            self._copies[name] = self._api.store(name, planned.assignments, version, planned.answer)
+            self._copies[name] = self._api.write_list(
+                name, planned.assignments, version, planned.answer
+            )
         except KubeError as error:
             self._copies.pop(name, None)
             if not error.conflict and not error.not_found:
@@ -330,7 +334,7 @@ class AssignmentLists:
 
 def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerdict:
     """Return the verdict on a pod by what was planned for it."""
-    got = planned.gets[pod.uid]
+    got = planned.results[pod.uid]
     if isinstance(got, Denial):
         return denied(BindingReason.NO_GPU_FITS, got)
     if not pod.at_binding:

@@ -44,7 +44,7 @@ class Binder:
         self._tracker = tracker
         self._lists = lists
 
-    def from_memory(self, binding: Binding) -> BindingVerdict | UndecidedBinding:
+    def decide_from_memory(self, binding: Binding) -> BindingVerdict | UndecidedBinding:
         """Decide a binding without a request if possible; see `bind` for the others.
 
         | the pod | the node | answer |
@@ -56,27 +56,27 @@ class Binder:
         """
         pod = self._tracker.pod(binding.uid)
         if pod is not None:
-            return _without_placing(binding, pod) or UndecidedBinding(binding, pod)
-        known = self._tracker.node(binding.node) or self._tracker.has(binding.pod)
+            return _verdict_without_gpus(binding, pod) or UndecidedBinding(binding, pod)
+        known = self._tracker.node(binding.node) or self._tracker.knows_pod(binding.pod)
         if known or self._tracker.obstacle():
             return UndecidedBinding(binding, None)
         return NO_DEMAND
 
     def bind(self, undecided: UndecidedBinding, *, dry_run: bool = False) -> Future[BindingVerdict]:
-        """Decide a binding that `from_memory` does not; returns at once.
+        """Decide a binding that `decide_from_memory` does not; returns at once.
 
         The caller cancels the future when it does not wait any more.
 
         | the pod | the node | answer |
         | --- | --- | --- |
-        | as in `from_memory` | | the same, after one request at most |
+        | as in `decide_from_memory` | | the same, after one request at most |
         | gone | any | untouched; the API server rejects it itself |
         | it sees all GPUs | any | untouched, once it is entered |
         | it sees all GPUs | any, and the API server is away | untouched |
         | with a demand | without GPUs, or without names of them, as read now | denied |
         | requires the driver's limit | without its label, as read now | denied |
         | with a demand | with GPUs | placed or denied (`plan`) |
-        | any | the API server is away | `uncertain` |
+        | any | the API server is away | `fallback_verdict` |
         """
         binding, pod = undecided.binding, undecided.pod
         answer: Future[BindingVerdict] = Future()
@@ -94,9 +94,9 @@ class Binder:
             return
         try:
             pod = self._api.pod(binding.namespace, binding.name)
-            verdict = _without_placing(binding, pod)
+            verdict = _verdict_without_gpus(binding, pod)
         except KubeError as error:
-            resolve(answer, self.uncertain(binding, str(error)))
+            resolve(answer, self.fallback_verdict(binding, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
             fail(answer, error)
         else:
@@ -106,13 +106,13 @@ class Binder:
                 request = BindRequest(answer=answer, pod=pod, dry_run=dry_run)
                 self._lists.submit(binding.node, request)
 
-    def uncertain(self, binding: Binding, why: str) -> BindingVerdict:
+    def fallback_verdict(self, binding: Binding, why: str) -> BindingVerdict:
         """Answer without knowing: only a pod that is known to be ours is denied.
 
         Any other may be a stranger's, who must not wait for us. One of ours that is let through
         by this waits on its node, and is assigned late.
         """
-        if self.is_ours(binding):
+        if self.needs_placement(binding):
             return unavailable(binding.node, why)
         pod = self._tracker.pod(binding.uid)
         if pod is not None and pod.need:
@@ -124,13 +124,13 @@ class Binder:
             message=f"{sentence}: {why}",
         )
 
-    def is_ours(self, binding: Binding) -> bool:
+    def needs_placement(self, binding: Binding) -> bool:
         """Say whether the pod is known to be ours to place; answered from memory."""
         pod = self._tracker.pod(binding.uid)
-        return pod is not None and pod.places
+        return pod is not None and pod.needs_placement
 
 
-def _without_placing(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
+def _verdict_without_gpus(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
     """Return the answer for a pod that is not entered in any list; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD

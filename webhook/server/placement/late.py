@@ -21,7 +21,7 @@ from webhook.adapters.kube.placement import PlacementApi, StoredPod
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.fit import RETRIES
-from webhook.core.placement.pod_state import PodState, Waits
+from webhook.core.placement.pod_state import PendingAssignment, PodState
 from webhook.names import GPU_WAITS_ANNOTATION
 from webhook.server.bounds import MOST_TOLD
 from webhook.server.log import JsonLog
@@ -39,13 +39,13 @@ DELAY_S: Final = 0.5
 PATIENCE_S: Final = 300.0
 """So long after it first found no room a pod that has a controller is deleted, to go elsewhere."""
 
-TELL_EVERY_S: Final = 30.0
+ANNOTATE_EVERY_S: Final = 30.0
 """A pod is told this often, at most, that the reason for which it waits is another one now."""
 
-ASK_EVERY_S: Final = 300.0
+CHECK_RIGHTS_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
 
-TOGETHER: Final = 16
+NODES_AT_ONCE: Final = 16
 """Nodes whose pods are tried at a time, after an outage perhaps of thousands: each may hold one of
 the threads that bindings share (`assignment_lists.AT_ONCE`)."""
 
@@ -60,7 +60,7 @@ _WAITS_ON: Final = (
 )
 
 
-class LateAssignments:
+class LateAssigner:
     """A thread that assigns late."""
 
     def __init__(
@@ -78,24 +78,24 @@ class LateAssignments:
         self._changed = Condition()
         self._due: list[tuple[float, str]] = []
         self._due_nodes: set[str] = set()
-        self._first_s: dict[str, float] = {}
-        self._told_s: dict[str, float] = {}
-        self._ask_at_s = 0.0
+        self._denied_since_s: dict[str, float] = {}
+        self._annotated_at_s: dict[str, float] = {}
+        self._check_rights_at_s = 0.0
         self._may = False
 
-    def waits(self, pod: PodState) -> None:
+    def on_pending(self, pod: PodState) -> None:
         """Record that a pod is bound and has no GPU yet; returns at once."""
-        self._put([pod.node])
+        self._schedule([pod.node])
 
-    def ended(self, pod: PodState, tracker: Tracker) -> None:
+    def on_ended(self, pod: PodState, tracker: Tracker) -> None:
         """Record that a pod finished or is gone: others may have its place; returns at once."""
-        self._put(tracker.waited_on([pod.node]))
+        self._schedule(tracker.nodes_with_pending([pod.node]))
 
-    def changed(self, nodes: set[str], tracker: Tracker) -> None:
+    def on_nodes_changed(self, nodes: set[str], tracker: Tracker) -> None:
         """Record that nodes changed, so that GPUs of theirs may be had now; returns at once."""
-        self._put(tracker.waited_on(nodes))
+        self._schedule(tracker.nodes_with_pending(nodes))
 
-    def _put(self, nodes: Iterable[str]) -> None:
+    def _schedule(self, nodes: Iterable[str]) -> None:
         """Let the pods that wait on these nodes be tried soon, each node's together."""
         with self._changed:
             for node in nodes:
@@ -114,17 +114,17 @@ class LateAssignments:
         next_round_s = self._clock() + EVERY_S
         while True:
             try:
-                due = self._next(next_round_s)
+                due = self._wait_for_nodes(next_round_s)
                 if self._clock() >= next_round_s:
                     next_round_s = self._clock() + EVERY_S * SPREAD(0.75, 1.25)
-                    due = tracker.waited_on()
-                    self._forget_all_but({pod.uid for pod in tracker.waiting()})
-                self.attempt(lists, {node: tracker.waiting(node) for node in due})
+                    due = tracker.nodes_with_pending()
+                    self._forget_others({pod.uid for pod in tracker.pending_pods()})
+                self.assign(lists, {node: tracker.pending_pods(node) for node in due})
             except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("late assignment failed")
                 time.sleep(EVERY_S)
 
-    def _next(self, until_s: float) -> list[str]:
+    def _wait_for_nodes(self, until_s: float) -> list[str]:
         """Wait for nodes that are due, until some time at most."""
         with self._changed:
             while not self._due or self._due[0][0] > self._clock():
@@ -138,13 +138,13 @@ class LateAssignments:
             self._due_nodes.difference_update(due)
             return due
 
-    def _forget_all_but(self, uids: set[str]) -> None:
+    def _forget_others(self, uids: set[str]) -> None:
         """Forget what is remembered of pods that do not wait any more."""
-        for remembered in (self._first_s, self._told_s):
+        for remembered in (self._denied_since_s, self._annotated_at_s):
             for uid in remembered.keys() - uids:
                 del remembered[uid]
 
-    def attempt(self, lists: AssignmentLists, waiting: Mapping[str, Sequence[PodState]]) -> None:
+    def assign(self, lists: AssignmentLists, waiting: Mapping[str, Sequence[PodState]]) -> None:
         """Try to give these pods their GPUs, by the node on which they wait: each list once.
 
         | GPUs of its node | the pod |
@@ -160,7 +160,7 @@ after `PATIENCE_S`, even if some of its containers run |
             return
         failed: dict[str, Exception] = {}
         nodes = iter(waiting)
-        while some := list(islice(nodes, TOGETHER)):
+        while some := list(islice(nodes, NODES_AT_ONCE)):
             queued: list[BindRequest] = []
             for node in some:
                 requests = [BindRequest(pod=pod) for pod in waiting[node]]
@@ -168,7 +168,9 @@ after `PATIENCE_S`, even if some of its containers run |
                 queued += requests
             for request in queued:
                 verdict = partial(lists.wait, request.answer)
-                self._count(request.pod, partial(self._act, request.pod, verdict), failed)
+                self._count_outcome(
+                    request.pod, partial(self._apply_verdict, request.pod, verdict), failed
+                )
         for error in failed.values():
             if not isinstance(error, KubeError):
                 raise error
@@ -182,13 +184,13 @@ after `PATIENCE_S`, even if some of its containers run |
 
     def _may_assign(self, lists: AssignmentLists) -> bool:
         """Say whether we have the right, which clusters without the fence around it do not give."""
-        if self._clock() >= self._ask_at_s:
+        if self._clock() >= self._check_rights_at_s:
             try:
-                self._may = self._api.may("patch", "pods", "status")
+                self._may = self._api.is_allowed("patch", "pods", "status")
             except KubeError as error:
                 self._log.once(_RIGHTS, "error", "our rights cannot be read; retrying", str(error))
                 return False
-            self._ask_at_s = self._clock() + ASK_EVERY_S
+            self._check_rights_at_s = self._clock() + CHECK_RIGHTS_EVERY_S
             lists.assigns_late = self._may
             if self._may:
                 self._log.over(_RIGHTS, "pods that were bound without us are assigned late")
@@ -198,7 +200,9 @@ after `PATIENCE_S`, even if some of its containers run |
                 self._log.once(_RIGHTS, "warning", message, why)
         return self._may
 
-    def _count(self, pod: PodState, act: Callable[[], str], failed: dict[str, Exception]) -> None:
+    def _count_outcome(
+        self, pod: PodState, act: Callable[[], str], failed: dict[str, Exception]
+    ) -> None:
         try:
             outcome = act()
         except Exception as error:  # noqa: BLE001 - a bug that one pod meets costs no other its turn
@@ -207,16 +211,16 @@ after `PATIENCE_S`, even if some of its containers run |
             failed[pod.name] = error
         self._metrics.late.labels(outcome).inc()
 
-    def _act(self, pod: PodState, decided: Callable[[], BindingVerdict]) -> str:
+    def _apply_verdict(self, pod: PodState, decided: Callable[[], BindingVerdict]) -> str:
         verdict = decided()
         if verdict.outcome is BindingOutcome.PLACED:
             return self._assign(pod, verdict)
         if verdict.outcome is not BindingOutcome.DENIED:
             raise KubeError(verdict.message)
         now_s = self._clock()
-        waited_s = now_s - self._first_s.setdefault(pod.uid, now_s)
+        waited_s = now_s - self._denied_since_s.setdefault(pod.uid, now_s)
         sentence = verdict.message.removesuffix(RETRIES)
-        if pod.waits and pod.waits.owned and waited_s >= PATIENCE_S:
+        if pod.pending and pod.pending.has_controller and waited_s >= PATIENCE_S:
             return self._delete(pod, sentence)
         self._annotate(pod, sentence + _WAITS_ON)
         return "no_room"
@@ -225,12 +229,12 @@ after `PATIENCE_S`, even if some of its containers run |
         written = {**verdict.annotations, GPU_WAITS_ANNOTATION: None}
         if not self._change(pod, lambda found: self._api.annotate(found, written)):
             return "unneeded"
-        self._first_s.pop(pod.uid, None)
+        self._denied_since_s.pop(pod.uid, None)
         self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(verdict.uuids))
         return "assigned"
 
     def _delete(self, pod: PodState, why: str) -> str:
-        if not self._change(pod, self._api.delete_pod, lambda waits: waits.owned):
+        if not self._change(pod, self._api.delete_pod, lambda waits: waits.has_controller):
             return "unneeded"
         message = "deleted a pod that was bound without us, for its controller to make another"
         self._log.warning(message, pod=pod.name, node=pod.node, why=why)
@@ -240,32 +244,32 @@ after `PATIENCE_S`, even if some of its containers run |
         """Write on a pod why it waits, where it says something else; say whether that was done."""
         sentence = sentence[:LONGEST_SENTENCE]
         now_s = self._clock()
-        told_s = self._told_s.get(pod.uid)
-        pause_s = TELL_EVERY_S * max(1, len(self._told_s) / MOST_TOLD)
-        if (pod.waits and pod.waits.told == sentence) or (
-            told_s is not None and now_s - told_s < pause_s
+        annotated_at_s = self._annotated_at_s.get(pod.uid)
+        pause_s = ANNOTATE_EVERY_S * max(1, len(self._annotated_at_s) / MOST_TOLD)
+        if (pod.pending and pod.pending.last_message == sentence) or (
+            annotated_at_s is not None and now_s - annotated_at_s < pause_s
         ):
             return False
-        self._told_s[pod.uid] = now_s
+        self._annotated_at_s[pod.uid] = now_s
         told = {GPU_WAITS_ANNOTATION: sentence}
         return self._change(
             pod,
             lambda found: self._api.annotate(found, told),
-            lambda waits: waits.told != sentence,
+            lambda waits: waits.last_message != sentence,
         )
 
     def _change(
         self,
         pod: PodState,
         change: Callable[[StoredPod], None],
-        holds: Callable[[Waits], bool] = lambda _waits: True,
+        holds: Callable[[PendingAssignment], bool] = lambda _waits: True,
     ) -> bool:
         """Change a pod as it is stored, if it waits there still and so; say whether it did."""
         for left in reversed(range(TRIES)):
-            found = self._api.stored_pod(pod.name)
+            found = self._api.read_stored_pod(pod.name)
             if found is None or found.state.uid != pod.uid:
                 return False
-            if not found.state.waits or not holds(found.state.waits):
+            if not found.state.pending or not holds(found.state.pending):
                 return False
             try:
                 change(found)

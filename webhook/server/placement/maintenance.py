@@ -42,18 +42,18 @@ class ListMaintenance:
         self._lists = lists
         self._gc = gc
         self._answers = answers
-        self._heard: SimpleQueue[PodState | Question] = SimpleQueue()
+        self._events: SimpleQueue[PodState | Question] = SimpleQueue()
 
-    def ended(self, pod: PodState) -> None:
+    def on_ended(self, pod: PodState) -> None:
         """Record that a pod finished or is gone; returns at once."""
-        self._heard.put(pod)
+        self._events.put(pod)
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         """Record that a node asks which pods with whole GPUs run there; returns at once.
 
         It asks again soon, so what fails is not tried again.
         """
-        self._heard.put(question)
+        self._events.put(question)
 
     def start(self) -> None:
         """Begin on a daemon thread."""
@@ -64,7 +64,7 @@ class ListMaintenance:
         next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
         while True:
             try:
-                self._each(self._due(next_round_s - time.monotonic()))
+                self._run_all(self._wait_for_work(next_round_s - time.monotonic()))
                 if time.monotonic() >= next_round_s:
                     next_round_s = time.monotonic() + EVERY_S * SPREAD(0.75, 1.25)
                     self.collect_all()
@@ -80,13 +80,13 @@ class ListMaintenance:
 
     def collect_all(self) -> None:
         """Collect garbage of all lists, also of those that should exist; raises KubeError."""
-        lists = self._api.all_assignments(self._lists.copy)
+        lists = self._api.list_all(self._lists.cached)
         read = {stored.node: stored for stored in lists if stored.node}
-        names = sorted(self._gc.unlisted(read))
+        names = sorted(self._gc.unlisted_nodes(read))
         lost = {name: StoredList(name, {}, whole=False, version="") for name in names}
-        self._each(self._collect(read | lost))
+        self._run_all(self._collect(read | lost))
 
-    def _each(self, works: Iterable[Callable[[], None]]) -> None:
+    def _run_all(self, works: Iterable[Callable[[], None]]) -> None:
         """Do all of this; raises the first KubeError, after all was tried."""
         failed: list[KubeError] = []
         for work in works:
@@ -97,20 +97,20 @@ class ListMaintenance:
         if failed:
             raise failed[0]
 
-    def _due(self, within_s: float) -> list[Callable[[], None]]:
+    def _wait_for_work(self, within_s: float) -> list[Callable[[], None]]:
         """Wait for pods that end and nodes that ask; return what to do about their lists."""
-        heard: list[PodState | Question] = []
+        events: list[PodState | Question] = []
         try:
-            heard.append(self._heard.get(timeout=max(0.0, within_s)))
+            events.append(self._events.get(timeout=max(0.0, within_s)))
             time.sleep(GATHER_S)
             while True:
-                heard.append(self._heard.get_nowait())
+                events.append(self._events.get_nowait())
         except Empty:
             pass
-        asked = {one.node: one for one in heard if isinstance(one, Question)}
-        ended = [one for one in heard if not isinstance(one, Question)]
+        asked = {one.node: one for one in events if isinstance(one, Question)}
+        ended = [one for one in events if not isinstance(one, Question)]
         works = [partial(self._answers.answer, question) for question in asked.values()]
-        return works + self._collect(dict.fromkeys(sorted(self._lists.nodes_of(ended))))
+        return works + self._collect(dict.fromkeys(sorted(self._lists.nodes_with_entries(ended))))
 
     def _collect(self, lists: Mapping[str, StoredList | None]) -> list[Callable[[], None]]:
         return [partial(self._gc.collect, name, stored) for name, stored in lists.items()]

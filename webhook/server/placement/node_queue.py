@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from webhook.core.placement.assignment_codec import Whole
+from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.binding_review import BindingVerdict
 from webhook.core.placement.pod_state import PodState
@@ -59,7 +59,7 @@ class CollectRequest:
 class AnswerRequest:
     """Writes the answer to the question of a node agent, unless it is answered by now."""
 
-    whole: Whole
+    whole: WholeGpuPods
     answer: Future[None] = field(default_factory=Future)
 
 

@@ -22,13 +22,13 @@ from webhook.server.metrics import Metrics
 from webhook.server.placement.binder import Binder, UndecidedBinding
 from webhook.server.reviews import Review, Reviews
 
-WITHIN_S: Final = 1.5
+DEADLINE_S: Final = 1.5
 """A Binding is answered within this time, whoever it waits for: the API server waits 2 s for us."""
 
 _NOT_A_BINDING: Final = BindingVerdict(
     outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NOT_A_BINDING
 )
-_BY_NAME: Final = BindingVerdict(
+_WITHOUT_UID: Final = BindingVerdict(
     outcome=BindingOutcome.UNTOUCHED,
     reason=BindingReason.NO_UID,
     message="the Binding has no metadata.uid, so nothing is reserved: a name may be another pod's "
@@ -69,41 +69,41 @@ class BindingReviews:
             if binding is None:
                 return self._reviews.write(review, _NOT_A_BINDING)
             if not binding.uid:
-                verdict = _BY_NAME
+                verdict = _WITHOUT_UID
             elif self._binder is None:
                 verdict = _NOT_CONFIGURED
             else:
-                found = self._binder.from_memory(binding)
+                found = self._binder.decide_from_memory(binding)
                 if isinstance(found, UndecidedBinding):
                     return WaitingBinding(review, found, self._binder)
                 verdict = found
             patch = patch_for(binding, verdict)
             return self._reviews.write(review, verdict, patch, node=binding.node)
         except MalformedObjectError as error:
-            said = BindingVerdict(outcome=BindingOutcome.MALFORMED, message=str(error))
-            return self._reviews.write(review, said)
+            verdict = BindingVerdict(outcome=BindingOutcome.MALFORMED, message=str(error))
+            return self._reviews.write(review, verdict)
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             return self._fail(review, binding)
 
     async def finish(self, waiting: WaitingBinding) -> Answer:
-        """Answer a review for which the API server has to be asked, within `WITHIN_S`.
+        """Answer a review for which the API server has to be asked, within `DEADLINE_S`.
 
         It holds no thread while it waits, and what is not waited for any more is not done: the API
         server gave this Binding up, or asks again.
         """
         review, undecided, binder = waiting.review, waiting.undecided, waiting.binder
         binding = undecided.binding
-        found = asyncio.wrap_future(binder.bind(undecided, dry_run=review.request.dry_run))
+        answer = asyncio.wrap_future(binder.bind(undecided, dry_run=review.request.dry_run))
         try:
-            await asyncio.wait([found], timeout=WITHIN_S)
-            is_late = not found.done()
+            await asyncio.wait([answer], timeout=DEADLINE_S)
+            is_late = not answer.done()
         finally:
-            found.cancel()
+            answer.cancel()
         try:
             if is_late:
-                verdict = binder.uncertain(binding, f"no answer within {WITHIN_S:g} s")
+                verdict = binder.fallback_verdict(binding, f"no answer within {DEADLINE_S:g} s")
             else:
-                verdict = found.result()
+                verdict = answer.result()
             patch = patch_for(binding, verdict)
             return self._reviews.write(review, verdict, patch, node=binding.node)
         except Exception:  # noqa: BLE001 - as above
@@ -115,7 +115,7 @@ class BindingReviews:
         A failed call would be forgiven (`failurePolicy: Ignore`), but an answer counts.
         """
         uid = review.request.uid
-        if binding and self._binder and self._binder.is_ours(binding):
+        if binding and self._binder and self._binder.needs_placement(binding):
             return self._reviews.fail(review, write_failure(uid))
         return self._reviews.fail(
             review, write_review(uid, BindingVerdict(outcome=BindingOutcome.UNTOUCHED))

@@ -20,14 +20,14 @@ from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder
-from webhook.server.placement.late import LateAssignments
+from webhook.server.placement.late import LateAssigner
 from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 ANSWER_S: Final = 3.0
 """How long a request may hold one of the threads that bindings share; who waits is answered before
-that (`reviews.WITHIN_S`)."""
+that (`reviews.DEADLINE_S`)."""
 
 
 class PlacementService:
@@ -57,27 +57,27 @@ class PlacementService:
         self._recorder = HistoryWriter(
             histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
-        self._late = LateAssignments(api(kube.with_retries(1)), counted, log)
+        self._late = LateAssigner(api(kube.with_retries(1)), counted, log)
         self._tracker = Tracker(
             api(kube, saw=self._recorder.on_pod),
             counted,
             log,
             self._ended,
-            self._late.waits,
+            self._late.on_pending,
             lambda node: self._lists.forget(node),  # noqa: PLW0108 - it is made below
-            lambda nodes: self._late.changed(nodes, self._tracker),
-            lambda question: self._maintenance.asked(question),  # noqa: PLW0108 - as above
+            lambda nodes: self._late.on_nodes_changed(nodes, self._tracker),
+            lambda question: self._maintenance.on_question(question),  # noqa: PLW0108 - as above
         )
         self._lists = AssignmentLists(
-            at_once, self._tracker, counted, self._late.waits, find_terms=self._find_terms
+            at_once, self._tracker, counted, self._late.on_pending, find_terms=self._find_terms
         )
         self.binder = Binder(at_once, self._tracker, self._lists)
         gc = AssignmentGC(at_once, self._tracker, self._lists, self._find_terms)
         patient = api(kube)
         answers = WholeGpuAnswers(patient, self._lists)
         self._maintenance = ListMaintenance(patient, log, self._lists, gc, answers)
-        self.limits = self._tracker.limits
-        self.advisor = Advisor(self._known, self._tracker.largest_bytes)
+        self.limits = self._tracker.has_driver_limit
+        self.advisor = Advisor(self._known, self._tracker.largest_gpu_bytes)
 
     def start(self) -> None:
         """Watch pods and nodes on daemon threads."""
@@ -88,8 +88,8 @@ class PlacementService:
         self._recorder.start()
 
     def _ended(self, pod: PodState) -> None:
-        self._maintenance.ended(pod)
-        self._late.ended(pod, self._tracker)
+        self._maintenance.on_ended(pod)
+        self._late.on_ended(pod, self._tracker)
         self._recorder.on_end(pod)
 
     def _find_terms(self, pod: PodState) -> CapTerms | None:

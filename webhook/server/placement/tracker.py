@@ -34,32 +34,32 @@ class Tracker:
         api: PlacementApi,
         metrics: PlacementMetrics,
         log: JsonLog,
-        freed: Callable[[PodState], None] = lambda _pod: None,
-        waits: Callable[[PodState], None] = lambda _pod: None,
-        lost: Callable[[str], None] = lambda _node: None,
-        changed: Callable[[set[str]], None] = lambda _nodes: None,
-        asks: Callable[[Question], None] = lambda _question: None,
+        on_ended: Callable[[PodState], None] = lambda _pod: None,
+        on_pending: Callable[[PodState], None] = lambda _pod: None,
+        on_node_removed: Callable[[str], None] = lambda _node: None,
+        on_nodes_changed: Callable[[set[str]], None] = lambda _nodes: None,
+        on_asked: Callable[[Question], None] = lambda _question: None,
     ) -> None:
-        """Prepare.
+        """Start nothing yet.
 
-        `freed` is called with each pod that finished or is gone, `waits` with each that turns out
-        to be bound without the GPUs that it needs, `lost` with each node that is gone, `changed`
-        with nodes that are new, or of which what is known here is something else now, `asks` with
-        each new question of a node.
+        `on_ended` is called with each pod that finished or is gone, `on_pending` with each pod
+        that was bound without the GPUs that it needs, `on_node_removed` with each node that is
+        gone, `on_nodes_changed` with new and changed nodes, `on_asked` with each new question of a
+        node agent.
         """
         self._metrics = metrics
         self._log = log
-        self._freed = freed
-        self._waits = waits
-        self._lost = lost
-        self._changed = changed
-        self._asks = asks
+        self._on_ended = on_ended
+        self._on_pending = on_pending
+        self._on_node_removed = on_node_removed
+        self._on_nodes_changed = on_nodes_changed
+        self._on_asked = on_asked
         self._questions: dict[str, Question] = {}
         self._lock = Lock()
         self._pods: dict[str, PodState] = {}
         self._by_name: dict[str, str] = {}
         self._by_node: dict[str, set[str]] = {}
-        self._waiting: dict[str, dict[str, PodState]] = {}
+        self._pending: dict[str, dict[str, PodState]] = {}
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
         self._largest_bytes: int | None = None
@@ -69,7 +69,7 @@ class Tracker:
         self.nodes = self._mirror("nodes", api.nodes, self._on_nodes, self._on_node)
         questions = self._on_questions, self._on_question
         self.questions = self._mirror("agent_requests", api.questions, *questions)
-        metrics.waiting.set_function(lambda: len(self.waiting()))
+        metrics.waiting.set_function(lambda: len(self.pending_pods()))
 
     def start(self) -> None:
         """Begin to follow on daemon threads."""
@@ -87,7 +87,7 @@ class Tracker:
         """Return a pod, also one that is gone as far as is known."""
         return self._pods.get(uid)
 
-    def has(self, name: str) -> bool:
+    def knows_pod(self, name: str) -> bool:
         """Return whether a pod with a demand has this `namespace/name`."""
         return name in self._by_name
 
@@ -95,15 +95,15 @@ class Tracker:
         """Return a node that has GPUs by its label; it may not show them."""
         return self._nodes.get(name)
 
-    def largest_bytes(self) -> int | None:
+    def largest_gpu_bytes(self) -> int | None:
         """Return the usable memory of the largest GPU of all nodes; None where none is known."""
         return self._largest_bytes
 
-    def limits(self) -> bool | None:
+    def has_driver_limit(self) -> bool | None:
         """Say whether the driver of some node holds caps; None while nodes are not known."""
         return self._limits
 
-    def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
+    def pods_for(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
         """Return what is known of these pods and of those on a node."""
         with self._lock:
             wanted = {*uids, *self._by_node.get(node, ())}
@@ -114,19 +114,19 @@ class Tracker:
         with self._lock:
             return set(self._by_node)
 
-    def waiting(self, node: str = "") -> list[PodState]:
+    def pending_pods(self, node: str = "") -> list[PodState]:
         """Return the pods that are bound and have no GPU yet, on a node or on all."""
         with self._lock:
             if node:
-                return list(self._waiting.get(node, {}).values())
-            return [pod for there in self._waiting.values() for pod in there.values()]
+                return list(self._pending.get(node, {}).values())
+            return [pod for there in self._pending.values() for pod in there.values()]
 
-    def waited_on(self, nodes: Iterable[str] | None = None) -> list[str]:
+    def nodes_with_pending(self, nodes: Iterable[str] | None = None) -> list[str]:
         """Return the nodes on which such pods wait, of some or of all."""
         with self._lock:
             if nodes is None:
-                return list(self._waiting)
-            return [node for node in nodes if node in self._waiting]
+                return list(self._pending)
+            return [node for node in nodes if node in self._pending]
 
     def _mirror(
         self,
@@ -149,25 +149,25 @@ class Tracker:
     def _on_nodes(self, nodes: Sequence[GpuNode]) -> None:
         before, self._nodes = self._nodes, {node.name: node for node in nodes}
         for node in nodes:
-            self._report_unread(node)
-        self._compare()
+            self._log_unread_gpus(node)
+        self._summarize_nodes()
         for name in before.keys() - self._nodes.keys():
-            self._lost(name)
-        self._changed({node.name for node in nodes if before.get(node.name) != node})
+            self._on_node_removed(name)
+        self._on_nodes_changed({node.name for node in nodes if before.get(node.name) != node})
 
     def _on_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
             self._log.forget(f"gpus of {node.name}")
-            self._compare()
-            self._lost(node.name)
+            self._summarize_nodes()
+            self._on_node_removed(node.name)
         elif self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
-            self._report_unread(node)
-            self._compare()
-            self._changed({node.name})
+            self._log_unread_gpus(node)
+            self._summarize_nodes()
+            self._on_nodes_changed({node.name})
 
-    def _report_unread(self, node: GpuNode) -> None:
+    def _log_unread_gpus(self, node: GpuNode) -> None:
         """Log once that a node lists GPUs of which none is chosen, as with a stolen token."""
         about, what = (
             f"gpus of {node.name}",
@@ -188,12 +188,12 @@ class Tracker:
         if kind == "DELETED":
             self._questions.pop(question.node, None)
             if question.node not in self._nodes:
-                self._lost(question.node)
+                self._on_node_removed(question.node)
         elif question.asked and self._questions.get(question.node) != question:
             self._questions[question.node] = question
-            self._asks(question)
+            self._on_asked(question)
 
-    def _compare(self) -> None:
+    def _summarize_nodes(self) -> None:
         gpus = (gpu for node in self._nodes.values() for gpu in node.gpus)
         self._largest_bytes = max((gpu.memory_bytes for gpu in gpus), default=None)
         self._limits = any(node.driver_limit for node in self._nodes.values())
@@ -213,25 +213,25 @@ class Tracker:
             before = self._pods.get(pod.uid)
             now = pod if pod.gone is gone else replace(pod, gone=gone)
             self._pods[pod.uid] = now
-            if now.node and not _ended(now):
+            if now.node and not _has_ended(now):
                 self._by_node.setdefault(now.node, set()).add(pod.uid)
             elif now.node:
                 self._forget_on_node(now)
             if gone:
-                self._remember(pod)
+                self._remember_gone(pod)
             else:
                 self._by_name[pod.name] = pod.uid
-            there = self._waiting.get(before.node if before else now.node, {})
+            there = self._pending.get(before.node if before else now.node, {})
             is_new = pod.uid not in there
-            waits = now.waits is not None and not gone
+            waits = now.pending is not None and not gone
             if waits:
-                self._waiting.setdefault(now.node, {})[pod.uid] = now
+                self._pending.setdefault(now.node, {})[pod.uid] = now
             elif before and there.pop(pod.uid, None) and not there:
-                del self._waiting[before.node]
+                del self._pending[before.node]
         if waits and is_new:
-            self._waits(now)
-        if _ended(now) and not (before and _ended(before)):
-            self._freed(now)
+            self._on_pending(now)
+        if _has_ended(now) and not (before and _has_ended(before)):
+            self._on_ended(now)
 
     def _forget_on_node(self, pod: PodState) -> None:
         uids = self._by_node.get(pod.node, set())
@@ -239,7 +239,7 @@ class Tracker:
         if not uids:
             self._by_node.pop(pod.node, None)
 
-    def _remember(self, pod: PodState) -> None:
+    def _remember_gone(self, pod: PodState) -> None:
         """Keep a pod that is gone for a while."""
         if self._by_name.get(pod.name) == pod.uid:
             del self._by_name[pod.name]
@@ -250,5 +250,5 @@ class Tracker:
                 del self._pods[oldest.uid]
 
 
-def _ended(pod: PodState) -> bool:
+def _has_ended(pod: PodState) -> bool:
     return pod.finished or pod.gone

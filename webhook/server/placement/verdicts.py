@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.placement.assignments import Terms
+from webhook.core.placement.assignments import FindTerms
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
 from webhook.core.placement.fit import (
     Denial,
-    unguarded_node,
-    unknown_gpus,
-    unlimited_node,
-    unnamed_gpus,
+    deny_unknown_gpus,
+    deny_unnamed_gpus,
+    deny_without_driver_limit,
+    deny_without_sentry,
 )
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import DriverLimit, EnforceBy
@@ -25,25 +25,25 @@ def denied(reason: BindingReason, denial: Denial) -> BindingVerdict:
 def node_denial(name: str, node: GpuNode | None) -> BindingVerdict | None:
     """Return the denial for every pod if a node shows no GPUs, or no usable names of them."""
     if node is None or not node.gpus:
-        return denied(BindingReason.GPUS_UNKNOWN, unknown_gpus(name))
+        return denied(BindingReason.GPUS_UNKNOWN, deny_unknown_gpus(name))
     if node.device_names is None or node.device_names is DeviceNames.NONE:
-        return denied(BindingReason.NO_DEVICE_NAMES, unnamed_gpus(name, node.device_names))
+        return denied(BindingReason.NO_DEVICE_NAMES, deny_unnamed_gpus(name, node.device_names))
     return None
 
 
 def pod_denial(
-    name: str, node: GpuNode | None, pod: PodState, find_terms: Terms
+    name: str, node: GpuNode | None, pod: PodState, find_terms: FindTerms
 ) -> BindingVerdict | None:
     """Return the denial for a pod that can get no GPU of a node, whatever is free there."""
     denial = node_denial(name, node)
     if denial or node is None:
         return denial
     if pod.limit is DriverLimit.REQUIRE and not node.driver_limit:
-        return denied(BindingReason.NO_DRIVER_LIMIT, unlimited_node(name))
+        return denied(BindingReason.NO_DRIVER_LIMIT, deny_without_driver_limit(name))
     if not node.sentry_acts:
         terms = find_terms(pod)
         if terms and terms.by is EnforceBy.SENTRY:
-            return denied(BindingReason.NO_SENTRY, unguarded_node(name, terms.cap_bytes))
+            return denied(BindingReason.NO_SENTRY, deny_without_sentry(name, terms.cap_bytes))
     return None
 
 

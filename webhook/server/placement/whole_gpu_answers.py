@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from webhook.adapters.kube.placement import PlacementApi, Question
-from webhook.core.placement.assignment_codec import MOST_NAMED, Whole
+from webhook.core.placement.assignment_codec import MOST_NAMED_PODS, WholeGpuPods
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.node_queue import AnswerRequest
 
@@ -17,10 +17,10 @@ class WholeGpuAnswers:
 
     def answer(self, question: Question) -> None:
         """Answer in a node's list, unless another replica did; raises KubeError."""
-        stored = self._api.assignments(question.node)
+        stored = self._api.read_list(question.node)
         if stored.answer is None or stored.answer.asked != question.asked:
-            names = self._api.whole_gpu_pods(question.node)
-            whole = Whole(question.asked, len(names), tuple(names[:MOST_NAMED]))
+            names = self._api.list_whole_gpu_pods(question.node)
+            whole = WholeGpuPods(question.asked, len(names), tuple(names[:MOST_NAMED_PODS]))
             request = AnswerRequest(whole=whole)
             self._lists.submit(question.node, request)
             self._lists.wait(request.answer)

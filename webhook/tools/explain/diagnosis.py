@@ -449,7 +449,7 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
     since_s = read_time(status.get("startTime"))
     passed = "" if since_s is None else format_duration(bound.now_s - since_s)
     asks = _demand_words(pod)
-    if state.waits is not None:
+    if state.pending is not None:
         waits = f"has waited {passed}" if passed else "waits"
         return State.WAITING, f"is bound to {state.node} and {waits} for a GPU. {asks}"
     since = f" since {passed}" if passed else ""

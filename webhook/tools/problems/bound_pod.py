@@ -250,14 +250,14 @@ def find_reports(bound: BoundPod) -> Iterator[Problem]:
 
 def find_late(bound: BoundPod) -> Iterator[Problem]:
     """Yield why a bound pod has no GPU yet, when it gets one, and what the kubelet reports."""
-    waits = bound.pod.state.waits
-    told = waits.told if waits else ""
+    waits = bound.pod.state.pending
+    told = waits.last_message if waits else ""
     fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
     if told:
         fix = "wait: vramwarden assigns a GPU of the node as soon as one has room; "
         fix += (
             "after 5 minutes without room it deletes the pod, and its controller creates another"
-            if waits and waits.owned
+            if waits and waits.has_controller
             else "or delete the pod and create it again, so that it may go to another node"
         )
     yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, told or AWAY, fix)

@@ -12,7 +12,7 @@ from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pod_state import PodState, named_gpus, read_pod_state
+from webhook.core.placement.pod_state import PodState, parse_gpu_uuids, read_pod_state
 from webhook.core.pod.demand import GPU_COUNT_PATTERN, read_demand
 from webhook.core.pod.fields import Json, as_object, as_objects, find_object, find_string
 from webhook.core.pod.findings import MalformedObjectError, quote
@@ -98,7 +98,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def gpus(self) -> tuple[str, ...]:
         """UUIDs in its annotation `gpu`."""
-        return named_gpus(self._text("metadata", "annotations", GPU_ANNOTATION))
+        return parse_gpu_uuids(self._text("metadata", "annotations", GPU_ANNOTATION))
 
     @LazyFact
     def state(self) -> PodState:
