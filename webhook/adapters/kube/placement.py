@@ -1,4 +1,4 @@
-"""What placement reads and writes in the API server: pods, nodes, and a ConfigMap per GPU node."""
+"""Requests of placement to the API server: pods, nodes, and a ConfigMap per GPU node."""
 
 from __future__ import annotations
 
@@ -51,57 +51,57 @@ _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
-    """A node, as far as placement is concerned."""
+    """A node with GPUs, as placement sees it."""
 
     name: str
     gpus: tuple[Gpu, ...]
-    """Empty where it does not show them."""
+    """GPUs that the node shows; may be empty."""
     device_names: DeviceNames | None = DeviceNames.UUID
-    """Which names of them its runtime resolves; None for what this release does not know."""
+    """Device names that its container runtime resolves; None if this release does not know them."""
     held: str = ""
-    """Why none of them is given to further pods; empty where they are."""
+    """Reason why it gives no GPU to further pods; empty if it does."""
     driver_limit: bool = False
-    """Whether its driver holds pods to their caps, as its agent says."""
+    """True if its driver enforces caps, by its agent's label."""
     sentry_acts: bool = False
-    """True if its sentry holds pods to their caps, by its agent's label."""
+    """True if its sentry enforces caps, by its agent's label."""
     unread: int = 0
-    """Number of entries of its list of GPUs that are malformed, so no GPU is chosen for them."""
+    """Number of malformed entries in its list of GPUs. Such GPUs are never chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a node asks: which pods with whole GPUs run there."""
+    """A node agent's question which pods with whole GPUs run on its node."""
 
     node: str
     asked: str
-    """Names the question."""
+    """Value of the node's label, which identifies the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPod:
-    """A pod as it is stored, to be changed only while it is still that."""
+    """A pod with its version, to be changed only if nobody else changed it."""
 
     state: PodState
     version: str
-    """Its `resourceVersion`."""
+    """`resourceVersion` of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredList:
-    """A node's assignments as they are stored."""
+    """A node's assignment list as stored."""
 
     node: str
     assignments: Assignments
     whole: bool
-    """Nothing is missing: the list exists and could be read completely."""
+    """True if the list exists and all of it could be read."""
     version: str
-    """Its `resourceVersion`; empty where it does not exist yet."""
+    """`resourceVersion` of the list; empty if it does not exist."""
     answer: WholeGpuPods | None = None
-    """The last one to the node's question; every write keeps it."""
+    """Last answer to the node agent's question; every write keeps it."""
 
 
 class PlacementApi:
-    """The API server as placement sees it; every method raises KubeError."""
+    """API server as placement uses it; every method raises KubeError."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class PlacementApi:
         saw: Callable[[Json, PodState], None] = lambda _raw, _state: None,
         asked: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches.
+        """Keep assignments in `namespace`; call `saw` with each pod that `pods` reads or watches.
 
-        `asked` returns the keys of pod labels that the policy in force asks for.
+        `asked` returns the keys of the pod labels that the policy in force matches.
         """
         self._kube = kube
         self._read_pod = partial(read_pod_state, asked=asked)
@@ -133,33 +133,33 @@ class PlacementApi:
         self.questions = Collection(
             kube=kube, path=core_path("nodes"), project=_question, labels=NODE_ASKS_LABEL
         )
-        """Those of all nodes that ask."""
+        """Questions of all nodes whose agent asks."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:
-        """Read a pod; None where it is gone."""
+        """Return a pod, or None if it does not exist."""
         return self._kube.find_projected(
             core_path("namespaces", namespace, "pods", name), self._read_pod
         )
 
     def read_pods(self, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
-        """Read the pods of entries, one by one; None for a pod that is gone.
+        """Return the pods of entries, read one by one; None for a pod that does not exist.
 
-        Not all pods of the node: API servers before 1.34 read every pod of the cluster from etcd
-        for that, as for any list with a `limit` (cacher.go, `shouldDelegateList`).
+        The pods of the node are not listed instead: API servers before 1.34 read every pod of the
+        cluster from etcd for any list with a `limit` (cacher.go, `shouldDelegateList`).
         """
         return {uid: self.pod(*entry.pod.split("/")) for uid, entry in entries.items()}
 
     def read_stored_pod(self, name: str) -> StoredPod | None:
-        """Read a pod, by `namespace/name`, to change it; None where it is gone."""
+        """Return a pod to be changed, by `namespace/name`, or None if it does not exist."""
         return self._kube.find_projected(
             _pod_path(name),
             lambda pod: StoredPod(self._read_pod(pod), pod["metadata"]["resourceVersion"]),
         )
 
     def annotate(self, pod: StoredPod, annotations: Mapping[str, str | None]) -> None:
-        """Set or remove annotations of a pod, if it is still as it was read.
+        """Set or remove annotations of a pod, unless it was changed since it was read.
 
-        By its status: who may write that cannot change what the pod runs.
+        The request goes to its status: whoever may write that cannot change what the pod runs.
         """
         metadata = {
             "uid": pod.state.uid,
@@ -169,11 +169,11 @@ class PlacementApi:
         self._kube.merge(f"{_pod_path(pod.state.name)}/status", {"metadata": metadata})
 
     def delete_pod(self, pod: StoredPod) -> None:
-        """Delete a pod, if it is still as it was read."""
+        """Delete a pod, unless it was changed since it was read."""
         self._kube.delete(_pod_path(pod.state.name), uid=pod.state.uid, version=pod.version)
 
     def is_allowed(self, verb: str, resource: str, subresource: str) -> bool:
-        """Ask whether our account has a right in all namespaces."""
+        """Return True if our account has a right in all namespaces."""
         wanted = {"verb": verb, "resource": resource, "subresource": subresource}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -184,21 +184,21 @@ class PlacementApi:
         return (answer.get("status") or {}).get("allowed") is True
 
     def node(self, name: str) -> GpuNode | None:
-        """Read a node; None where it does not exist."""
+        """Return a node, or None if it does not exist."""
         found = self._kube.find(core_path("nodes", name))
         return None if found is None else _gpu_node(found)
 
     def list_pods_on(self, node: str) -> list[PodState]:
-        """Read the pods with a demand on a node, not from a cache."""
+        """Return the pods with a demand on a node, read from etcd."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(core_path("pods"), self._read_pod, **selectors)
 
     def list_whole_gpu_pods(self, node: str) -> list[str]:
-        """Name the pods on a node that have whole GPUs, sorted.
+        """Return the names of the pods on a node that have whole GPUs, sorted.
 
-        From the API server's cache: older ones read every pod of the cluster from etcd otherwise
-        (see `read_pods`), and each node that waits asks twice a minute. That is soon enough: no
-        pod is given a whole GPU any more when a node asks.
+        Read from the API server's cache: older API servers read every pod of the cluster from etcd
+        otherwise (see `read_pods`), and each node that waits asks twice a minute. The cache is
+        fresh enough, since no pod gets a whole GPU any more once a node asks.
         """
 
         def keep(raw: Json) -> tuple[str, bool, tuple[str, ...]]:
@@ -217,8 +217,8 @@ class PlacementApi:
     def _claims_gpu(self, pod: str, claims: tuple[str, ...]) -> bool:
         """Return True if one of a pod's claims has a GPU; False if we may not read them.
 
-        Of a pod with more than `MAX_CLAIMS` it is not known; it counts if all that are read are
-        allocated. No pod runs with a claim that is not.
+        Of a pod with more claims than `MAX_CLAIMS` only some are read. It counts if all of these
+        are allocated, since no pod runs with a claim that is not.
         """
         namespace = quote(pod.partition("/")[0], safe="")
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
@@ -235,16 +235,17 @@ class PlacementApi:
         return has_gpu or (len(claims) > MAX_CLAIMS and all(drivers))
 
     def read_list(self, node: str) -> StoredList:
-        """Read a node's assignments."""
+        """Return a node's assignment list."""
         found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
         return StoredList(node, {}, whole=False, version="") if found is None else _stored(found)
 
     def list_all(
         self, known: Callable[[str], StoredList | None] = lambda _node: None
     ) -> list[StoredList]:
-        """Read the assignments of every node; `known` returns those that were read before.
+        """Return the assignment lists of all nodes.
 
-        Of a list that is still what is known, the entries are not read again.
+        `known` returns a list that was read before. It is used again if its version has not
+        changed.
         """
 
         def keep(config_map: Json) -> StoredList:
@@ -259,10 +260,10 @@ class PlacementApi:
     def write_list(
         self, node: str, assignments: Assignments, version: str, answer: WholeGpuPods | None = None
     ) -> StoredList:
-        """Write a node's assignments and answer, unless somebody wrote them since `version`.
+        """Write a node's list and answer, unless somebody else wrote them since `version`.
 
-        Raises KubeError, `conflict` where somebody did. The node does not own the list: a Node
-        object that is deleted and registered again would take it away while pods have GPUs.
+        Raises KubeError, with `conflict` if somebody else did. The node does not own the list: a
+        Node object that is deleted and registered again would delete it while pods have GPUs.
         """
         metadata: Json = {
             "name": config_map_name(node),
@@ -279,7 +280,7 @@ class PlacementApi:
         return StoredList(node, assignments, True, written["metadata"]["resourceVersion"], answer)
 
     def delete_list(self, stored: StoredList) -> None:
-        """Delete a node's list, if it is still as it was read."""
+        """Delete a node's list, unless it was changed since it was read."""
         self._kube.delete(
             f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
         )

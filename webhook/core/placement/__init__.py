@@ -1,5 +1,5 @@
-"""The binding of a pod: which of a node's GPUs it gets, and the list of who has which.
+"""Placement: which GPUs of a node a pod gets when it is bound, and the node's assignment list.
 
-May import: `core.policy`, `core.nvidia`, `core.pod` and `webhook.names`, `pods` also the bounds of
-`core.enforcement`; it knows nothing of how a pod was admitted.
+May import `core.policy`, `core.nvidia`, `core.pod` and `webhook.names`; `cap_terms` also imports
+the bounds of `core.enforcement`. It does not depend on admission.
 """

@@ -1,4 +1,4 @@
-"""The ConfigMap of a node: its assignment list, and the answer to its question for whole GPUs."""
+"""ConfigMap of a node: its assignment list, and the answer to its agent's question."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, EnforceBy
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
 MOST_NAMED_PODS: Final = 3
-"""Pods with whole GPUs that an answer names; all of them are counted."""
+"""Number of pods with whole GPUs that an answer names; it counts all of them."""
 
 _KEY: Final = "assignments"
 _WHOLE_KEY: Final = "whole"
 _REPORTS: Final = ', "report": true'
-"""In a line beside `"act": false`."""
+"""Field of an entry, next to `"act": false`."""
 _LIMITS: Final = {
     limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
 }
-"""The driver's limit in a line."""
+"""Field of an entry, by driver limit."""
 _BY: Final = frozenset(EnforceBy)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeGpuPods:
-    """An answer to a node's question which pods with whole GPUs run there."""
+    """Answer to a node agent that asks which pods with whole GPUs run on its node."""
 
     asked: str
-    """The value of the node's label that was answered."""
+    """Value of the node's label that this answers."""
     count: int
     pods: tuple[str, ...]
     """`namespace/name` of the first `MOST_NAMED_PODS`."""
 
 
 def config_map_name(node: str) -> str:
-    """Name the ConfigMap that holds a node's assignments, in the namespace of the release."""
+    """Return the name of a node's ConfigMap, which is in the namespace of the release."""
     name = f"gpu-assignments-{node}"
     if len(name) <= LONGEST_NAME:
         return name
@@ -51,16 +51,18 @@ def config_map_name(node: str) -> str:
 
 
 def write_assignments(assignments: Assignments) -> dict[str, str]:
-    """Write the `data` of a ConfigMap: one line per pod, for people to read.
+    """Return the `data` of a ConfigMap, with one line per pod.
 
-    Each is a JSON object, put together by hand: every binding writes all lines of its node, and
-    `json` takes four times as long. In one key, since the API server keeps a record of who wrote
-    each key (`managedFields`). Readers ignore keys that they do not know.
+    Each line is a JSON object. It is formatted by hand, since every binding writes all lines of its
+    node and `json` takes four times as long. All lines are in one key, since the API server records
+    the writer of each key (`managedFields`). Readers ignore unknown fields.
 
     A line has at most about 4 KiB, whatever is written on the pod (`parse_gpu_uuids`).
     """
     by_id = {id(one.terms): one.terms for one in assignments.values()}
-    ends = {number: _write_terms(terms) for number, terms in by_id.items()}  # many have the same
+    ends = {
+        number: _write_terms(terms) for number, terms in by_id.items()
+    }  # many pods share their terms
     lines = (
         f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
         f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
@@ -87,15 +89,15 @@ def _write_terms(terms: CapTerms | None) -> str:
 
 
 def read_assignments(data: object) -> tuple[Assignments, bool]:
-    """Read the `data` of a ConfigMap; also say whether all of it could be read.
+    """Return the assignments in the `data` of a ConfigMap, and True if all of it could be read.
 
-    Where it could not, somebody edited it, and the node's pods must be read to find what is
+    False means that it was edited by hand. The node's pods must then be read to find what is
     missing (`rebuild_from_pods`).
 
-    | of a line | then |
+    | in a line | then |
     | --- | --- |
-    | the pod, its GPUs or its amount cannot be read | not all could be read; it does not count |
-    | what the pod is held to cannot be read | not all could be read; it counts, nobody acts on it |
+    | the pod, its GPUs or its amount cannot be read | False; the line is ignored |
+    | the terms cannot be read | False; the line counts, and the pod is only measured |
     """
     written = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(written, str):
@@ -181,7 +183,7 @@ def _read_terms(entry: Json) -> CapTerms | None:
 
 
 def write_whole_gpu_pods(whole: WholeGpuPods | None) -> dict[str, str]:
-    """Write an answer as a part of the `data` of a ConfigMap, beside the node's assignments."""
+    """Return an answer as part of the `data` of a ConfigMap."""
     if whole is None:
         return {}
     answer = {"asked": whole.asked, "count": whole.count, "pods": whole.pods}
@@ -189,9 +191,9 @@ def write_whole_gpu_pods(whole: WholeGpuPods | None) -> dict[str, str]:
 
 
 def read_whole_gpu_pods(data: object) -> WholeGpuPods | None:
-    """Read the answer in the `data` of a ConfigMap; None where none can be read.
+    """Return the answer in the `data` of a ConfigMap, or None if none can be read.
 
-    That never means that no pod has whole GPUs: the question is still open.
+    None never means that no pod has whole GPUs: the question is still open.
     """
     written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
     if not isinstance(written, str) or len(written) > LONGEST_WHOLE:

@@ -1,9 +1,10 @@
-"""Which pod has which of a node's GPUs: the list that all replicas share, one ConfigMap per node.
+"""Assignment list of a node: which pod has which of its GPUs. Plans new assignments.
 
-A pod is entered *before* its binding is allowed, under the ConfigMap's `resourceVersion`, so two
-replicas that place at the same time cannot both succeed. It leaves only for what cannot be undone:
-the pod finished, was deleted, or was bound to another node. So no decision rests on how fresh a
-watch is, and a list that says too much only makes the scheduler retry.
+All replicas share the list, in one ConfigMap per node. A pod is entered *before* its binding is
+allowed, under the ConfigMap's `resourceVersion`, so of two replicas that place at the same time
+only one succeeds. An entry is removed only if its pod finished, was deleted or was bound to another
+node, since none of these can be undone. So no decision depends on how fresh a watch is. An entry
+too many only makes the scheduler retry.
 """
 
 from __future__ import annotations
@@ -20,33 +21,35 @@ from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, Gpu, allocat
 from webhook.core.pod.quantity import MIB
 
 RENEW_S: Final = 30.0
-"""An entry older than this is renewed when its pod's binding comes again, so that all of that
-request lies within `UNBOUND_S`."""
+"""Age in seconds after which an entry is renewed when the binding of its pod is retried. It keeps
+the request within `UNBOUND_S` of the entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """GPUs of a node that a pod has, or is about to get."""
+    """GPUs of a node that are assigned to a pod."""
 
     pod: str
-    """`namespace/name`, for people."""
+    """`namespace/name`, for people who read the list."""
     uuids: tuple[str, ...]
-    """`EVERY_GPU` alone for a pod that sees all of the node's."""
+    """UUIDs; only `EVERY_GPU` for a pod that sees all GPUs of the node."""
     memory_bytes: int
-    """On each of them."""
+    """Amount on each GPU."""
     since_s: int
-    """Unix time at which it was entered."""
+    """Unix time of the entry."""
     terms: CapTerms | None = None
-    """None if it cannot be read; then the sentry only measures the pod."""
+    """Terms of the pod's cap; None if they could not be read. The sentry then only measures the
+    pod."""
     count: int = 1
-    """Of `EVERY_GPU`, for how many GPUs its pod asked: so often the amount was promised."""
+    """Number of GPUs requested; more than 1 only if `uuids` is `EVERY_GPU`. The amount is reserved
+    this many times."""
 
 
 Assignments = dict[str, Assignment]
-"""By the pod's UID, since names come again."""
+"""Assignments by UID of the pod, since names are reused."""
 
 FindTerms = Callable[[PodState], CapTerms | None]
-"""Returns the terms of a pod that is entered; None if they cannot be known now."""
+"""Returns the terms for a new entry; None if they cannot be known yet."""
 
 AS_READ: Final[FindTerms] = attrgetter("terms")
 """Terms as read from the pod, whatever its rule."""
@@ -54,7 +57,7 @@ AS_READ: Final[FindTerms] = attrgetter("terms")
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPlan:
-    """A node's list with all entered who were planned together, and what each of them gets."""
+    """A node's list with the planned pods, and the result for each of them: UUIDs or a denial."""
 
     assignments: Assignments
     results: tuple[tuple[str, ...] | Denial, ...]
@@ -73,20 +76,21 @@ def plan_assignments(
     driver_limits: bool = False,
     terms: FindTerms = AS_READ,
 ) -> AssignmentPlan:
-    """Choose GPUs for pods and enter them, each on what the one before left.
+    """Choose GPUs for pods, each on what the pods before it left free, and enter them.
 
-    `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
-    why the node gives no GPU to further pods, where it does not. `driver_limits` is True if the
-    node's driver holds caps; otherwise no new entry has a limit. `terms` are those of new entries.
+    `assignments` is the list in the ConfigMap. `pods` are all known pods, on any node. `held` is
+    the reason why the node gives no GPU to further pods, or empty. `driver_limits` is True if the
+    node's driver enforces caps; otherwise no new entry has a limit. `terms` finds the terms of new
+    entries.
 
     | the pod | then |
     | --- | --- |
     | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
-    | is entered, with GPUs that still exist | the same GPUs and limit: its binding came twice |
-    | is not entered, GPUs are free and the node is not held | entered with them |
+    | has an entry, and its GPUs still exist | the same GPUs and limit: its binding is retried |
+    | has no entry, GPUs are free and the node is not held | entered with them |
     | otherwise | denied |
 
-    Entries of other pods are completed (`complete_terms`). The list and the pods are read once,
+    Terms of other entries are completed (`complete_terms`). The list and the pods are read once,
     however many pods are planned. If all are denied, the list does not change.
     """
     kept: Assignments = {}
@@ -185,10 +189,10 @@ def _with_terms(one: Assignment, pod: PodState | None, find_terms: FindTerms) ->
 def complete_terms(
     assignments: Assignments, pods: Mapping[str, PodState], terms: FindTerms = AS_READ
 ) -> Assignments:
-    """Return the list with each entry's terms completed from its pod.
+    """Return the list with missing terms completed from the pods.
 
-    An entry without terms gets those of its pod. The driver's limit is that of the pod's
-    annotation, once the pod has its GPUs. The same list is returned if nothing changes.
+    The driver's limit becomes that of the pod's annotation once the pod has its GPUs. The same list
+    is returned if nothing changes.
     """
     completed = (
         (uid, one, _with_terms(one, pods.get(uid), terms)) for uid, one in assignments.items()
@@ -198,7 +202,7 @@ def complete_terms(
 
 
 def promised_bytes(assignments: Assignments) -> int:
-    """Return what the pods of a list were promised on all their GPUs together."""
+    """Return the memory reserved by a list, on all GPUs together."""
     return sum(one.memory_bytes * max(one.count, len(one.uuids)) for one in assignments.values())
 
 
@@ -208,15 +212,15 @@ def free_bytes_by_gpu(
     assignments: Assignments,
     pods: Mapping[str, PodState],
 ) -> dict[str, int]:
-    """Return what is free on each GPU, by what is entered and by pods that are not.
+    """Return the free memory of each GPU, given the entries and the pods without an entry.
 
     | the pod on this node | counts on |
     | --- | --- |
-    | is entered | the GPUs of its entry, with the amount of its entry; `EVERY_GPU` is each |
+    | has an entry | the GPUs of its entry, with the amount of its entry; `EVERY_GPU` is each |
     | is placed at binding, and its annotation `gpu` names GPUs | these, with equal parts of it |
-    | is placed at binding, and nothing names its GPUs | none: it waits for one |
+    | is placed at binding, and nothing names its GPUs | none: it is pending |
     | sees all GPUs: its rule does not place at binding | each: it may use any |
-    | asks for nothing in `resources`, finished, or is gone | none |
+    | requests nothing in `resources`, finished, or is gone | none |
     """
     taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
     for uid, pod in pods.items():
@@ -226,10 +230,10 @@ def free_bytes_by_gpu(
 
 
 def _usage_without_entry(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
-    """Return what a pod takes of a node that is not entered there: on which GPUs, and how much.
+    """Return the GPUs and the amount per GPU that a pod without an entry takes of a node.
 
-    That is each GPU for one that sees all, whatever it names. Who names more than it asked for
-    takes an equal part of each: what the kubelet admitted counts once in all.
+    A pod that sees all GPUs takes its amount of each. A pod whose annotation names more GPUs than
+    it requested takes an equal part of each, since the kubelet admitted its amount only once.
     """
     need = pod.need
     if need is None or pod.node != node or pod.finished or pod.gone:
@@ -246,9 +250,10 @@ def rebuild_from_pods(
     now_s: float,
     terms: FindTerms = AS_READ,
 ) -> Assignments:
-    """Enter the pods of a node that have GPUs already, where the list was lost or never made.
+    """Return the list with entries for pods that already have GPUs of the node.
 
-    Their existing entries are completed, see `complete_terms`.
+    Used if the list was lost or never written. Terms of existing entries are completed
+    (`complete_terms`).
     """
     known = {pod.uid: pod for pod in pods}
     found = {
@@ -261,7 +266,7 @@ def rebuild_from_pods(
 def unlisted_pods(
     node: str, assignments: Assignments, pods: Mapping[str, PodState]
 ) -> list[PodState]:
-    """Return the pods that have GPUs of a node and are not entered: they came past us."""
+    """Return the pods that have GPUs of a node and no entry: they were bound without vramwarden."""
     return [
         pod
         for uid, pod in pods.items()

@@ -1,9 +1,9 @@
-"""The review of a Binding: its request, its verdict, and the annotations that it gets.
+"""The review of a Binding: its request, its verdict and its patch.
 
 The API server merges a Binding's annotations and labels into the pod in the write that sets
 `spec.nodeName` (registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES`
-from there. So what a Binding brings along under our prefix is taken off: it would replace the marks
-by which a pod is counted.
+from there. Keys with our prefix that a Binding already has are removed: they would replace the
+marks by which a pod is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from webhook.names import PREFIX
 
 
 class BindingOutcome(StrEnum):
-    """What was decided about a binding."""
+    """Outcome of a binding."""
 
     PLACED = "placed"
     UNTOUCHED = "untouched"
@@ -32,7 +32,7 @@ class BindingOutcome(StrEnum):
 
 
 class BindingReason(StrEnum):
-    """Why, in one word for metrics and the audit log."""
+    """Reason of an outcome, for metrics and the audit log."""
 
     NONE = ""
     NOT_A_BINDING = "NotABinding"
@@ -51,67 +51,67 @@ class BindingReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A pod that is to run on a node."""
+    """Binding of a pod to a node."""
 
     namespace: str
     name: str
     uid: str
-    """The pod's; empty where the binding is by name only, which no scheduler does."""
+    """UID of the pod; empty if the Binding has only its name, which no scheduler sends."""
     node: str
     obj: Json = field(repr=False)
 
     @property
     def pod(self) -> str:
-        """The pod's namespace and name."""
+        """Namespace and name of the pod."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingVerdict:
-    """The answer to a binding, and why."""
+    """Answer to a binding."""
 
     outcome: BindingOutcome
     reason: BindingReason = BindingReason.NONE
     message: str = ""
-    """What the pod's events show where the binding is denied."""
+    """Sentence that a denied pod's events show."""
     uuids: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Those that give the pod its GPUs."""
+    """Annotations that give the pod its GPUs."""
     findings: ClassVar = ()
     warnings: ClassVar = ()
     patch: ClassVar = ()
-    """Depends on the Binding, see `patch_for`."""
+    """Empty here; it depends on the Binding, see `patch_for`."""
     # No rule of a policy judges a binding.
     audit_annotations: ClassVar = {"rule": "", "policy": ""}
 
     @property
     def allowed(self) -> bool:
-        """Whether the API server may go on."""
+        """True if the API server may bind the pod."""
         return self.outcome in {BindingOutcome.PLACED, BindingOutcome.UNTOUCHED}
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why, where there is more to say than the outcome."""
+        """Reasons for metrics and logs; empty if the outcome says it all."""
         return (self.reason.value,) if self.reason else ()
 
     @property
     def code(self) -> int:
-        """The HTTP status code where the binding is denied."""
+        """HTTP status code of a denial."""
         codes = {BindingOutcome.MALFORMED: BAD_REQUEST, BindingOutcome.UNAVAILABLE: UNAVAILABLE}
         return codes.get(self.outcome, FORBIDDEN)
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """What our own log keeps besides outcome and reason."""
+        """Fields for our own log, in addition to outcome and reasons."""
         why = self.message[:LONGEST_SENTENCE]
         fields = {"gpus": list(self.uuids), "why": why}
         return {key: value for key, value in fields.items() if value}
 
 
 def read_binding(request: Request) -> Binding | None:
-    """Read what is to be bound; None where the request does not create a Binding.
+    """Return the Binding of a request, or None if the request does not create one.
 
-    Raises MalformedObjectError for a Binding that the API server would not send.
+    Raises MalformedObjectError for a Binding that no API server would send.
     """
     if request.kind != "Binding" or request.operation != "CREATE":
         return None
@@ -128,7 +128,7 @@ def read_binding(request: Request) -> Binding | None:
 
 
 def patch_for(binding: Binding, verdict: BindingVerdict) -> Sequence[Operation]:
-    """Return the patch of a Binding that gives its pod the GPUs."""
+    """Return the patch of a Binding that gives its pod the GPUs; empty if the Binding is denied."""
     edits = Edits()
     if verdict.allowed:
         metadata = binding.obj.get("metadata")
@@ -143,7 +143,7 @@ def patch_for(binding: Binding, verdict: BindingVerdict) -> Sequence[Operation]:
 
 
 def _remove_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
-    """Take off a Binding what is ours to write."""
+    """Remove annotations and labels with our prefix from a Binding."""
     for part in ("annotations", "labels"):
         for key in get_string_map(metadata, part, "metadata"):
             if key.startswith(PREFIX):

@@ -1,8 +1,9 @@
-"""Terms of a pod's cap: how much it may use, who enforces it, and how.
+"""Terms of a pod's cap: its size, its enforcer and its grace period.
 
-The terms of a pod with a sidecar are read from that, as it reads them itself: a tenant cannot edit
-the sidecar of a pod. Those of any other mutated pod are in the rule that admitted it. A pod that
-bypassed admission can have any sidecar or mark. That only affects its own enforcement.
+The terms of a pod with a sidecar are read from the sidecar's variables, as the sidecar reads them
+itself: a tenant cannot edit it. The terms of any other mutated pod are in the rule that admitted
+it. A pod that bypassed admission can have any sidecar or mark. That only affects its own
+enforcement.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ GRACE_S: Final = parse_seconds(GRACE.default)
 """Default grace period between SIGTERM and SIGKILL, in seconds."""
 
 CONFIRMING_S: Final = 0.5
-"""The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
+"""Longest pause between two measurements over the cap, in seconds (`JUDGING_S` of the sidecar's
+guard)."""
 
 _READ: Final = (
     *(CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV),
@@ -57,19 +59,19 @@ _COMMAND: Final = list(ENFORCER_COMMAND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapTerms:
-    """A pod's cap on each of its GPUs, and its terms: the sentry's input."""
+    """A pod's cap on each of its GPUs, and how it is enforced: the sentry's input."""
 
     cap_bytes: int
     tolerance_bytes: int
     delay_s: float
-    """Delay of the sentry, in seconds: one poll and one confirmation, and by Sidecar also the
-    grace, which a healthy sidecar may take."""
+    """Delay of the sentry in seconds: one poll and one confirmation, and for a pod with a sidecar
+    also the grace period, which a healthy sidecar may take."""
     enforce: bool
-    """Whether the sentry may stop the pod; otherwise it is only measured."""
+    """True if the sentry may stop the pod; otherwise it only measures the pod."""
     reports: bool = False
-    """Whether the sentry, which may not stop the pod, reports what it would stop."""
+    """True if the sentry reports what it would stop, for a pod that it may not stop."""
     limit: DriverLimit = DriverLimit.OFF
-    """Whether the driver is to hold it; in the entry of a node without such a driver it is Off."""
+    """Driver limit of the pod; Off in the entry of a node whose driver does not enforce caps."""
     by: EnforceBy = EnforceBy.SIDECAR
     """Enforcer of the cap, as decided when the entry was written."""
     grace_s: float = GRACE_S
@@ -83,13 +85,13 @@ class CapTerms:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admission of a mutated pod without a sidecar, by which the rule with its terms is found."""
+    """Admission of a mutated pod without a sidecar, which identifies the rule with its terms."""
 
     rule: str
     """Name of the rule that admitted it."""
     subject: Subject
-    """Properties that rules match, without the labels of the namespace. Of the pod's own labels it
-    has those that the policy asked for when the pod was read."""
+    """Properties that rules match, without the labels of the namespace. It has the pod labels that
+    the policy matched when the pod was read."""
 
 
 def read_terms(
@@ -104,7 +106,7 @@ Sidecar; the cap is at most the amount |
     | any other | any other | well-formed | the defaults, by Sentry, until `terms_by_rule` |
     | any other | any other | anything else | the defaults, by None: the pod is measured only |
 
-    `asked` returns the keys of pod labels that the policy asks for. The driver's limit:
+    `asked` returns the keys of the pod labels that the policy matches. The driver's limit:
 
     | the sidecar's variable for it | the pod | its limit |
     | --- | --- | --- |
@@ -129,7 +131,7 @@ Sidecar; the cap is at most the amount |
     return build_terms(memory_bytes, EnforceBy.SENTRY), admission
 
 
-# Many pods have the same.
+# Many pods have the same admission.
 @lru_cache(maxsize=1024)
 def _shared_admission(
     rule: str, namespace: str, labels: tuple[tuple[str, str], ...], account: str
@@ -144,11 +146,11 @@ def _shared_admission(
 
 
 shared_terms = lru_cache(maxsize=1024)(CapTerms)
-"""Return the one value for all pods with the same terms: many have the same."""
+"""Return one shared value for all pods with the same terms, to save memory."""
 
 
 def with_limit(terms: CapTerms, limit: DriverLimit) -> CapTerms:
-    """Return the same terms with this driver's limit."""
+    """Return the same terms with another driver limit."""
     return terms if terms.limit is limit else _limited(terms, limit)
 
 
@@ -169,10 +171,10 @@ def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
 
 
 def _written(pod: Pod) -> list[str] | None:
-    """Return the sidecar's variables in the order of `_READ`, empty where unset; None for no such.
+    """Return the sidecar's variables in the order of `_READ`, or None without such a sidecar.
 
-    That of the driver's limit stands for what it promises. The rest of the environment is not read:
-    this is done for each change of a pod.
+    A variable that is not set is empty. The variable of the driver limit is replaced by the limit.
+    The rest of the environment is not read, since this runs for each change of a pod.
     """
     if len(pod.enforcers) != 1:
         return None
@@ -202,7 +204,7 @@ def _limit_of(pod: Pod) -> DriverLimit:
     return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 
-# By amounts and by texts of policies; a text that got past admission costs others only the memory.
+# Keyed by amounts and texts of policies. A text that bypassed admission only costs memory.
 @lru_cache(maxsize=256)
 def build_terms(
     cap_bytes: int,
@@ -213,7 +215,7 @@ def build_terms(
     excess: str = "",
     limit: str = DriverLimit.OFF,
 ) -> CapTerms:
-    """Return terms; an empty text stands for the default. Raises ValueError."""
+    """Return terms; an empty text means the default. Raises ValueError."""
     stops = parse_stops(excess)
     tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
     poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)

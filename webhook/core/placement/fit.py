@@ -1,8 +1,8 @@
-"""Which of a node's GPUs a pod gets.
+"""Choice of a node's GPUs for a pod, and the denials if none can be chosen.
 
-The stock scheduler counts VRAM per node; on a node with several GPUs the sum may fit where no
-single GPU does. So the GPUs are chosen here, at binding, and what does not fit is denied. What is
-free, `webhook.core.placement.assignments` knows.
+The stock scheduler counts VRAM per node. On a node with several GPUs the sum may fit although no
+single GPU has room. So the GPUs are chosen here, at binding, and a pod that does not fit is denied.
+`webhook.core.placement.assignments` computes what is free.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from webhook.names import (
 )
 
 Order = Callable[[Gpu, int], tuple[int, ...]]
-"""Of GPUs that fit, those with the smallest key are taken; the integer is free bytes."""
+"""Sort key of a GPU, given its free bytes. The GPUs with the smallest keys are chosen."""
 
 
 RETRIES: Final = "; the scheduler retries, also on other nodes"
-"""How a denial for lack of room ends; a pod that is bound already is told everything else of it."""
+"""End of a denial that another node or a later attempt may avoid. It is left out for a bound
+pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a pod asks of a node."""
+    """Need of a pod on a node."""
 
     memory_bytes: int
-    """On each of its GPUs."""
+    """Amount on each of its GPUs."""
     gpu_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a pod cannot be bound to a node, in a sentence for `kubectl describe pod`."""
+    """Sentence for `kubectl describe pod` about why a pod cannot be bound to a node."""
 
     sentence: str
 
 
 def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Take the GPU with the least free memory, so that large pieces stay free.
+    """Return a key that prefers the GPU with the least free memory, so that large gaps stay free.
 
-    tests/bench/orders.py compares it with others.
+    tests/bench/orders.py compares it with other orders.
     """
     return free_bytes, gpu.index
 
@@ -57,7 +58,7 @@ def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
 def place(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, order: Order = best_fit
 ) -> tuple[str, ...] | Denial:
-    """Choose distinct GPUs of a node, by what is free on each; return UUIDs in the driver's order.
+    """Return the UUIDs of the GPUs chosen by free memory, in the driver's order, or the denial.
 
     | healthy GPUs with enough free memory | then |
     | --- | --- |
@@ -83,7 +84,7 @@ def place(
 
 
 def deny_unknown_gpus(node: str) -> Denial:
-    """Return the denial for a node that does not say which GPUs it has."""
+    """Return the denial for a node that does not show its GPUs."""
     return Denial(
         f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
         "chosen for this pod; see whether vramwarden's node agent runs there"
@@ -91,9 +92,9 @@ def deny_unknown_gpus(node: str) -> Denial:
 
 
 def deny_unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
-    """Return the denial for a node whose GPUs have no name that we know to work there.
+    """Return the denial for a node whose container runtime resolves no known name of its GPUs.
 
-    `names` is what its label says: `DeviceNames.NONE`, or None for what this release does not know.
+    `names` is the value of its label: `DeviceNames.NONE`, or None if this release does not know it.
     """
     if names is DeviceNames.NONE:
         return Denial(
@@ -110,7 +111,7 @@ def deny_unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
 
 
 def deny_without_driver_limit(node: str) -> Denial:
-    """Return the denial for a pod that requires the driver's limit, on a node that has none."""
+    """Return the denial for a pod that requires the driver's limit, on a node without it."""
     return Denial(
         "this pod requires a node whose driver holds caps (driverLimit: Require), and node "
         f"{node} has no label {NODE_DRIVER_LIMIT_LABEL}: its limiter does not run, or could not "
@@ -119,7 +120,7 @@ def deny_without_driver_limit(node: str) -> Denial:
 
 
 def deny_without_sentry(node: str, cap_bytes: int) -> Denial:
-    """Return the denial for a pod by Sentry, on a node whose sentry does not act."""
+    """Return the denial for a pod enforced by the sentry, on a node whose sentry does not act."""
     return Denial(
         f"this pod needs a node whose sentry holds it to {format_bytes(cap_bytes)}, and node "
         f"{node} has no label {NODE_SENTRY_LABEL}: its condition {SENTRY_ACTING_CONDITION} says why"

@@ -1,4 +1,4 @@
-"""Garbage collection of a node's assignment list: which entries no pod uses any more."""
+"""Garbage collection of a node's assignment list: finds entries that no pod uses any more."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.pod_state import PodState, may_use_gpus
 
 UNBOUND_S: Final = 120.0
-"""How long an entry may stay whose pod is not bound: the API server gives up a request after 60 s
-(`--request-timeout`), and clocks of replicas may differ."""
+"""Seconds for which an entry stays although its pod is not bound. The API server gives up a request
+after 60 s (`--request-timeout`), and the clocks of replicas may differ."""
 
 
 def entries_to_verify(
     assignments: Assignments, pods: Mapping[str, PodState], now_s: float
 ) -> dict[str, Assignment]:
-    """Return the entries to check with the API server before they may leave."""
+    """Return the entries to verify with the API server before they are removed."""
     asked = {}
     for uid, one in assignments.items():
         pod = pods.get(uid)
@@ -28,7 +28,7 @@ def entries_to_verify(
 def entries_of_missing_pods(
     assignments: Assignments, pods: Mapping[str, PodState]
 ) -> dict[str, Assignment]:
-    """Return the entries of pods that seem to be gone: each may be room for another pod."""
+    """Return the entries of pods that a watch reported as deleted: each may make room for a pod."""
     known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
     return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
 
@@ -40,17 +40,17 @@ def prune(
     answers: Mapping[str, PodState | None],
     now_s: float,
 ) -> Assignments:
-    """Return the entries that stay, given what the API server just answered about single pods.
+    """Return the entries that stay, given what the API server returned for single pods.
 
     | the pod | its entry |
     | --- | --- |
     | is bound here and not finished | stays |
-    | is finished, or bound elsewhere | leaves |
-    | is gone, as a watch said, and was not asked for | stays |
-    | is gone, as the API server said; another may have its name | leaves |
-    | is not bound, as the API server said, and the entry is older than `UNBOUND_S` | leaves |
-    | is not bound, and the entry is younger | stays: its binding may be under way |
-    | is not known, and was not asked for | stays |
+    | is finished, or bound elsewhere | removed |
+    | is gone, as a watch reported, and was not verified | stays |
+    | is gone, as the API server reported; another may have its name | removed |
+    | is not bound, as the API server reported, and its entry is older than `UNBOUND_S` | removed |
+    | is not bound, and the entry is younger | stays: its binding may be in progress |
+    | is not known, and was not verified | stays |
     """
 
     def stays(uid: str, one: Assignment) -> bool:

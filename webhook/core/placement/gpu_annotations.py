@@ -1,4 +1,4 @@
-"""The annotations that give a pod its GPUs."""
+"""Annotations that give a pod its GPUs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def gpu_annotations(
     cap_bytes: int,
     limit: DriverLimit = DriverLimit.OFF,
 ) -> dict[str, str]:
-    """Return what gives a pod these GPUs of a node: for people and the sidecar, for its containers.
+    """Return the annotations that give a pod GPUs of a node.
 
-    `gpus` are those that the node shows, `names` those that its container runtime resolves,
-    `cap_bytes` is the pod's amount on each of its GPUs, `limit` what it is promised of the driver's
-    limit, Off also where the node has none. Under a limit programs take that for the size of the
-    card (cuMemGetInfo). Raises ValueError for `DeviceNames.NONE`.
+    They are read by people, by the sidecar and, as variables, by the pod's containers. `gpus` are
+    the GPUs that the node shows, `names` the device names that its container runtime resolves,
+    `cap_bytes` is the pod's amount on each GPU. `limit` is the driver limit of its entry, Off if
+    the node has none. Under a limit, programs see the cap as the size of the card (cuMemGetInfo).
+    Raises ValueError for `DeviceNames.NONE`.
     """
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
     seen = [totals.get(uuid) for uuid in uuids] if limit is DriverLimit.OFF else [cap_bytes]
@@ -45,18 +46,18 @@ def gpu_annotations(
 
 
 def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
-    """Return the share of the memory that a framework sees that it may take, like `0.1234`.
+    """Return the fraction of visible memory that a framework may use, such as `0.1234`.
 
-    What a program may use (`usable_bytes`) of the total, rounded down; the smallest over all GPUs,
-    since a program is told one.
+    It is the memory that a program may use (`usable_bytes`) divided by the total, rounded down. Of
+    several GPUs the smallest fraction counts, since a program takes only one.
 
     | a GPU | its fraction |
     | --- | --- |
     | of a known size | as above, at least 0.0001 and at most 1.0000 |
-    | that the node does not show, so that nobody knows its size | 0.0001 |
+    | that the node does not show, so its size is unknown | 0.0001 |
 
-    Never 0, of which no program could make any use. With a cap of 1800Mi or more and GPUs of less
-    than 5 TiB, fraction and context together never exceed the cap.
+    Never 0, which no program could use. With a cap of 1800Mi or more and GPUs of less than 5 TiB,
+    fraction and context together never exceed the cap.
     """
     usable = usable_bytes(cap_bytes)
     parts = [usable * _PARTS // total if total else 0 for total in totals_bytes]

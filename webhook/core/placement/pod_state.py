@@ -1,8 +1,8 @@
-"""What placement has to know of a pod with a demand.
+"""State of a pod with a demand, as placement needs it.
 
-What a pod takes is the amount in `resources`, which the scheduler and the kubelet check. An
-annotation is checked by our webhooks alone, and exempt namespaces have none of them: a pod there
-that only has the annotation `gpu-memory: 8GB` reserves nothing.
+A pod counts with its amount in `resources`, which the scheduler and the kubelet check. Annotations
+are checked only by our webhooks, and not in exempt namespaces. A pod there that has only the
+annotation `gpu-memory: 8GB` reserves nothing.
 """
 
 from __future__ import annotations
@@ -36,50 +36,50 @@ class PendingAssignment:
     """State of a bound pod that has no GPU yet."""
 
     has_controller: bool = False
-    """Whether it has a controller, which replaces it if it is deleted."""
+    """True if a controller replaces the pod after it is deleted."""
     last_message: str = ""
-    """Its annotation `gpu-waits`, cut to the length that we write."""
+    """Annotation `gpu-waits`, cut to the length that we write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """What placement has to know of a pod with a demand."""
+    """State of a pod with a demand."""
 
     uid: str
     name: str
     """`namespace/name`."""
     need: Need | None
-    """What it takes of each of its GPUs; None for a pod that asks for nothing in `resources`."""
+    """Its need on each of its GPUs; None if it requests nothing in `resources`."""
     at_binding: bool = True
-    """Its GPUs are chosen here; otherwise it sees all of the node's."""
+    """True if its GPUs are chosen at binding; otherwise it sees all GPUs of the node."""
     node: str = ""
     uuids: tuple[str, ...] = ()
     finished: bool = False
-    """It ran to its end, which cannot be undone."""
+    """True if it ran to its end, which cannot be undone."""
     gone: bool = False
-    """A watch said so. It may only have lost the label that is watched, so nothing is freed by it
-    before the API server confirms it."""
+    """True if a watch reported it as deleted. It may only have lost the label that is watched, so
+    nothing is freed before the API server confirms the deletion."""
     unreadable: str = ""
-    """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
+    """Reason why its demand cannot be read. Such a pod bypassed admission."""
     terms: CapTerms | None = None
-    """Its terms as read from the pod; None if it needs nothing."""
+    """Terms as read from the pod; None if it needs nothing."""
     admission: Admission | None = None
     """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
     pending: PendingAssignment | None = None
-    """Set if it is bound and has no GPU yet, so that it gets one late."""
+    """Set if it is bound and has no GPU yet; it is assigned late."""
 
     @property
     def needs_placement(self) -> bool:
-        """Whether it is known to be ours to place."""
+        """True if its GPUs are to be chosen at binding."""
         return self.need is not None and self.at_binding and not self.finished
 
     @property
     def limit(self) -> DriverLimit:
-        """What it is promised of the driver's limit."""
+        """Driver limit that its terms promise."""
         return self.terms.limit if self.terms else DriverLimit.OFF
 
     def limit_on(self, *, driver_limits: bool) -> DriverLimit:
-        """Return its driver's limit on a node whose driver has limits, or has none.
+        """Return its driver limit on a node whose driver enforces caps or does not.
 
         The limit that was written with its GPUs is final.
         """
@@ -87,9 +87,10 @@ class PodState:
 
 
 def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> PodState:
-    """Read a stored pod; never fails: what an API server would not store takes no GPU.
+    """Return the state of a stored pod; never fails.
 
-    `asked` returns the keys of pod labels that the policy in force asks for.
+    A pod that no API server would store takes no GPU. `asked` returns the keys of the pod labels
+    that the policy in force matches.
     """
     metadata, finished = as_object(raw.get("metadata")), has_ended(raw)
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
@@ -101,7 +102,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
-    # Many pods have the same GPUs, and the same node.
+    # Many pods share GPUs and node, so the strings are kept once.
     uuids = tuple(map(intern, parse_gpu_uuids(pod.annotations.get(GPU_ANNOTATION, ""))))
     found = PodState(
         uid=uid,
@@ -120,9 +121,9 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
 
 
 def _with_pending(state: PodState, pod: Pod) -> PodState:
-    """Return the state with `pending` if the pod is bound and has no GPU yet.
+    """Return the state with `pending` set if the pod is bound and has no GPU yet.
 
-    The kubelet starts no container of a pod that is being deleted, so that one does not wait.
+    A pod that is being deleted is not pending: its kubelet starts no container any more.
     """
     if not state.needs_placement or not state.node or state.uuids or state.unreadable:
         return state
@@ -148,12 +149,12 @@ def _is_placed_at_binding(pod: Pod) -> bool:
 
 
 def may_use_gpus(pod: PodState | None, node: str) -> bool:
-    """Say whether a pod may use GPUs of a node, now or later; yes for an unknown pod."""
+    """Return True if a pod may use GPUs of a node, now or later, or if it is unknown."""
     return pod is None or (not pod.finished and pod.node in {"", node})
 
 
 def read_need(pod: Pod) -> tuple[Need | None, str]:
-    """Return what a pod takes on each of its GPUs, and why its demand cannot be read, if so.
+    """Return a pod's need on each of its GPUs, and the reason why its demand cannot be read, or "".
 
     | amounts in `resources` | annotations | on each GPU |
     | --- | --- | --- |
@@ -161,8 +162,8 @@ def read_need(pod: Pod) -> tuple[Need | None, str]:
     | some | can be read | the pod's effective amount, divided by `gpu-count` |
     | some | cannot be read, or contradict the amounts | all of that amount |
 
-    The last row may count a GPU too much for a pod that has several, and never too little: no GPU
-    holds more of a pod than the kubelet admitted for all of them.
+    The last row may count a GPU too much for a pod with several GPUs. It never counts too little:
+    no GPU has more of a pod than the kubelet admitted for all of them.
     """
     containers = (*pod.enforcers, *pod.containers)
     try:
@@ -179,16 +180,16 @@ def read_need(pod: Pod) -> tuple[Need | None, str]:
 
 
 def parse_gpu_uuids(written: str) -> tuple[str, ...]:
-    """Return the GPUs that an annotation `gpu` names, each once; what is no UUID is left out.
+    """Return the GPU UUIDs in an annotation `gpu`, each once; anything else in it is ignored.
 
-    Whoever may patch `pods/status` can write it, so it is bounded.
+    The number is bounded, since whoever may patch `pods/status` can write the annotation.
     """
     parts = written.split(",", MAX_GPUS)[:MAX_GPUS]
     return tuple(dict.fromkeys(filter(UUID_PATTERN.fullmatch, parts)))
 
 
 def _requested_vram(container: Container) -> Fraction:
-    """Return what scheduler and kubelet count; the API server copies a limit to its request."""
+    """Return the requested amount, which is the limit if no request is set."""
     requests, limits = container.resources("requests"), container.resources("limits")
     return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
 
@@ -204,7 +205,8 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms |
     | any other | neither | the defaults |
     | any other | a rule that depends on labels of the namespace, which are unknown | None |
 
-    By a rule, the cap is the pod's amount on each GPU, by Sentry unless the rule is by None.
+    Under a rule, the cap is the pod's amount on each GPU. The enforcer is the sentry, unless the
+    rule is by None.
     """
     admission = pod.admission
     if admission is None or pod.need is None:

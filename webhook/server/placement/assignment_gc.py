@@ -1,4 +1,4 @@
-"""Garbage collection of assignment lists: entries that no pod uses leave, missing ones join."""
+"""Garbage collection of assignment lists: unused entries leave, missing ones are added."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from webhook.server.placement.node_queue import CollectRequest
 from webhook.server.placement.tracker import Tracker
 
 ADOPTED_AT_ONCE: Final = 64
-"""Pods that are not entered, although they have GPUs of a node, and are asked for in one round."""
+"""Maximum number of pods with GPUs and without an entry that one run verifies and enters."""
 
 
 class AssignmentGC:
-    """Keeps the nodes' assignment lists short and complete."""
+    """Removes stale entries from the nodes' assignment lists, and adds missing ones."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class AssignmentGC:
     def collect(self, name: str, stored: StoredList | None = None) -> None:
         """Remove the entries of a node's list that no pod uses any more; raises KubeError.
 
-        `stored` is the list as it was just read; without it, the cached list is used. Requests to
-        the API server about single pods are made outside of the queue. A damaged or lost list is
-        restored. Pods that have GPUs and no entry are entered, and terms are completed
-        (`complete_terms`). The empty list of a deleted node is deleted.
+        `stored` is the list as it was just read; without it, the cached list is used. Single pods
+        are read from the API server before the request is queued, so bindings do not wait for that.
+        A damaged or lost list is restored. Pods that have GPUs and no entry are entered, and terms
+        are completed (`complete_terms`). The empty list of a deleted node is deleted.
         """
         stored = stored or self._lists.cached(name) or self._api.read_list(name)
         pods = self._tracker.pods_for(name, stored.assignments)
@@ -52,7 +52,7 @@ class AssignmentGC:
             return
         leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
         unlisted = unlisted_pods(name, stored.assignments, pods)
-        # What a list that is not whole lacks is read with it (`AssignmentLists._read`).
+        # An incomplete list is rebuilt when it is read (`AssignmentLists._read`).
         joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
         is_lost = not stored.whole and (stored.version or unlisted)
         if (
@@ -66,15 +66,16 @@ class AssignmentGC:
             self._lists.wait(request.answer)
 
     def unlisted_nodes(self, listed: Iterable[str]) -> set[str]:
-        """Return the GPU nodes with pods of ours whose lists are not among these.
+        """Return the GPU nodes with pods that have a demand whose lists are missing.
 
-        No others: whoever bypasses admission may name any node in a pod.
+        `listed` are the nodes with a list. Nodes without GPUs are left out: a pod that bypasses
+        admission can name any node.
         """
         nodes = self._tracker.nodes_with_pods().difference(listed)
         return {name for name in nodes if self._tracker.node(name)}
 
     def _still(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return the pods as the API server has them now: a watch may be old."""
+        """Return the pods as the API server has them now, since a watch may be old."""
         found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
         return [now for pod, now in found if now is not None and now.uid == pod.uid]
 
@@ -82,7 +83,7 @@ class AssignmentGC:
         return self._tracker.node(name) is None and self._api.node(name) is None
 
     def _delete(self, stored: StoredList) -> None:
-        """Delete a list, unless another replica wrote it since, or deleted it first."""
+        """Delete a list, unless another replica wrote or deleted it first."""
         try:
             self._api.delete_list(stored)
         except KubeError as error:

@@ -1,8 +1,8 @@
-"""Nodes' assignment lists: planned and written for all requests that wait for the same node.
+"""Nodes' assignment lists, planned and written for all queued requests at once.
 
-The write makes this safe: the list's `resourceVersion` must be the one that was decided on, so of
-two replicas, or of a replica and an old watch, only one can succeed. The rest saves requests: all
-that wait for a node are planned together, and written once.
+A write needs the `resourceVersion` that was planned on. So of two replicas, or of a replica and
+an old watch, only one succeeds: this is what prevents overcommitment. All requests that are queued
+for a node are planned together and written once, to save requests.
 """
 
 from __future__ import annotations
@@ -52,24 +52,25 @@ from webhook.server.placement.verdicts import (
 T = TypeVar("T")
 
 TRIES: Final = 20
-"""To write a list that others write, too; each conflict is another's success."""
+"""Maximum number of attempts to write a list. Each conflict means that another replica
+succeeded."""
 
 AT_ONCE: Final = 32
-"""Threads that ask the API server: one per node with queued requests, and one per pod that is not
-known yet."""
+"""Threads for requests to the API server: one per node with queued requests, and one per pod that
+is not known yet."""
 
 NO_DEMAND: Final = BindingVerdict(outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NO_DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWrite:
-    """A node's list as it would be written, and what each request gets by it."""
+    """A node's list as it would be written, and the result for each request."""
 
     assignments: Assignments
     answer: WholeGpuPods | None
     changed: bool
     results: Mapping[str, tuple[str, ...] | Denial]
-    """GPUs or denial, by the pod's UID."""
+    """UUIDs or denial, by UID of the pod."""
     reserved: tuple[PodState, ...]
     """Pending pods that got GPUs in this write without being in the queue."""
 
@@ -92,10 +93,11 @@ class AssignmentLists:
         run: Callable[[Callable[[], None]], object] | None = None,
         find_terms: FindTerms = AS_READ,
     ) -> None:
-        """Plan by what `tracker` knows and `api` stores; `find_terms` gives those of new entries.
+        """Plan with the pods and nodes of `tracker` and the lists in `api`.
 
-        `reserved` is called with a pod that waited on its node, once GPUs are entered for it; they
-        are still to be written on the pod. `run` starts a function on another thread.
+        `find_terms` finds the terms of new entries. `reserved` is called with a pending pod once
+        GPUs are entered for it; they are still to be written on the pod. `run` starts a function on
+        another thread.
         """
         self._api = api
         self._tracker = tracker
@@ -105,25 +107,25 @@ class AssignmentLists:
         self.run = run or ThreadPoolExecutor(AT_ONCE, "placement").submit
         self._queue = NodeQueue(self._serve, self.run)
         self.submit = self._queue.submit
-        """Queue requests against a node's list; returns at once."""
+        """Queues requests against a node's list; returns at once."""
         self._copies: dict[str, StoredList] = {}
         self.assigns_late = False
-        """Whether GPUs are kept for pods that wait on their node: only where we may assign."""
+        """True if GPUs are reserved for pending pods, which requires the right to assign late."""
         metrics.entries.set_function(self._count_entries)
 
     def wait(self, answer: Future[T]) -> T:
-        """Wait for an answer; holds the thread."""
+        """Return the result of a request; blocks the thread until there is one."""
         return answer.result()
 
     def cached(self, node: str) -> StoredList | None:
-        """Return a node's list as it was last read here, if it was."""
+        """Return a node's list as it was last read or written here, or None."""
         return self._copies.get(node)
 
     def nodes_with_entries(self, pods: Iterable[PodState]) -> set[str]:
-        """Return the nodes in whose lists, as last read here, some of these pods are entered.
+        """Return the nodes whose cached lists have an entry of one of these pods.
 
-        Of a pod that is bound, its own node alone: where else it is entered, it takes nothing. For
-        the others all lists are gone through, once for all of them.
+        For a bound pod, only its own node counts, since it takes nothing of another. For the other
+        pods all lists are searched, once for all of these pods.
         """
         found, unbound = set(), set()
         for pod in pods:
@@ -139,7 +141,7 @@ class AssignmentLists:
         return found
 
     def forget(self, node: str) -> None:
-        """Forget the list of a node that is gone, or shows no GPUs any more."""
+        """Forget the list of a node that is gone or shows no GPUs any more."""
         self._copies.pop(node, None)
 
     def _count_entries(self) -> int:
@@ -157,19 +159,19 @@ class AssignmentLists:
                     resolve(request.answer, unavailable(name, str(error)))
                 else:
                     resolve(request.answer, not_entered(name, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
+        except Exception as error:  # noqa: BLE001 - whatever the bug, callers get an answer
             for request in requests:
                 fail(request.answer, error)
 
     def _place(self, name: str, requests: list[ListRequest]) -> None:
-        """Plan on the list that was last read, and write it; where it is old, on the stored one.
+        """Plan all requests on the cached list, or the stored one if that is stale, and write it.
 
-        | the list | answers come |
+        | the list | callers are answered |
         | --- | --- |
-        | as last read | once it is written, which shows that it was the stored one |
-        | as read now | where nothing changes, at once; else once it is written |
+        | cached | after the write, which proves that it was the stored one |
+        | just read | at once if nothing changes, else after the write |
 
-        Raises KubeError, also where others always write first.
+        Raises KubeError, also if other replicas always write first.
         """
         node = self._read_node(name, requests)
         stored = self._copies.get(name)
@@ -182,7 +184,7 @@ class AssignmentLists:
             planned = self._plan(node, requests, stored)
             is_denied = any(map(planned.denies, requests))
             if not fresh and (is_denied or not planned.changed):
-                stored = None  # it may be old, or deleted, and only a write would find out
+                stored = None  # it may be stale, which only a write would reveal
                 continue
             if is_denied:
                 stored = self._without_missing_pods(name, stored)
@@ -194,9 +196,9 @@ class AssignmentLists:
         raise KubeError(f"others keep writing the list of node {name}")
 
     def _read_node(self, name: str, requests: list[ListRequest]) -> GpuNode:
-        """Return a node with its GPUs; deny the pods that can get none of them.
+        """Return a node with its GPUs, and deny the pods that can get none of them.
 
-        What keeps them from having one is read again: it may be over.
+        The node is read again before a denial, since its cause may be over.
         """
         node = self._tracker.node(name)
         choosing = [
@@ -216,7 +218,7 @@ class AssignmentLists:
     def _plan(self, node: GpuNode, requests: list[ListRequest], stored: StoredList) -> PlannedWrite:
         """Plan all requests together, after the pods that are pending on the node.
 
-        Those are planned also if no request is for them: what is free is theirs.
+        Pending pods are planned even if no request is for them: they come first.
         """
         name, gpus = node.name, node.gpus
         binds = [request for request in requests if isinstance(request, BindRequest)]
@@ -273,7 +275,7 @@ class AssignmentLists:
     def _collected(
         self, name: str, requests: list[ListRequest], entered: Assignments
     ) -> Assignments:
-        """Return the list without the entries that leave, and with those that join, completed."""
+        """Return the list without leaving entries, with joining ones, and with completed terms."""
         collects = [request for request in requests if isinstance(request, CollectRequest)]
         leaving = {item for request in collects for item in request.leaving.items()}
         if leaving:
@@ -287,7 +289,7 @@ class AssignmentLists:
         return entered
 
     def _answer(self, requests: list[ListRequest], planned: PlannedWrite, node: GpuNode) -> None:
-        """Answer all requests, now that what was planned is what is stored."""
+        """Answer all requests, after the planned list was stored."""
         for request in requests:
             if isinstance(request, BindRequest):
                 resolve(request.answer, _verdict(request.pod, planned, node))
@@ -300,14 +302,14 @@ class AssignmentLists:
         return pod_denial(name, node, pod, self._find_terms)
 
     def _without_missing_pods(self, name: str, stored: StoredList) -> StoredList:
-        """Leave out the entries of pods that are gone; also asks the API server."""
+        """Return the list without entries of deleted pods, verified with the API server."""
         pods = self._tracker.pods_for(name, stored.assignments)
         answers = self._api.read_pods(entries_of_missing_pods(stored.assignments, pods))
         left = prune(name, stored.assignments, pods, answers, self._api.now_s())
         return replace(stored, assignments=left)
 
     def _read(self, name: str) -> StoredList:
-        """Read a node's list; where it is missing or damaged, enter what its pods have already."""
+        """Return a node's list; if it is missing or damaged, rebuild it from the node's pods."""
         stored = self._api.read_list(name)
         if stored.whole:
             self._copies[name] = stored
@@ -333,14 +335,14 @@ class AssignmentLists:
 
 
 def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerdict:
-    """Return the verdict on a pod by what was planned for it."""
+    """Return the verdict on a pod from its planned result."""
     got = planned.results[pod.uid]
     if isinstance(got, Denial):
         return denied(BindingReason.NO_GPU_FITS, got)
     if not pod.at_binding:
         return NO_DEMAND
     cap_bytes = pod.need.memory_bytes if pod.need else 0
-    # A dry run is not entered.
+    # A dry run has no entry.
     entered = planned.assignments.get(pod.uid)
     limit = (
         entered.terms.limit

@@ -1,4 +1,4 @@
-"""Answers bindings: from memory if that is enough, else through the node's assignment list."""
+"""Answers bindings, from memory if possible, else through the node's assignment list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_SUCH_POD: Final = BindingVerdict(
 
 @dataclass(frozen=True, slots=True)
 class UndecidedBinding:
-    """A binding for which the API server has to be asked."""
+    """A binding that cannot be decided from memory."""
 
     binding: Binding
     pod: PodState | None
@@ -65,7 +65,7 @@ class Binder:
     def bind(self, undecided: UndecidedBinding, *, dry_run: bool = False) -> Future[BindingVerdict]:
         """Decide a binding that `decide_from_memory` does not; returns at once.
 
-        The caller cancels the future when it does not wait any more.
+        The caller cancels the future when it times out.
 
         | the pod | the node | answer |
         | --- | --- | --- |
@@ -75,7 +75,7 @@ class Binder:
         | it sees all GPUs | any, and the API server is away | untouched |
         | with a demand | without GPUs, or without names of them, as read now | denied |
         | requires the driver's limit | without its label, as read now | denied |
-        | with a demand | with GPUs | placed or denied (`plan`) |
+        | with a demand | with GPUs | placed or denied (`plan_assignments`) |
         | any | the API server is away | `fallback_verdict` |
         """
         binding, pod = undecided.binding, undecided.pod
@@ -89,7 +89,7 @@ class Binder:
     def _bind_unknown(
         self, binding: Binding, answer: Future[BindingVerdict], *, dry_run: bool
     ) -> None:
-        """Read a pod that is unknown, or gone as far as is known, and queue its binding."""
+        """Read a pod that is unknown, or reported as deleted, and queue its binding."""
         if answer.cancelled():
             return
         try:
@@ -97,7 +97,7 @@ class Binder:
             verdict = _verdict_without_gpus(binding, pod)
         except KubeError as error:
             resolve(answer, self.fallback_verdict(binding, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
+        except Exception as error:  # noqa: BLE001 - whatever the bug, callers get an answer
             fail(answer, error)
         else:
             if pod is None or verdict is not None:
@@ -107,10 +107,10 @@ class Binder:
                 self._lists.submit(binding.node, request)
 
     def fallback_verdict(self, binding: Binding, why: str) -> BindingVerdict:
-        """Answer without knowing: only a pod that is known to be ours is denied.
+        """Return the verdict if the API server cannot be asked in time.
 
-        Any other may be a stranger's, who must not wait for us. One of ours that is let through
-        by this waits on its node, and is assigned late.
+        Only a pod that is known to need GPUs is denied. Any other may be unrelated to us and must
+        not wait. A pod of ours that is bound this way is pending on its node, and is assigned late.
         """
         if self.needs_placement(binding):
             return unavailable(binding.node, why)
@@ -125,13 +125,13 @@ class Binder:
         )
 
     def needs_placement(self, binding: Binding) -> bool:
-        """Say whether the pod is known to be ours to place; answered from memory."""
+        """Return True if the pod is known to need GPUs; sends no request."""
         pod = self._tracker.pod(binding.uid)
         return pod is not None and pod.needs_placement
 
 
 def _verdict_without_gpus(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
-    """Return the answer for a pod that is not entered in any list; None for all others."""
+    """Return the verdict on a pod that needs no entry in a list; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
     if pod.need is None:

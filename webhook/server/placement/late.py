@@ -1,8 +1,8 @@
-"""Gives GPUs to pods that were bound without us: while no replica answered, or answered in time.
+"""Assigns GPUs to pods that were bound without vramwarden, while no replica answered in time.
 
-No container with VRAM of such a pod starts: the gate waits for an annotation. Every replica does
-this, through the same lists as bindings, so no leader is needed: the list first, then the pod. Once
-written, the annotations never change.
+No container with VRAM of such a pod starts, since the gate waits for an annotation. Every replica
+assigns late, through the same lists as bindings, so no leader is needed. The list is written first,
+then the pod. Annotations never change once they are written.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from webhook.server.placement.node_queue import BindRequest
 from webhook.server.placement.tracker import Tracker
 
 EVERY_S: Final = 30.0
-"""All that wait are tried again this often, whatever was missed."""
+"""Seconds between two attempts for all pending pods, in case an event was missed."""
 
 DELAY_S: Final = 0.5
-"""At most so long a pod is left to another replica first."""
+"""Maximum random delay in seconds, so that replicas do not all try at once."""
 
 PATIENCE_S: Final = 300.0
-"""So long after it first found no room a pod that has a controller is deleted, to go elsewhere."""
+"""Seconds after the first denial until a pod with a controller is deleted, to be placed
+elsewhere."""
 
 ANNOTATE_EVERY_S: Final = 30.0
-"""A pod is told this often, at most, that the reason for which it waits is another one now."""
+"""Minimum seconds between two changes of a pod's annotation `gpu-waits`."""
 
 CHECK_RIGHTS_EVERY_S: Final = 300.0
-"""How long an answer about our rights is believed."""
+"""Seconds for which the answer about our rights is cached."""
 
 NODES_AT_ONCE: Final = 16
-"""Nodes whose pods are tried at a time, after an outage perhaps of thousands: each may hold one of
-the threads that bindings share (`assignment_lists.AT_ONCE`)."""
+"""Number of nodes that are tried at a time. After an outage thousands may have pending pods, and
+each may use one of the threads that bindings share (`assignment_lists.AT_ONCE`)."""
 
 TRIES: Final = 3
-"""To change a pod that others change, too: kubelets report the status of one that just came."""
+"""Maximum number of attempts to change a pod. A kubelet changes the status of a new pod, too."""
 
 _RIGHTS: Final = "late rights"
 _TRYING: Final = "late"
@@ -61,7 +62,7 @@ _WAITS_ON: Final = (
 
 
 class LateAssigner:
-    """A thread that assigns late."""
+    """Thread that assigns GPUs to pending pods."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class LateAssigner:
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write by `api`; `clock` gives seconds that only ever grow."""
+        """Write through `api`; `clock` returns monotonic seconds."""
         self._api = api
         self._metrics = metrics
         self._log = log
@@ -84,19 +85,19 @@ class LateAssigner:
         self._may = False
 
     def on_pending(self, pod: PodState) -> None:
-        """Record that a pod is bound and has no GPU yet; returns at once."""
+        """Schedule the node of a pod that is bound and has no GPU yet; returns at once."""
         self._schedule([pod.node])
 
     def on_ended(self, pod: PodState, tracker: Tracker) -> None:
-        """Record that a pod finished or is gone: others may have its place; returns at once."""
+        """Schedule the node of a pod that ended, if pods are pending there; returns at once."""
         self._schedule(tracker.nodes_with_pending([pod.node]))
 
     def on_nodes_changed(self, nodes: set[str], tracker: Tracker) -> None:
-        """Record that nodes changed, so that GPUs of theirs may be had now; returns at once."""
+        """Schedule those of the changed nodes on which pods are pending; returns at once."""
         self._schedule(tracker.nodes_with_pending(nodes))
 
     def _schedule(self, nodes: Iterable[str]) -> None:
-        """Let the pods that wait on these nodes be tried soon, each node's together."""
+        """Schedule nodes, each once, for an attempt within `DELAY_S`."""
         with self._changed:
             for node in nodes:
                 if node not in self._due_nodes:
@@ -106,7 +107,7 @@ class LateAssigner:
                     self._changed.notify()
 
     def start(self, lists: AssignmentLists, tracker: Tracker) -> None:
-        """Begin on a daemon thread."""
+        """Start the daemon thread."""
         arguments = (lists, tracker)
         Thread(target=self._run, args=arguments, name="placement-late", daemon=True).start()
 
@@ -125,7 +126,7 @@ class LateAssigner:
                 time.sleep(EVERY_S)
 
     def _wait_for_nodes(self, until_s: float) -> list[str]:
-        """Wait for nodes that are due, until some time at most."""
+        """Return the nodes that are due, waiting until `until_s` at most."""
         with self._changed:
             while not self._due or self._due[0][0] > self._clock():
                 wait_s = min([until_s, *(due_s for due_s, _ in self._due[:1])]) - self._clock()
@@ -139,7 +140,7 @@ class LateAssigner:
             return due
 
     def _forget_others(self, uids: set[str]) -> None:
-        """Forget what is remembered of pods that do not wait any more."""
+        """Forget the times of all pods that are not pending any more."""
         for remembered in (self._denied_since_s, self._annotated_at_s):
             for uid in remembered.keys() - uids:
                 del remembered[uid]
@@ -183,7 +184,7 @@ after `PATIENCE_S`, even if some of its containers run |
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
 
     def _may_assign(self, lists: AssignmentLists) -> bool:
-        """Say whether we have the right, which clusters without the fence around it do not give."""
+        """Return True if we may patch `pods/status`; clusters without the fence do not allow it."""
         if self._clock() >= self._check_rights_at_s:
             try:
                 self._may = self._api.is_allowed("patch", "pods", "status")
@@ -205,7 +206,7 @@ after `PATIENCE_S`, even if some of its containers run |
     ) -> None:
         try:
             outcome = act()
-        except Exception as error:  # noqa: BLE001 - a bug that one pod meets costs no other its turn
+        except Exception as error:  # noqa: BLE001 - a bug with one pod must not affect others
             forbidden = isinstance(error, KubeError) and error.forbidden
             outcome = "forbidden" if forbidden else "failed"
             failed[pod.name] = error
@@ -241,7 +242,7 @@ after `PATIENCE_S`, even if some of its containers run |
         return "deleted"
 
     def _annotate(self, pod: PodState, sentence: str) -> bool:
-        """Write on a pod why it waits, where it says something else; say whether that was done."""
+        """Write on a pod why it is pending, if the reason is new; return True if it was written."""
         sentence = sentence[:LONGEST_SENTENCE]
         now_s = self._clock()
         annotated_at_s = self._annotated_at_s.get(pod.uid)
@@ -264,7 +265,7 @@ after `PATIENCE_S`, even if some of its containers run |
         change: Callable[[StoredPod], None],
         holds: Callable[[PendingAssignment], bool] = lambda _waits: True,
     ) -> bool:
-        """Change a pod as it is stored, if it waits there still and so; say whether it did."""
+        """Change a stored pod if it is still pending and `holds`; return True if it was changed."""
         for left in reversed(range(TRIES)):
             found = self._api.read_stored_pod(pod.name)
             if found is None or found.state.uid != pod.uid:

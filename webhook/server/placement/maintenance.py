@@ -1,4 +1,4 @@
-"""The thread that maintains the nodes' lists: it collects garbage and answers node agents."""
+"""Thread that maintains the assignment lists: it collects garbage and answers node agents."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 EVERY_S: Final = 30.0
-"""All lists are checked this often: some pods are deleted before they are entered."""
+"""Seconds between two checks of all lists: some pods are deleted before they are entered."""
 
 GATHER_S: Final = 0.2
-"""Pods that end within this time of each other cost one write per node; of a node that asks twice
-within it the last question is answered."""
+"""Seconds for which events are gathered. All pods that end meanwhile cost one write per node, and
+only the last question of a node agent is answered."""
 
 
 class ListMaintenance:
-    """A thread that collects garbage of the lists when pods end, and answers questions in them."""
+    """Thread that collects garbage when pods end, and answers the questions of node agents."""
 
     def __init__(
         self,
@@ -45,22 +45,22 @@ class ListMaintenance:
         self._events: SimpleQueue[PodState | Question] = SimpleQueue()
 
     def on_ended(self, pod: PodState) -> None:
-        """Record that a pod finished or is gone; returns at once."""
+        """Queue a pod that finished or is gone; returns at once."""
         self._events.put(pod)
 
     def on_question(self, question: Question) -> None:
-        """Record that a node asks which pods with whole GPUs run there; returns at once.
+        """Queue a node agent's question; returns at once.
 
-        It asks again soon, so what fails is not tried again.
+        The agent asks again soon, so an answer that fails is not retried.
         """
         self._events.put(question)
 
     def start(self) -> None:
-        """Begin on a daemon thread."""
+        """Start the daemon thread."""
         Thread(target=self._run, name="placement-maintenance", daemon=True).start()
 
     def _run(self) -> None:
-        # Replicas take turns, more or less, so that one of them does the work of all.
+        # Random intervals let one replica do most of the work for all.
         next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
         while True:
             try:
@@ -79,7 +79,7 @@ class ListMaintenance:
                 self._log.over("tidying", "lists of GPUs are tidied again")
 
     def collect_all(self) -> None:
-        """Collect garbage of all lists, also of those that should exist; raises KubeError."""
+        """Collect garbage of all lists, including missing ones; raises KubeError."""
         lists = self._api.list_all(self._lists.cached)
         read = {stored.node: stored for stored in lists if stored.node}
         names = sorted(self._gc.unlisted_nodes(read))
@@ -87,7 +87,7 @@ class ListMaintenance:
         self._run_all(self._collect(read | lost))
 
     def _run_all(self, works: Iterable[Callable[[], None]]) -> None:
-        """Do all of this; raises the first KubeError, after all was tried."""
+        """Run all functions; raise the first KubeError after all were tried."""
         failed: list[KubeError] = []
         for work in works:
             try:
@@ -98,7 +98,7 @@ class ListMaintenance:
             raise failed[0]
 
     def _wait_for_work(self, within_s: float) -> list[Callable[[], None]]:
-        """Wait for pods that end and nodes that ask; return what to do about their lists."""
+        """Wait for ended pods and questions, and return what to do about their lists."""
         events: list[PodState | Question] = []
         try:
             events.append(self._events.get(timeout=max(0.0, within_s)))

@@ -1,7 +1,7 @@
-"""Requests against nodes' assignment lists, queued by node.
+"""Queue of requests against a node's assignment list.
 
-Requests that arrive while a node's list is being written wait, and are then served together by one
-write (group commit). A caller that waits holds no thread.
+Requests that arrive while the list is being written are then served together by one write (group
+commit). A waiting caller holds no thread.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ T = TypeVar("T")
 
 
 def resolve(answer: Future[T], result: T) -> None:
-    """Give a caller its result, unless it does not wait any more or was answered before."""
+    """Set the result, unless the caller cancelled the request or it was answered before."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_result(result)
 
 
 def fail(answer: Future[Any], error: Exception) -> None:
-    """Raise an error in a caller, unless it does not wait any more or was answered before."""
+    """Set an exception, unless the caller cancelled the request or it was answered before."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
-    """Enters a pod in a node's list, with GPUs unless it sees all of them."""
+    """Request to enter a pod in a node's list, with GPUs unless the pod sees all of them."""
 
     pod: PodState
     dry_run: bool = False
@@ -46,18 +46,18 @@ class BindRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectRequest:
-    """Corrects a node's list: removes and adds entries, and completes terms."""
+    """Request to correct a node's list: remove and add entries, and complete terms."""
 
     leaving: Mapping[str, Assignment]
     """Entries to remove, unless they were renewed meanwhile."""
     joining: Sequence[PodState]
-    """Pods to enter that already have GPUs of the node."""
+    """Pods to enter, which already have GPUs of the node."""
     answer: Future[None] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """Writes the answer to the question of a node agent, unless it is answered by now."""
+    """Request to write the answer to a node agent's question, unless it was answered meanwhile."""
 
     whole: WholeGpuPods
     answer: Future[None] = field(default_factory=Future)
@@ -85,7 +85,7 @@ class NodeQueue:
         self._queues: dict[str, list[ListRequest]] = {}
 
     def submit(self, node: str, *requests: ListRequest) -> None:
-        """Queue requests, which are served together; returns at once."""
+        """Queue requests so that they are served together; returns at once."""
         with self._lock:
             queue = self._queues.get(node)
             if queue is not None:

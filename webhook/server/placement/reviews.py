@@ -1,4 +1,4 @@
-"""Reviews of Bindings: from memory where that is enough, else within a time that is bounded."""
+"""Reviews of Bindings, answered from memory if possible, else within a deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from webhook.server.placement.binder import Binder, UndecidedBinding
 from webhook.server.reviews import Review, Reviews
 
 DEADLINE_S: Final = 1.5
-"""A Binding is answered within this time, whoever it waits for: the API server waits 2 s for us."""
+"""Seconds within which a Binding is answered; the API server waits for 2 s."""
 
 _NOT_A_BINDING: Final = BindingVerdict(
     outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NOT_A_BINDING
@@ -43,7 +43,7 @@ _NOT_CONFIGURED: Final = BindingVerdict(
 
 @dataclass(frozen=True, slots=True)
 class WaitingBinding:
-    """A review for which the API server has to be asked."""
+    """A review of a binding that cannot be decided from memory."""
 
     review: Review
     undecided: UndecidedBinding
@@ -54,12 +54,12 @@ class BindingReviews:
     """Answers reviews of Bindings."""
 
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
-        """Decide by `binder`; without one no Binding is touched."""
+        """Decide with `binder`; without one no Binding is touched."""
         self._binder = binder
         self._reviews = Reviews(metrics, log)
 
     def begin(self, body: bytes) -> Answer | WaitingBinding:
-        """Answer a review from memory, or return what has to wait (`finish`)."""
+        """Answer a review from memory, or return what `finish` has to answer."""
         review = self._reviews.read("bind", body)
         if isinstance(review, Answer):
             return review
@@ -86,10 +86,10 @@ class BindingReviews:
             return self._fail(review, binding)
 
     async def finish(self, waiting: WaitingBinding) -> Answer:
-        """Answer a review for which the API server has to be asked, within `DEADLINE_S`.
+        """Answer a review that needs the API server, within `DEADLINE_S`.
 
-        It holds no thread while it waits, and what is not waited for any more is not done: the API
-        server gave this Binding up, or asks again.
+        It holds no thread while it waits. The request is cancelled after the deadline, since the
+        API server has given up this Binding by then, or retries it.
         """
         review, undecided, binder = waiting.review, waiting.undecided, waiting.binder
         binding = undecided.binding
@@ -110,9 +110,9 @@ class BindingReviews:
             return self._fail(review, binding)
 
     def _fail(self, review: Review, binding: Binding | None) -> Answer:
-        """Answer where a bug of ours kept us from deciding: a stranger must not wait for its cure.
+        """Answer a review that met a bug of ours; only a pod that needs placement is not bound.
 
-        A failed call would be forgiven (`failurePolicy: Ignore`), but an answer counts.
+        A failed call would be ignored (`failurePolicy: Ignore`), but a denial counts.
         """
         uid = review.request.uid
         if binding and self._binder and self._binder.needs_placement(binding):

@@ -1,4 +1,4 @@
-"""Placement, assembled: the API server, what is known of its objects, and the binder."""
+"""Assembly of placement for one replica."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 ANSWER_S: Final = 3.0
-"""How long a request may hold one of the threads that bindings share; who waits is answered before
-that (`reviews.DEADLINE_S`)."""
+"""Timeout in seconds of a request on one of the threads that bindings share. The caller is answered
+before that (`reviews.DEADLINE_S`)."""
 
 
 class PlacementService:
@@ -44,7 +44,7 @@ class PlacementService:
     ) -> None:
         """Send no request yet.
 
-        `policy` returns the one in force, `known_for` the state of the cluster for it.
+        `policy` returns the policy in force, `known_for` the state of the cluster for it.
         """
         self._policy = policy
         self._known_for = known_for
@@ -80,7 +80,7 @@ class PlacementService:
         self.advisor = Advisor(self._known, self._tracker.largest_gpu_bytes)
 
     def start(self) -> None:
-        """Watch pods and nodes on daemon threads."""
+        """Start all daemon threads."""
         self._tracker.start()
         self._maintenance.start()
         self._late.start(self._lists, self._tracker)
@@ -93,7 +93,7 @@ class PlacementService:
         self._recorder.on_end(pod)
 
     def _find_terms(self, pod: PodState) -> CapTerms | None:
-        """Return the terms of a pod that is entered, under the policy in force."""
+        """Return the terms of a new entry, under the policy in force."""
         policy = self._policy()
         return terms_by_rule(pod, policy, self._known_for(policy))
 
@@ -102,5 +102,5 @@ class PlacementService:
         return found.gpus if found else ()
 
     def obstacle(self) -> str:
-        """Return why no traffic should come yet; empty once pods and nodes are known."""
+        """Return the reason why the replica is not ready; empty once pods and nodes were read."""
         return self._tracker.obstacle()

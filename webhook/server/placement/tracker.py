@@ -1,7 +1,7 @@
 """Pods with a demand and nodes with GPUs, as watches report them.
 
-This may be old: nothing is placed by it alone (`binder`). It saves requests, and it shows when a
-pod frees its GPUs.
+A watch may be old, so nothing is placed by it alone (`assignment_lists`). It saves requests, and it
+reports when a pod frees its GPUs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from webhook.server.mirror import Mirror
 T = TypeVar("T")
 
 _REMEMBERED: Final = 10_000
-"""Deleted pods that are remembered, so that no request has to find out that they are gone."""
+"""Number of deleted pods that are remembered, so that no request has to find out that they are
+gone."""
 
 
 class Tracker:
-    """Follows pods and nodes on threads of its own; may be read from any thread."""
+    """Follows pods and nodes on its own threads; may be read from any thread."""
 
     def __init__(
         self,
@@ -72,57 +73,57 @@ class Tracker:
         metrics.waiting.set_function(lambda: len(self.pending_pods()))
 
     def start(self) -> None:
-        """Begin to follow on daemon threads."""
+        """Start the daemon threads."""
         for mirror in (self.pods, self.nodes, self.questions):
             mirror.start()
 
     def obstacle(self) -> str:
-        """Return why bindings cannot be answered reliably yet; empty once both lists were read."""
+        """Return why bindings cannot be answered reliably yet; empty once all lists were read."""
         listed = {"pods": self.pods.is_listed, "nodes": self.nodes.is_listed}
         missing = [what for what, is_listed in listed.items() if not is_listed]
         why = "; ".join(self._failing.values())
         return f"{' and '.join(missing)} not read yet{why and f': {why}'}" if missing else ""
 
     def pod(self, uid: str) -> PodState | None:
-        """Return a pod, also one that is gone as far as is known."""
+        """Return a pod by UID, even if it was reported as deleted."""
         return self._pods.get(uid)
 
     def knows_pod(self, name: str) -> bool:
-        """Return whether a pod with a demand has this `namespace/name`."""
+        """Return True if a pod with a demand has this `namespace/name`."""
         return name in self._by_name
 
     def node(self, name: str) -> GpuNode | None:
-        """Return a node that has GPUs by its label; it may not show them."""
+        """Return a node with GPUs by its label; it may not show them yet."""
         return self._nodes.get(name)
 
     def largest_gpu_bytes(self) -> int | None:
-        """Return the usable memory of the largest GPU of all nodes; None where none is known."""
+        """Return the usable memory of the largest GPU of all nodes, or None if no GPU is known."""
         return self._largest_bytes
 
     def has_driver_limit(self) -> bool | None:
-        """Say whether the driver of some node holds caps; None while nodes are not known."""
+        """Return True if the driver of some node enforces caps; None while nodes are not known."""
         return self._limits
 
     def pods_for(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
-        """Return what is known of these pods and of those on a node."""
+        """Return the known states of these pods and of all pods on a node."""
         with self._lock:
             wanted = {*uids, *self._by_node.get(node, ())}
             return {uid: self._pods[uid] for uid in wanted if uid in self._pods}
 
     def nodes_with_pods(self) -> set[str]:
-        """Return the nodes to which pods are bound that have not ended."""
+        """Return the nodes with bound pods that have not ended."""
         with self._lock:
             return set(self._by_node)
 
     def pending_pods(self, node: str = "") -> list[PodState]:
-        """Return the pods that are bound and have no GPU yet, on a node or on all."""
+        """Return the pods that are bound and have no GPU yet, on a node or on all nodes."""
         with self._lock:
             if node:
                 return list(self._pending.get(node, {}).values())
             return [pod for there in self._pending.values() for pod in there.values()]
 
     def nodes_with_pending(self, nodes: Iterable[str] | None = None) -> list[str]:
-        """Return the nodes on which such pods wait, of some or of all."""
+        """Return those of the nodes, or of all nodes, on which pods are pending."""
         with self._lock:
             if nodes is None:
                 return list(self._pending)
@@ -168,7 +169,7 @@ class Tracker:
             self._on_nodes_changed({node.name})
 
     def _log_unread_gpus(self, node: GpuNode) -> None:
-        """Log once that a node lists GPUs of which none is chosen, as with a stolen token."""
+        """Log once that a node lists malformed GPUs, for example after its token was stolen."""
         about, what = (
             f"gpus of {node.name}",
             "GPUs of a node's list that are malformed are not used",
@@ -199,7 +200,7 @@ class Tracker:
         self._limits = any(node.driver_limit for node in self._nodes.values())
 
     def _on_pods(self, pods: Sequence[PodState]) -> None:
-        """Take a complete list: what is no longer in it is gone."""
+        """Apply a complete list: pods that are missing from it are gone."""
         listed = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):
             if uid not in listed and not pod.gone:
@@ -240,13 +241,13 @@ class Tracker:
             self._by_node.pop(pod.node, None)
 
     def _remember_gone(self, pod: PodState) -> None:
-        """Keep a pod that is gone for a while."""
+        """Remember a deleted pod, and forget the oldest."""
         if self._by_name.get(pod.name) == pod.uid:
             del self._by_name[pod.name]
         self._gone.append(pod.uid)
         if len(self._gone) > _REMEMBERED:
             oldest = self._pods.get(self._gone.popleft())
-            if oldest and oldest.gone:  # it may have come back, with its label
+            if oldest and oldest.gone:  # it may have got its label back
                 del self._pods[oldest.uid]
 
 

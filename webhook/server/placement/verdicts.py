@@ -1,4 +1,4 @@
-"""Verdicts on bindings that follow from the node or from a failed request."""
+"""Verdicts that depend only on the node and the pod, or on a failed request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod_denial(
 
 
 def unavailable(node: str, why: str) -> BindingVerdict:
-    """Return the verdict on a pod that needs a GPU while the node's list cannot be used."""
+    """Return the verdict on a pod that needs a GPU while the node's list is unavailable."""
     return BindingVerdict(
         outcome=BindingOutcome.UNAVAILABLE,
         reason=BindingReason.API_SERVER_AWAY,
@@ -58,7 +58,7 @@ def unavailable(node: str, why: str) -> BindingVerdict:
 
 
 def not_entered(node: str, why: str) -> BindingVerdict:
-    """Return the verdict on a pod that sees all GPUs while the node's list cannot be used."""
+    """Return the verdict on a pod that sees all GPUs while the node's list is unavailable."""
     return BindingVerdict(
         outcome=BindingOutcome.UNTOUCHED,
         reason=BindingReason.API_SERVER_AWAY,

@@ -1,4 +1,4 @@
-"""Answers node agents that ask which pods with whole GPUs run on their node."""
+"""Answers to node agents that ask which pods with whole GPUs run on their node."""
 
 from __future__ import annotations
 
