@@ -1,13 +1,12 @@
 """Issue, check, renew and rotate the certificates of a webhook.
 
-`folder` reads and writes files. Every other module computes values from values: time is an
-argument, an aware datetime in UTC, and nothing logs or prints. README.md says where each part is.
+Only `folder` reads and writes files. The other modules are pure: time is an argument, an aware
+datetime in UTC, and nothing logs or prints. README.md describes the modules.
 """
 
-from certs.check import CertificateStatus, Status, describe, problems
-from certs.folder import create, read, stamp
-from certs.issue import issue_ca, issue_serving
-from certs.names import service_names
+from certs.check import CertificateStatus, Status, describe, find_problems
+from certs.folder import issue_into_folder, read_folder, stamp
+from certs.issue import issue_ca, issue_serving, service_names
 from certs.pem import (
     Bundle,
     CertificatesError,
@@ -16,34 +15,34 @@ from certs.pem import (
     load_into,
     readable_certificates,
 )
-from certs.replica import Configuration, Publish, Replica, holds
-from certs.rotate import Advance, SetAction, Terms, advance, announce, uses
+from certs.replica import CaBundleUpdate, Replica, WebhookConfiguration, has_all_authorities
+from certs.rotate import RotationPeriods, SetAction, SetUpdate, advance, announce, authority_uses
 
 __all__ = [
-    "Advance",
     "Bundle",
+    "CaBundleUpdate",
     "CertificateStatus",
     "CertificatesError",
-    "Configuration",
     "Pair",
-    "Publish",
     "Replica",
+    "RotationPeriods",
     "SetAction",
+    "SetUpdate",
     "Status",
-    "Terms",
+    "WebhookConfiguration",
     "advance",
     "announce",
-    "create",
+    "authority_uses",
     "derived_secret",
     "describe",
-    "holds",
+    "find_problems",
+    "has_all_authorities",
     "issue_ca",
+    "issue_into_folder",
     "issue_serving",
     "load_into",
-    "problems",
-    "read",
+    "read_folder",
     "readable_certificates",
     "service_names",
     "stamp",
-    "uses",
 ]

@@ -1,6 +1,6 @@
-"""Find what is wrong with a set of certificates, and describe it.
+"""Checks of a set of certificates, and its description.
 
-Each check is a function that returns sentences: what is wrong and what to do about it.
+Each check returns sentences, which state what is wrong and what to do about it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.issue import DAY_S
-from certs.names import names_of
+from certs.issue import DAY_S, subject_names
 from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
@@ -22,20 +21,20 @@ from certs.pem import (
     KEY,
     Bundle,
     CertificatesError,
-    belongs,
     certificates,
+    is_key_of,
     private_keys,
     readable_certificates,
 )
 
-_Found = TypeVar("_Found")
+_Parsed = TypeVar("_Parsed")
 
 
-def problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
+def find_problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
     """Return why a client would reject this set, as sentences; empty if it is valid.
 
-    Bad contents raise nothing: every check that is still possible is made, so that one call shows
-    everything to repair.
+    Unreadable contents raise no exception. Every check that is still possible is made, so that one
+    call shows everything that has to be repaired.
     """
     found: list[str] = []
     chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
@@ -43,22 +42,22 @@ def problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
     authorities = _parsed(certificates, bundle.ca_pem, AUTHORITIES, found)
     if bundle.ca_key_pem:
         signing = _parsed(private_keys, bundle.ca_key_pem, AUTHORITY_KEYS, found)
-        if authorities and any(not any(belongs(k, a) for a in authorities) for k in signing):
+        if authorities and any(not any(is_key_of(k, a) for a in authorities) for k in signing):
             found.append(
                 f"{AUTHORITY_KEYS} belongs to no certificate in {AUTHORITIES};"
                 " put the CA and its key there together"
             )
     if chain:
-        if keys and not belongs(keys[0], chain[0]):
+        if keys and not is_key_of(keys[0], chain[0]):
             found.append(
                 f"{KEY} does not belong to {CERTIFICATE}; put both there from one issuance"
             )
-        found += _validity(chain[0], now)
-        found += _purpose(chain[0])
-        found += _names(chain[0])
+        found += _validity_problems(chain[0], now)
+        found += _purpose_problems(chain[0])
+        found += _name_problems(chain[0])
     if chain and authorities:
-        found += _trust(chain, authorities, now)
-    found += _authority_bits(authorities, chain)
+        found += _trust_problems(chain, authorities, now)
+    found += _authority_problems(authorities, chain)
     return tuple(found)
 
 
@@ -87,7 +86,7 @@ def can_sign(certificate: x509.Certificate) -> bool:
         return True
 
 
-def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     """Return True if the authority's key signed the certificate and the names agree."""
     try:
         certificate.verify_directly_issued_by(authority)
@@ -96,16 +95,16 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     return True
 
 
-def matches(bundle: Bundle) -> bool:
+def has_matching_key(bundle: Bundle) -> bool:
     """Return True if certificate and key can be read and belong together."""
     try:
         leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
-        return belongs(private_keys(bundle.key_pem, KEY)[0], leaf)
+        return is_key_of(private_keys(bundle.key_pem, KEY)[0], leaf)
     except CertificatesError:
         return False
 
 
-def verifies(
+def is_trusted(
     chain: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     valid: Callable[[x509.Certificate], bool],
@@ -122,30 +121,30 @@ def verifies(
         current = frontier.pop()
         if current in authorities and valid(current):
             return True
-        if any(signed_by(current, ca) for ca in trusted):
+        if any(is_signed_by(current, ca) for ca in trusted):
             return True
-        above = [between for between in pool if signed_by(current, between)]
+        above = [between for between in pool if is_signed_by(current, between)]
         pool = [between for between in pool if between not in above]
         frontier += above
     return False
 
 
-def title(certificate: x509.Certificate) -> str:
+def subject_text(certificate: x509.Certificate) -> str:
     """Return the certificate's subject as text (RFC 4514)."""
     return certificate.subject.rfc4514_string() or "a certificate without a subject"
 
 
 def _parsed(
-    parse: Callable[[bytes, str], tuple[_Found, ...]], pem: bytes, where: str, found: list[str]
-) -> tuple[_Found, ...]:
+    parse: Callable[[bytes, str], tuple[_Parsed, ...]], pem: bytes, location: str, found: list[str]
+) -> tuple[_Parsed, ...]:
     try:
-        return parse(pem, where)
+        return parse(pem, location)
     except CertificatesError as error:
         found.append(error.sentence)
         return ()
 
 
-def _validity(leaf: x509.Certificate, now: datetime) -> list[str]:
+def _validity_problems(leaf: x509.Certificate, now: datetime) -> list[str]:
     if now > leaf.not_valid_after_utc:
         return [f"{CERTIFICATE} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; renew it"]
     if now < leaf.not_valid_before_utc:
@@ -155,7 +154,7 @@ def _validity(leaf: x509.Certificate, now: datetime) -> list[str]:
     return []
 
 
-def _purpose(leaf: x509.Certificate) -> list[str]:
+def _purpose_problems(leaf: x509.Certificate) -> list[str]:
     try:
         allowed = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -165,33 +164,33 @@ def _purpose(leaf: x509.Certificate) -> list[str]:
     return [f"{CERTIFICATE} is not for TLS servers; issue it with extended key usage serverAuth"]
 
 
-def _names(leaf: x509.Certificate) -> list[str]:
-    if names_of(leaf):
+def _name_problems(leaf: x509.Certificate) -> list[str]:
+    if subject_names(leaf):
         return []
     # Go, and so the API server, has ignored the common name since 1.15.
     return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
 
 
-def _trust(
+def _trust_problems(
     chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], now: datetime
 ) -> list[str]:
     def valid(certificate: x509.Certificate) -> bool:
         return is_valid(certificate, now)
 
-    if verifies(chain, authorities, valid):
+    if is_trusted(chain, authorities, valid):
         return []
-    if verifies(chain, authorities, lambda _: True):
-        what = f"leads only to CAs in {AUTHORITIES} that are expired or not yet valid"
-        return [f"{CERTIFICATE} {what}; issue it from a valid CA and put that CA there"]
+    if is_trusted(chain, authorities, lambda _: True):
+        problem = f"leads only to CAs in {AUTHORITIES} that are expired or not yet valid"
+        return [f"{CERTIFICATE} {problem}; issue it from a valid CA and put that CA there"]
     cure = f"add the CA that signed it, or the intermediate ones to {CERTIFICATE}"
     return [f"{CERTIFICATE} does not verify to any CA in {AUTHORITIES}; {cure}"]
 
 
-def _authority_bits(
+def _authority_problems(
     authorities: Sequence[x509.Certificate], chain: Sequence[x509.Certificate]
 ) -> list[str]:
     return [
-        f"{AUTHORITIES} holds {title(authority)}, which may not sign certificates;"
+        f"{AUTHORITIES} holds {subject_text(authority)}, which may not sign certificates;"
         " put the CA certificate there (CA bit, keyCertSign)"
         for authority in authorities
         if not can_sign(authority) and authority not in chain[:1]
@@ -217,14 +216,14 @@ class CertificateStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A set: its serving certificate, its CAs (two during a rotation), and what is wrong.
+    """A set: its serving certificate, its CAs (two during a rotation), and its problems.
 
-    If `issues`, the set has the key of a CA, and replicas that share it renew the certificate.
+    If `has_ca_key` is True, replicas that share the set renew its certificate.
     """
 
     serving: CertificateStatus | None
     authorities: tuple[CertificateStatus, ...]
-    issues: bool
+    has_ca_key: bool
     problems: tuple[str, ...]
 
 
@@ -232,19 +231,21 @@ def describe(bundle: Bundle, now: datetime) -> Status:
     """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
     return Status(
-        serving=_one(leaf, now, renewal_due(leaf)) if leaf else None,
-        authorities=tuple(_one(ca, now) for ca in readable_certificates(bundle.ca_pem)),
-        issues=bool(bundle.ca_key_pem),
-        problems=problems(bundle, now),
+        serving=_describe_certificate(leaf, now, renewal_due(leaf)) if leaf else None,
+        authorities=tuple(
+            _describe_certificate(ca, now) for ca in readable_certificates(bundle.ca_pem)
+        ),
+        has_ca_key=bool(bundle.ca_key_pem),
+        problems=find_problems(bundle, now),
     )
 
 
-def _one(
+def _describe_certificate(
     certificate: x509.Certificate, now: datetime, due: datetime | None = None
 ) -> CertificateStatus:
     return CertificateStatus(
-        subject=title(certificate),
-        names=names_of(certificate),
+        subject=subject_text(certificate),
+        names=subject_names(certificate),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         days_left=(certificate.not_valid_after_utc - now).total_seconds() / DAY_S,

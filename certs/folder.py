@@ -1,8 +1,8 @@
-"""Certificates in a folder: read one that is mounted, create one once.
+"""Certificates in a folder: a mounted set is read, and a new set is issued once.
 
 The kubelet mounts a Secret as `..data`, a symbolic link to a hidden folder with one version of all
-files, and replaces that link at once. So the files of one version are read behind it. A folder
-without `..data` holds plain files, as a person copies them or `create` writes them.
+files, and replaces that link atomically. The files of one version are therefore read through it. A
+folder without `..data` has plain files, which a person copied or `issue_into_folder` wrote.
 """
 
 import os
@@ -14,22 +14,22 @@ from certs.issue import issue_ca, issue_serving
 from certs.pem import CERTIFICATE, FILES, KEY, Bundle, CertificatesError
 
 _DATA = "..data"
-# One swap may come between two reads; several in a row have another cause.
+# The link may be replaced once between two reads. Several times in a row have another cause.
 _ATTEMPTS = 5
 
 
-def read(folder: Path) -> Bundle:
+def read_folder(folder: Path) -> Bundle:
     """Return the set in the folder, all of one version; empty if there is none.
 
     Raises CertificatesError if a file cannot be read.
     """
     for _ in range(_ATTEMPTS):
-        source = _version(folder)
-        bundle = Bundle.from_files({name: _content(source / name) for name in FILES})
-        if _version(folder) == source:
+        source = _version_folder(folder)
+        bundle = Bundle.from_files({name: _read_file(source / name) for name in FILES})
+        if _version_folder(folder) == source:
             return bundle
-    what, cure = "changes faster than it can be read", "stop what keeps writing there"
-    raise CertificatesError(str(folder), what, cure)
+    problem, cure = "changes faster than it can be read", "stop what keeps writing there"
+    raise CertificatesError(str(folder), problem, cure)
 
 
 def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
@@ -39,13 +39,13 @@ def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     absent.
     """
     try:
-        found = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
+        stats = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
     except OSError:
         return ()
-    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
+    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-def create(folder: Path, names: Iterable[str], now: datetime) -> Bundle:
+def issue_into_folder(folder: Path, names: Iterable[str], now: datetime) -> Bundle:
     """Issue a CA and a serving certificate for these names, and write them into the folder.
 
     Files have mode 0600, and a new folder has 0700. Raises CertificatesError if the folder holds a
@@ -57,23 +57,26 @@ def create(folder: Path, names: Iterable[str], now: datetime) -> Bundle:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        held = [name for name in FILES if os.path.lexists(folder / name)]
-        if held:
-            what, cure = f"holds {held[0]} already", "name another folder, or remove what is there"
-            raise CertificatesError(str(folder), what, cure)
+        existing = [name for name in FILES if os.path.lexists(folder / name)]
+        if existing:
+            problem, cure = (
+                f"holds {existing[0]} already",
+                "name another folder, or remove what is there",
+            )
+            raise CertificatesError(str(folder), problem, cure)
         for name, content in bundle.files().items():
             # Created with its final mode: changed later, a key could be read in between.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with os.fdopen(os.open(folder / name, flags, 0o600), "wb") as file:
                 file.write(content)
     except OSError as error:
-        what = f"cannot be written ({error.strerror})"
+        problem = f"cannot be written ({error.strerror})"
         cure = "give this user the right to write there, or name another folder"
-        raise CertificatesError(str(folder), what, cure) from error
+        raise CertificatesError(str(folder), problem, cure) from error
     return bundle
 
 
-def _version(folder: Path) -> Path:
+def _version_folder(folder: Path) -> Path:
     """Return the folder that holds the files of the current version."""
     try:
         return folder / (folder / _DATA).readlink()
@@ -83,7 +86,7 @@ def _version(folder: Path) -> Path:
         raise _unreadable(folder, error) from error
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:

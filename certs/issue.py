@@ -1,5 +1,7 @@
-"""Issue keys and certificates: a CA, and serving certificates signed by it."""
+"""Issue keys and certificates: a CA, serving certificates signed by it, and the names in them."""
 
+import ipaddress
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -10,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.names import alternative_names, canonical
 from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
@@ -70,14 +71,14 @@ def issue_serving(
     signing_key = cast(
         "CertificateIssuerPrivateKeyTypes", private_keys(ca.key_pem, AUTHORITY_KEYS)[0]
     )
-    wanted = canonical(names)
-    if not wanted:
+    wanted_names = canonical_names(names)
+    if not wanted_names:
         raise CertificatesError("names", "are empty", "give at least one DNS name or IP address")
     end = min(_end(now, life_s), authority.not_valid_after_utc)
     if end <= now:
         raise CertificatesError(AUTHORITIES, "has expired", "issue a new CA first")
     key = ec.generate_private_key(ec.SECP256R1())
-    short = next((name for name in wanted if len(name) <= _LONGEST_COMMON_NAME), "vramwarden")
+    short = next((name for name in wanted_names if len(name) <= _LONGEST_COMMON_NAME), "vramwarden")
     builder = (
         _builder(now, end, key)
         .serial_number(x509.random_serial_number())
@@ -86,7 +87,7 @@ def issue_serving(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(alternative_names(wanted), critical=False)
+        .add_extension(alternative_names(wanted_names), critical=False)
         .add_extension(_authority_key_identifier(authority), critical=False)
     )
     # EdDSA takes no hash algorithm; a CA issued elsewhere may use it.
@@ -141,3 +142,77 @@ def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyI
     except x509.ExtensionNotFound:
         skid = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     return x509.AuthorityKeyIdentifier(skid.digest, None, None)
+
+
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+# RFC 1123 section 2.1; a wildcard may only be the whole leftmost label (RFC 6125 section 6.4.3).
+_DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+_LONGEST_DNS_NAME = 253  # RFC 1035 section 2.3.4, as text without the trailing dot
+
+
+def service_names(service: str, namespace: str) -> tuple[str, str, str, str]:
+    """Return the DNS names of a Kubernetes Service.
+
+    The API server calls a webhook's `clientConfig.service` by the first; the others are for people
+    and tests in the cluster.
+    """
+    full = f"{service}.{namespace}.svc"
+    return full, f"{service}.{namespace}", service, f"{full}.cluster.local"
+
+
+def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in canonical form, each once, in their order.
+
+    Raises CertificatesError for a name that no client can request.
+    """
+    return tuple(dict.fromkeys(_canonical_name(name) for name in names))
+
+
+def _canonical_name(name: str) -> str:
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        lower = name.lower()
+    if len(lower) > _LONGEST_DNS_NAME or not _DNS_NAME.fullmatch(lower):
+        cure = "use a DNS name (punycode where it is not ASCII) or an IP address"
+        raise CertificatesError(f"name {name!r}", "cannot stand in a certificate", cure)
+    return lower
+
+
+def alternative_names(names: Iterable[str]) -> x509.SubjectAlternativeName:
+    """Return the SAN extension of canonical names (RFC 5280 section 4.2.1.6)."""
+    return x509.SubjectAlternativeName([_general_name(name) for name in names])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def subject_names(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Return the DNS names and addresses in the certificate's SANs."""
+    try:
+        sans = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    dns_names = (name.lower() for name in sans.get_values_for_type(x509.DNSName))
+    addresses = (str(address) for address in sans.get_values_for_type(x509.IPAddress))
+    return (*dns_names, *addresses)
+
+
+def missing_names(certificate: x509.Certificate, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the wanted names that no SAN covers; a wildcard covers one leftmost label."""
+    covered = set(subject_names(certificate))
+    return tuple(
+        name for name in canonical_names(names) if not {name, _wildcard_for(name)} & covered
+    )
+
+
+def _wildcard_for(name: str) -> str:
+    """Return the wildcard that covers a DNS name; return an address unchanged, it has none."""
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return f"*.{name.partition('.')[2]}"

@@ -1,4 +1,4 @@
-"""PEM text: parse it, write it, load it into a TLS context; the values made of it."""
+"""PEM text: values that contain it, functions that parse, write and load it into a TLS context."""
 
 import os
 import re
@@ -33,18 +33,18 @@ _COMPLETE = "put a complete PEM file there"
 
 
 class CertificatesError(Exception):
-    """Certificates that cannot be used: where, what is wrong, and what to do about it."""
+    """Certificates that cannot be used: their place, what is wrong, and what to do about it."""
 
-    def __init__(self, where: str, what: str, cure: str) -> None:
-        super().__init__(f"{where}: {what}; {cure}")
-        self.where = where
-        self.what = what
+    def __init__(self, location: str, problem: str, cure: str) -> None:
+        super().__init__(f"{location}: {problem}; {cure}")
+        self.location = location
+        self.problem = problem
         self.cure = cure
 
     @property
     def sentence(self) -> str:
-        """Return the error as one finding, in the form of ``problems``."""
-        return f"{self.where} {self.what}; {self.cure}"
+        """Return the error as one finding, in the form of `find_problems`."""
+        return f"{self.location} {self.problem}; {self.cure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class Bundle:
         return cls(*(files.get(name, b"") for name in FILES))
 
 
-def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
+def certificates(pem: bytes, location: str) -> tuple[x509.Certificate, ...]:
     """Parse every certificate of a PEM text, in its order.
 
     A truncated block is an error even after valid ones: a CA that is silently lost from a bundle
-    is an outage at the next rotation. Raises CertificatesError, which names `where`.
+    is an outage at the next rotation. Raises CertificatesError, which names `location`.
     """
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
@@ -92,10 +92,10 @@ def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
             certificate.public_key()
             _ = certificate.extensions
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        what = "is empty or missing" if not pem.strip() else "is not a readable PEM certificate"
-        raise CertificatesError(where, what, _COMPLETE) from error
+        problem = "is empty or missing" if not pem.strip() else "is not a readable PEM certificate"
+        raise CertificatesError(location, problem, _COMPLETE) from error
     if len(found) != pem.count(_BEGIN_CERTIFICATE):
-        raise CertificatesError(where, "ends in the middle of a certificate", _COMPLETE)
+        raise CertificatesError(location, "ends in the middle of a certificate", _COMPLETE)
     return found
 
 
@@ -107,25 +107,25 @@ def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         return ()
 
 
-def private_keys(pem: bytes, where: str) -> tuple[PrivateKeyTypes, ...]:
+def private_keys(pem: bytes, location: str) -> tuple[PrivateKeyTypes, ...]:
     """Parse every private key of a PEM text, in its order.
 
     Blocks of other kinds (`EC PARAMETERS`, which openssl writes) are skipped. Raises
-    CertificatesError, which names `where`.
+    CertificatesError, which names `location`.
     """
     blocks = [match[0] for match in _PRIVATE_KEY.finditer(pem)]
     if len(blocks) != len(re.findall(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----", pem)):
-        raise CertificatesError(where, "ends in the middle of a private key", _COMPLETE)
+        raise CertificatesError(location, "ends in the middle of a private key", _COMPLETE)
     if not blocks:
-        what = "is empty or missing" if not pem.strip() else "holds no PEM private key"
-        raise CertificatesError(where, what, _COMPLETE)
+        problem = "is empty or missing" if not pem.strip() else "holds no PEM private key"
+        raise CertificatesError(location, problem, _COMPLETE)
     try:
         return tuple(serialization.load_pem_private_key(block, password=None) for block in blocks)
     except TypeError as error:
         cure = "put the key there without a passphrase"
-        raise CertificatesError(where, "is encrypted", cure) from error
+        raise CertificatesError(location, "is encrypted", cure) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise CertificatesError(where, "is not a readable PEM private key", _COMPLETE) from error
+        raise CertificatesError(location, "is not a readable PEM private key", _COMPLETE) from error
 
 
 def certificate_text(certificate: x509.Certificate) -> bytes:
@@ -156,7 +156,7 @@ def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> byte
     return HKDF(SHA256(), length_bytes, salt=None, info=purpose.encode()).derive(der)
 
 
-def belongs(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
+def is_key_of(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
     """Return True if the certificate holds the public key of this private key."""
     encoding = serialization.Encoding.DER
     form = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -164,15 +164,15 @@ def belongs(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
     return mine == certificate.public_key().public_bytes(encoding, form)
 
 
-def load_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:
+def load_into(context: ssl.SSLContext, bundle: Bundle, location: str = "the set") -> None:
     """Load certificate and key of a set into a TLS context.
 
-    Raises CertificatesError, which names `where`, if they are absent or unusable. OpenSSL may have
-    loaded half of them by then, so use a new context for each set. No key is written to a disk:
+    Raises CertificatesError, which names `location`, if they are absent or unusable. OpenSSL may
+    have loaded half of them by then, so use a new context for each set. No key is written to disk:
     Python's `ssl` accepts only paths, and `/dev/fd` makes paths of files in memory.
     """
     if not bundle.certificate_pem:
-        raise CertificatesError(where, "holds no certificate", "issue a set there first")
+        raise CertificatesError(location, "holds no certificate", "issue a set there first")
     try:
         with ExitStack() as files:
             chain = files.enter_context(_in_memory(bundle.certificate_pem))
@@ -181,10 +181,10 @@ def load_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -
             context.load_cert_chain(chain, key, password="")
     except (ssl.SSLError, OSError) as error:
         # These name the file, which OpenSSL's message does not.
-        certificates(bundle.certificate_pem, f"{where}, {CERTIFICATE}")
-        private_keys(bundle.key_pem, f"{where}, {KEY}")
-        what = f"holds a certificate and key that cannot be used ({error})"
-        raise CertificatesError(where, what, "check its status and repair it") from error
+        certificates(bundle.certificate_pem, f"{location}, {CERTIFICATE}")
+        private_keys(bundle.key_pem, f"{location}, {KEY}")
+        problem = f"holds a certificate and key that cannot be used ({error})"
+        raise CertificatesError(location, problem, "check its status and repair it") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Decide what one of several equal replicas does next.
+"""Decisions of one of several equal replicas: its next steps, and the certificate that it serves.
 
 No replica leads. What is due follows from the Secret, the caBundles and what this replica has
 observed.
@@ -26,18 +26,18 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from certs.check import is_valid, matches, verifies
-from certs.names import canonical
+from certs.check import has_matching_key, is_trusted, is_valid
+from certs.issue import canonical_names
 from certs.pem import Bundle, certificate_text, readable_certificates
 from certs.rotate import (
-    Advance,
     Authority,
+    RotationPeriods,
     SetAction,
-    Terms,
+    SetUpdate,
     advance,
     announce,
+    find_signer,
     is_obsolete,
-    signer_of,
 )
 
 # A CA this old counts as settled; otherwise a replica that starts would always wait for that.
@@ -45,7 +45,7 @@ _OLD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class WebhookConfiguration:
     """One webhook configuration: its caBundles, by the name of their webhook.
 
     The API server trusts each certificate of a webhook's caBundle, and nothing else.
@@ -62,84 +62,86 @@ class Configuration:
         return f"{self.kind} {self.name}"
 
 
-Configurations = tuple[Configuration, ...] | None
+WebhookConfigurations = tuple[WebhookConfiguration, ...] | None
 """Our webhook configurations, those that exist; None if they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
-    """A step: give webhooks of a configuration these caBundles, by their names."""
+class CaBundleUpdate:
+    """A step: new caBundles for webhooks of a configuration, by the webhooks' names."""
 
-    configuration: Configuration
+    configuration: WebhookConfiguration
     bundles: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
 class Replica:
-    """One replica: the certificate that it serves, and since when it has observed which CA.
+    """One replica: the certificate that it serves, and the time at which it first observed each CA.
 
-    A replica that starts has observed nothing, which only makes it wait.
+    A replica that starts has observed no CA, so it waits longer than others.
     """
 
     def __init__(
         self,
         names: Iterable[str],
-        terms: Terms | None = None,
+        periods: RotationPeriods | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Take part for a service of these names; raises CertificatesError for impossible ones."""
-        self._names = canonical(names)
-        self._terms = terms or Terms()
+        """Store the service's names; raise CertificatesError if a name is impossible."""
+        self._names = canonical_names(names)
+        self._periods = periods or RotationPeriods()
         self._clock = clock
         self._now = now
         self._served: Bundle | None = None
         self._since_s: dict[x509.Certificate, float] = {}
-        """First reading of the clock, for each CA that every caBundle held at the last read."""
+        """Time of the first observation of each CA that is in every caBundle."""
 
-    def observe(self, configurations: Configurations) -> None:
-        """Note which CAs every caBundle holds; call it after each read."""
+    def observe(self, configurations: WebhookConfigurations) -> None:
+        """Record the CAs that every caBundle contains; call it after each read."""
         if configurations is not None:
-            # Read after the answer, so what that shows is at least as old.
+            # The clock is read after the answer, so the observation is at least as old.
             now_s = self._clock()
-            held = [_held(pem) for one in configurations for _, pem in one.bundles]
-            in_each = frozenset.intersection(*held) if held else frozenset()
+            bundles = _authorities_by_bundle(configurations)
+            in_each = frozenset.intersection(*bundles) if bundles else frozenset()
             self._since_s = {ca: self._since_s.get(ca, now_s) for ca in in_each}
 
-    def due(self, stored: Bundle, configurations: Configurations) -> tuple[Advance | Publish, ...]:
+    def due_steps(
+        self, stored: Bundle, configurations: WebhookConfigurations
+    ) -> tuple[SetUpdate | CaBundleUpdate, ...]:
         """Return the steps that are due, in order; after each, read and observe again.
 
-        An `Advance` is what the Secret is to hold. Raises CertificatesError for a set that cannot
-        be read, does not belong together or has a part missing.
+        A `SetUpdate` has the new contents of the Secret. Raises CertificatesError if the set is
+        unreadable or incomplete, or if its parts do not belong together.
         """
         # Without configurations no API server calls us, so there is no trust to wait for.
-        trusted = None if configurations == () else self._settled()
-        outcome = advance(stored, self._names, self._now(), self._terms, trusted)
+        trusted = None if configurations == () else self._settled_authorities()
+        outcome = advance(stored, self._names, self._now(), self._periods, trusted)
         return (
             *((outcome,) if outcome.action is not SetAction.KEPT else ()),
             *(
-                Publish(one, bundles)
-                for one in configurations or ()
-                if (bundles := self._corrected(one, stored))
+                CaBundleUpdate(configuration, bundles)
+                for configuration in configurations or ()
+                if (bundles := self._outdated_bundles(configuration, stored))
             ),
         )
 
-    def announce(self, stored: Bundle) -> Advance:
-        """Return the set with another CA announced; raises CertificatesError, as `rotate` says."""
-        return announce(stored, self._now(), self._terms)
+    def announce(self, stored: Bundle) -> SetUpdate:
+        """Return the set with another CA announced; raise CertificatesError as `announce` does."""
+        return announce(stored, self._now(), self._periods)
 
-    def serve(self, stored: Bundle) -> Bundle:
+    def select_served(self, stored: Bundle) -> Bundle:
         """Return the set to serve: the Secret's, unless clients may not know its CA yet."""
         served = self._served
         if (
             served is None
             or not self._trusts(self._since_s, served)
-            or self._trusts(self._settled(), stored)
+            or self._trusts(self._settled_authorities(), stored)
         ):
             served = self._served = stored
         return served
 
-    def why_not_ready(self, configurations: Configurations) -> str:
+    def unready_reason(self, configurations: WebhookConfigurations) -> str:
         """Return why an API server might reject the certificate; empty if none does.
 
         A set without CAs is verified by the system's own, and needs no caBundle.
@@ -154,62 +156,71 @@ class Replica:
             return "there is no webhook configuration of that name yet"
         if not self._trusts(self._since_s, served):
             return "a caBundle lacks the CA of the certificate"
-        held = [_held(pem) for one in configurations or () for _, pem in one.bundles]
-        others = frozenset[x509.Certificate]().union(*held) - set(authorities)
+        bundles = _authorities_by_bundle(configurations or ())
+        others = frozenset[x509.Certificate]().union(*bundles) - set(authorities)
         old = (ca for ca in self._since_s if Authority(ca).announced + _OLD <= self._now())
-        if others and not self._trusts(self._settled().union(old), served):
+        if others and not self._trusts(self._settled_authorities().union(old), served):
             return "the CA of the certificate is so new that an API server may not know it yet"
         return ""
 
-    def _settled(self) -> frozenset[x509.Certificate]:
+    def _settled_authorities(self) -> frozenset[x509.Certificate]:
         """Return the CAs that every API server has by now."""
-        due_s = self._clock() - self._terms.settle_s
+        due_s = self._clock() - self._periods.settle_s
         return frozenset(ca for ca, since_s in self._since_s.items() if since_s <= due_s)
 
     def _trusts(self, trusted: Collection[x509.Certificate], bundle: Bundle) -> bool:
-        return verified(bundle, trusted, self._now())
+        return is_accepted(bundle, trusted, self._now())
 
-    def _corrected(
-        self, configuration: Configuration, stored: Bundle
+    def _outdated_bundles(
+        self, configuration: WebhookConfiguration, stored: Bundle
     ) -> tuple[tuple[str, bytes], ...]:
-        """Return the webhooks whose caBundle has to change, with the new one.
+        """Return the webhooks whose caBundle has to change, each with its new caBundle.
 
-        It holds the CAs of the set. Others stay: a replica that has not read the Secret yet, or a
-        server before us, may still serve a certificate of theirs. Removed are those that expired,
-        and those issued by this package of which no leaf can be valid.
+        A new caBundle contains the CAs of the set. Other CAs are kept, because a replica that has
+        not read the Secret yet, or an earlier server, may still serve a certificate of theirs. A CA
+        is removed if it has expired, or if this package issued it and no leaf of it can be valid.
         """
         now = self._now()
         wanted = readable_certificates(stored.ca_pem)
         leaf = next(iter(readable_certificates(stored.certificate_pem)), None)
-        issuer = signer_of(leaf, [Authority(ca) for ca in wanted])
+        issuer = find_signer(leaf, [Authority(ca) for ca in wanted])
 
-        def stays(ca: x509.Certificate) -> bool:
+        def is_kept(ca: x509.Certificate) -> bool:
             if ca.not_valid_after_utc < now:
                 return False
-            return issuer is None or not is_obsolete(Authority(ca), issuer, now, self._terms)
+            return issuer is None or not is_obsolete(Authority(ca), issuer, now, self._periods)
 
         changes = []
         for webhook, pem in configuration.bundles if wanted else ():
-            held = readable_certificates(pem)
+            current = readable_certificates(pem)
             # The order alone is no reason to write: another replica may have read an older set.
-            should = (*wanted, *(ca for ca in held if ca not in wanted and stays(ca)))
-            if set(should) != set(held):
-                changes.append((webhook, b"".join(map(certificate_text, should))))
+            target = (*wanted, *(ca for ca in current if ca not in wanted and is_kept(ca)))
+            if set(target) != set(current):
+                changes.append((webhook, b"".join(map(certificate_text, target))))
         return tuple(changes)
 
 
-def holds(pem: bytes, bundle: Bundle) -> bool:
+def has_all_authorities(pem: bytes, bundle: Bundle) -> bool:
     """Return True if a caBundle holds all CAs of the set."""
-    return _held(pem) >= set(readable_certificates(bundle.ca_pem))
+    return _authorities_in(pem) >= set(readable_certificates(bundle.ca_pem))
 
 
-def verified(bundle: Bundle, trusted: Collection[x509.Certificate], now: datetime) -> bool:
+def is_accepted(bundle: Bundle, trusted: Collection[x509.Certificate], now: datetime) -> bool:
     """Return True if a client that trusts these CAs accepts a server with this set now."""
     chain = readable_certificates(bundle.certificate_pem)
-    if not chain or not is_valid(chain[0], now) or not matches(bundle):
+    if not chain or not is_valid(chain[0], now) or not has_matching_key(bundle):
         return False
-    return verifies(chain, tuple(trusted), lambda certificate: is_valid(certificate, now))
+    return is_trusted(chain, tuple(trusted), lambda certificate: is_valid(certificate, now))
 
 
-def _held(pem: bytes) -> frozenset[x509.Certificate]:
+def _authorities_by_bundle(
+    configurations: Iterable[WebhookConfiguration],
+) -> list[frozenset[x509.Certificate]]:
+    """Return the CAs in each caBundle of the configurations."""
+    return [
+        _authorities_in(pem) for configuration in configurations for _, pem in configuration.bundles
+    ]
+
+
+def _authorities_in(pem: bytes) -> frozenset[x509.Certificate]:
     return frozenset(readable_certificates(pem))

@@ -1,7 +1,7 @@
-"""Decide what becomes of a set of certificates: issue it, renew it, move it to another CA.
+"""Changes of a set of certificates: it is issued, renewed, or moved to another CA.
 
-`announce` adds another CA, when somebody asks for one; `advance` does everything that is due by
-time. A CA is replaced in an order in which no client meets a leaf that it cannot verify:
+`announce` adds another CA, at the request of a user. `advance` does everything that is due by time.
+A CA is replaced in an order in which no client gets a leaf that it cannot verify:
 
 =========  ========================================  ==================  ===========
 step       when                                      ca.crt              leaf is of
@@ -27,17 +27,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
-from certs.check import can_sign, is_valid, renewal_due, signed_by, title
+from certs.check import can_sign, is_signed_by, is_valid, renewal_due, subject_text
 from certs.issue import (
     BACKDATE,
     CA_LIFE_S,
     CA_NAME_PREFIX,
     DAY_S,
     SERVING_LIFE_S,
+    canonical_names,
     issue_ca,
     issue_serving,
+    missing_names,
+    subject_names,
 )
-from certs.names import canonical, missing_names, names_of
 from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
@@ -46,9 +48,9 @@ from certs.pem import (
     Bundle,
     CertificatesError,
     Pair,
-    belongs,
     certificate_text,
     certificates,
+    is_key_of,
     key_text,
     private_keys,
     readable_certificates,
@@ -56,8 +58,8 @@ from certs.pem import (
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Lives of certificates, and how long a new CA is published before it signs; all in seconds.
+class RotationPeriods:
+    """Lifetimes of certificates, and periods of a rotation; all in seconds.
 
     `overlap_s` has to be longer than any client takes to learn of a new CA: an API server takes
     about a minute, a person who copies files a day. The new CA must also have been in each
@@ -73,7 +75,7 @@ class Terms:
 
 
 class SetAction(StrEnum):
-    """Names of what `advance` does; the first that applies."""
+    """The change that `advance` makes; the first that applies."""
 
     ISSUED = "issued"
     ROTATED = "rotated"
@@ -82,8 +84,8 @@ class SetAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
-    """A set as it should be, what was done to it, and why."""
+class SetUpdate:
+    """A new set, with the change that was made and its reasons."""
 
     bundle: Bundle
     action: SetAction
@@ -108,7 +110,7 @@ class Authority:
         return self.start + BACKDATE
 
     @property
-    def ours(self) -> bool:
+    def issued_here(self) -> bool:
         """Return True if this package issued it; a CA from elsewhere is never dropped."""
         names = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return any(str(name.value).startswith(CA_NAME_PREFIX) for name in names)
@@ -118,9 +120,9 @@ def advance(
     bundle: Bundle,
     names: Iterable[str],
     now: datetime,
-    terms: Terms | None = None,
+    periods: RotationPeriods | None = None,
     trusted: Collection[x509.Certificate] | None = None,
-) -> Advance:
+) -> SetUpdate:
     """Return the set as it should be at `now`, with everything due done in one step.
 
     An empty set is issued; so is the serving certificate of a set that holds only a CA with its
@@ -133,76 +135,82 @@ def advance(
     of them. Raises CertificatesError for contents that cannot be read, do not belong together or
     lack a part, since a guess could destroy what is still needed, and if no CA can sign any more.
     """
-    terms = terms or Terms()
-    wanted = canonical(names)
+    periods = periods or RotationPeriods()
+    wanted_names = canonical_names(names)
     _reject_incomplete(bundle)
-    leaf = _leaf(bundle)
+    leaf = _read_leaf(bundle)
     if leaf and not bundle.ca_key_pem:
-        return Advance(bundle, SetAction.KEPT)
-    authorities = _authorities(bundle)
-    signer = signer_of(leaf, authorities)
+        return SetUpdate(bundle, SetAction.KEPT)
+    authorities = _read_authorities(bundle)
+    signer = find_signer(leaf, authorities)
     if leaf and not (signer and signer.key):
-        return Advance(bundle, SetAction.KEPT)
+        return SetUpdate(bundle, SetAction.KEPT)
     reasons: list[str] = []
     if not authorities:
-        fresh = issue_ca(now, terms.ca_life_s)
-        authorities = _authorities(Bundle(ca_pem=fresh.certificate_pem, ca_key_pem=fresh.key_pem))
+        fresh = issue_ca(now, periods.ca_life_s)
+        authorities = _read_authorities(
+            Bundle(ca_pem=fresh.certificate_pem, ca_key_pem=fresh.key_pem)
+        )
         reasons.append("there was no CA")
-    issuer = _issuer(authorities, signer, now, terms, trusted)
+    issuer = _choose_issuer(authorities, signer, now, periods, trusted)
     pair = Pair(bundle.certificate_pem, bundle.key_pem)
-    life_s = _leaf_life_s(issuer, authorities, now, terms)
-    if why := _why_new_leaf(leaf, signer, issuer, wanted, now, life_s):
+    life_s = _leaf_life_s(issuer, authorities, now, periods)
+    if why := _renewal_reason(leaf, signer, issuer, wanted_names, now, life_s):
         key = key_text(issuer.key) if issuer.key else b""
         ca = Pair(certificate_text(issuer.certificate), key)
-        pair = issue_serving(ca, (*wanted, *(names_of(leaf) if leaf else ())), now, life_s)
+        pair = issue_serving(
+            ca, (*wanted_names, *(subject_names(leaf) if leaf else ())), now, life_s
+        )
         reasons.append(why)
-    remaining = tuple(a for a in authorities if not is_obsolete(a, issuer, now, terms))
+    remaining = tuple(a for a in authorities if not is_obsolete(a, issuer, now, periods))
     reasons += [
-        f"{title(a.certificate)} is no longer needed" for a in authorities if a not in remaining
+        f"{subject_text(a.certificate)} is no longer needed"
+        for a in authorities
+        if a not in remaining
     ]
     if not reasons:
-        return Advance(bundle, SetAction.KEPT)
-    grown = _bundle(pair, remaining, issuer)
+        return SetUpdate(bundle, SetAction.KEPT)
+    updated = _build_bundle(pair, remaining, issuer)
     if leaf is None:
         action = SetAction.ISSUED
-    elif grown.ca_pem.split() == bundle.ca_pem.split():
+    elif updated.ca_pem.split() == bundle.ca_pem.split():
         action = SetAction.RENEWED
     else:
         action = SetAction.ROTATED
-    return Advance(grown, action, tuple(reasons))
+    return SetUpdate(updated, action, tuple(reasons))
 
 
-def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advance:
+def announce(bundle: Bundle, now: datetime, periods: RotationPeriods | None = None) -> SetUpdate:
     """Return the set with another CA announced; `advance` does the rest.
 
     The set is kept if another CA is announced already. Raises CertificatesError as `advance` does,
     and for a set that was issued elsewhere.
     """
-    terms = terms or Terms()
+    periods = periods or RotationPeriods()
     _reject_incomplete(bundle)
-    leaf = _leaf(bundle)
-    authorities = _authorities(bundle) if bundle.ca_key_pem else ()
-    signer = signer_of(leaf, authorities)
+    leaf = _read_leaf(bundle)
+    authorities = _read_authorities(bundle) if bundle.ca_key_pem else ()
+    signer = find_signer(leaf, authorities)
     if not (signer and signer.key):
-        what = f"holds no CA with a key that signed {CERTIFICATE}"
-        raise CertificatesError(AUTHORITIES, what, "rotate where the certificates are issued")
-    newer = next((a for a in _usable(authorities, now) if a.start > signer.start), None)
+        problem = f"holds no CA with a key that signed {CERTIFICATE}"
+        raise CertificatesError(AUTHORITIES, problem, "rotate where the certificates are issued")
+    newer = next((a for a in _usable_authorities(authorities, now) if a.start > signer.start), None)
     if newer:
-        return Advance(bundle, SetAction.KEPT, (_announced(newer, signer, terms),))
-    fresh = issue_ca(now, terms.ca_life_s)
-    grown = replace(
+        return SetUpdate(bundle, SetAction.KEPT, (_announcement_text(newer, signer, periods),))
+    fresh = issue_ca(now, periods.ca_life_s)
+    updated = replace(
         bundle,
         ca_pem=fresh.certificate_pem + bundle.ca_pem,
         ca_key_pem=fresh.key_pem + bundle.ca_key_pem,
     )
-    newer = _authorities(grown)[0]
-    return Advance(grown, SetAction.ROTATED, (_announced(newer, signer, terms),))
+    newer = _read_authorities(updated)[0]
+    return SetUpdate(updated, SetAction.ROTATED, (_announcement_text(newer, signer, periods),))
 
 
-def uses(bundle: Bundle, now: datetime) -> tuple[str, ...]:
-    """Return for each CA of a set what it is for, in a few words; empty if unreadable.
+def authority_uses(bundle: Bundle, now: datetime) -> tuple[str, ...]:
+    """Return the use of each CA of a set, in a few words; empty if unreadable.
 
-    | CA | words |
+    | CA | use |
     | --- | --- |
     | signed the serving certificate | signs |
     | newer, with a key | announced: signs from ... on |
@@ -211,37 +219,41 @@ def uses(bundle: Bundle, now: datetime) -> tuple[str, ...]:
     authorities = tuple(map(Authority, readable_certificates(bundle.ca_pem)))
     if bundle.ca_key_pem:
         try:
-            authorities = _authorities(bundle)
+            authorities = _read_authorities(bundle)
         except CertificatesError:
             return ("",) * len(authorities)
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
-    signer = signer_of(leaf, authorities)
-    able = _usable(authorities, now)
+    signer = find_signer(leaf, authorities)
+    able = _usable_authorities(authorities, now)
 
     def use(authority: Authority) -> str:
         if authority is signer:
             return "signs"
         if signer and authority in able and authority.start > signer.start:
-            return _announced(authority, signer, Terms())
+            return _announcement_text(authority, signer, RotationPeriods())
         return "is trusted only"
 
     return tuple(map(use, authorities))
 
 
-def signer_of(leaf: x509.Certificate | None, authorities: Sequence[Authority]) -> Authority | None:
+def find_signer(
+    leaf: x509.Certificate | None, authorities: Sequence[Authority]
+) -> Authority | None:
     """Return the CA that signed the leaf, if it is one of these."""
     if leaf is None:
         return None
-    return next((a for a in authorities if signed_by(leaf, a.certificate)), None)
+    return next((a for a in authorities if is_signed_by(leaf, a.certificate)), None)
 
 
-def is_obsolete(authority: Authority, issuer: Authority, now: datetime, terms: Terms) -> bool:
+def is_obsolete(
+    authority: Authority, issuer: Authority, now: datetime, periods: RotationPeriods
+) -> bool:
     """Return True if no leaf of this CA can be valid any more."""
-    if not authority.ours or authority is issuer:
+    if not authority.issued_here or authority is issuer:
         return False
     if authority.certificate.not_valid_after_utc < now:
         return True
-    return authority.start < issuer.start and now >= _last_leaf_ends(issuer, terms)
+    return authority.start < issuer.start and now >= _last_leaf_end(issuer, periods)
 
 
 def _reject_incomplete(bundle: Bundle) -> None:
@@ -258,39 +270,41 @@ def _reject_incomplete(bundle: Bundle) -> None:
         raise CertificatesError(AUTHORITIES, f"has no {CERTIFICATE} beside it", cure)
 
 
-def _leaf(bundle: Bundle) -> x509.Certificate | None:
+def _read_leaf(bundle: Bundle) -> x509.Certificate | None:
     if not bundle.certificate_pem:
         return None
     leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
     key = private_keys(bundle.key_pem, KEY)[0]
-    # The owner repairs a pair from elsewhere that does not match; `problems` reports it.
-    if bundle.ca_key_pem and not belongs(key, leaf):
+    # The owner repairs a pair from elsewhere that does not match; `find_problems` reports it.
+    if bundle.ca_key_pem and not is_key_of(key, leaf):
         cure = "restore both from one issuance, or remove both to have a new pair issued"
         raise CertificatesError(KEY, f"does not belong to {CERTIFICATE}", cure)
     return leaf
 
 
-def _authorities(bundle: Bundle) -> tuple[Authority, ...]:
+def _read_authorities(bundle: Bundle) -> tuple[Authority, ...]:
     """Return each CA with its key; reject a key without its CA, which a write would lose."""
     if not bundle.ca_pem:
         return ()
     keys = private_keys(bundle.ca_key_pem, AUTHORITY_KEYS)
     found = tuple(
-        Authority(ca, next((key for key in keys if belongs(key, ca)), None))
+        Authority(ca, next((key for key in keys if is_key_of(key, ca)), None))
         for ca in certificates(bundle.ca_pem, AUTHORITIES)
     )
-    if not all(any(belongs(key, a.certificate) for a in found) for key in keys):
+    if not all(any(is_key_of(key, a.certificate) for a in found) for key in keys):
         cure = "put the CA and its key there together"
-        what = f"holds a key of no certificate in {AUTHORITIES}"
-        raise CertificatesError(AUTHORITY_KEYS, what, cure)
+        problem = f"holds a key of no certificate in {AUTHORITIES}"
+        raise CertificatesError(AUTHORITY_KEYS, problem, cure)
     for authority in found:
         if authority.key and not can_sign(authority.certificate):
-            what = f"holds {title(authority.certificate)}, which may not sign certificates"
-            raise CertificatesError(AUTHORITIES, what, "put a CA there (CA bit, keyCertSign)")
+            problem = (
+                f"holds {subject_text(authority.certificate)}, which may not sign certificates"
+            )
+            raise CertificatesError(AUTHORITIES, problem, "put a CA there (CA bit, keyCertSign)")
     return found
 
 
-def _usable(authorities: Sequence[Authority], now: datetime) -> list[Authority]:
+def _usable_authorities(authorities: Sequence[Authority], now: datetime) -> list[Authority]:
     """Return the CAs that can sign now, oldest first."""
     able = [
         a
@@ -301,11 +315,11 @@ def _usable(authorities: Sequence[Authority], now: datetime) -> list[Authority]:
     return sorted(able, key=lambda a: a.start)
 
 
-def _issuer(
+def _choose_issuer(
     authorities: Sequence[Authority],
     signer: Authority | None,
     now: datetime,
-    terms: Terms,
+    periods: RotationPeriods,
     trusted: Collection[x509.Certificate] | None,
 ) -> Authority:
     """Return the CA that signs now: the newest that has been announced for long enough.
@@ -313,57 +327,57 @@ def _issuer(
     It is never older than `signer`, and the oldest if it is the only one. Another waits until it is
     among `trusted`, or until no older CA may sign any more.
     """
-    able = _usable(authorities, now)
+    able = _usable_authorities(authorities, now)
     if not able:
-        what = "holds no CA that is valid and has its key"
-        raise CertificatesError(AUTHORITIES, what, "run `vramwarden certs rotate`")
+        problem = "holds no CA that is valid and has its key"
+        raise CertificatesError(AUTHORITIES, problem, "run `vramwarden certs rotate`")
     issuer = able[0]
     for candidate in able[1:]:
-        due = now >= _signs_from(candidate, issuer, terms)
-        known = trusted is None or candidate.certificate in trusted
-        last = now >= _last_leaf_ends(candidate, terms)
-        if candidate is signer or (due and known) or last:
+        is_due = now >= _signs_from(candidate, issuer, periods)
+        is_trusted = trusted is None or candidate.certificate in trusted
+        is_overdue = now >= _last_leaf_end(candidate, periods)
+        if candidate is signer or (is_due and is_trusted) or is_overdue:
             issuer = candidate
     return issuer
 
 
-def _signs_from(newer: Authority, older: Authority, terms: Terms) -> datetime:
+def _signs_from(newer: Authority, older: Authority, periods: RotationPeriods) -> datetime:
     """Return when the newer CA begins to sign leaves.
 
     That is after the overlap; if the older CA ends before it, half-way to that end, so that clients
     get some time to learn of the newer one.
     """
     left = max(older.certificate.not_valid_after_utc - newer.announced, timedelta())
-    return newer.announced + min(timedelta(seconds=terms.overlap_s), left / 2)
+    return newer.announced + min(timedelta(seconds=periods.overlap_s), left / 2)
 
 
-def _announced(newer: Authority, older: Authority, terms: Terms) -> str:
-    return f"announced: signs from {_signs_from(newer, older, terms):%Y-%m-%d %H:%M} UTC on"
+def _announcement_text(newer: Authority, older: Authority, periods: RotationPeriods) -> str:
+    return f"announced: signs from {_signs_from(newer, older, periods):%Y-%m-%d %H:%M} UTC on"
 
 
-def _last_leaf_ends(newer: Authority, terms: Terms) -> datetime:
+def _last_leaf_end(newer: Authority, periods: RotationPeriods) -> datetime:
     """Return when the last leaf of older CAs ends.
 
     They sign until this one takes over, an overlap after its announcement, and a leaf lives for the
     serving life at most. If it takes over later, `_leaf_life_s` ends their leaves by then.
     """
-    return newer.announced + timedelta(seconds=terms.overlap_s + terms.serving_life_s)
+    return newer.announced + timedelta(seconds=periods.overlap_s + periods.serving_life_s)
 
 
 def _leaf_life_s(
-    issuer: Authority, authorities: Sequence[Authority], now: datetime, terms: Terms
+    issuer: Authority, authorities: Sequence[Authority], now: datetime, periods: RotationPeriods
 ) -> float:
     """Return how long a leaf of this issuer may live from now on."""
-    newer = (a for a in _usable(authorities, now) if a.start > issuer.start)
-    ends = [_last_leaf_ends(a, terms) for a in newer] + [issuer.certificate.not_valid_after_utc]
-    return min(terms.serving_life_s, (min(ends) - now).total_seconds())
+    newer = (a for a in _usable_authorities(authorities, now) if a.start > issuer.start)
+    ends = [_last_leaf_end(a, periods) for a in newer] + [issuer.certificate.not_valid_after_utc]
+    return min(periods.serving_life_s, (min(ends) - now).total_seconds())
 
 
-def _why_new_leaf(
+def _renewal_reason(
     leaf: x509.Certificate | None,
     signer: Authority | None,
     issuer: Authority,
-    wanted: tuple[str, ...],
+    wanted_names: tuple[str, ...],
     now: datetime,
     life_s: float,
 ) -> str:
@@ -375,16 +389,16 @@ def _why_new_leaf(
     gains = now + timedelta(seconds=life_s) >= leaf.not_valid_after_utc + timedelta(seconds=1)
     if gains and now >= renewal_due(leaf):
         return f"{CERTIFICATE} had a third of its life left"
-    if missing := missing_names(leaf, wanted):
+    if missing := missing_names(leaf, wanted_names):
         return f"{CERTIFICATE} was not valid for {', '.join(missing)}"
     if signer is not issuer:
-        return f"{title(issuer.certificate)} has been announced for long enough to sign"
+        return f"{subject_text(issuer.certificate)} has been announced for long enough to sign"
     return ""
 
 
-def _bundle(pair: Pair, authorities: Sequence[Authority], issuer: Authority) -> Bundle:
+def _build_bundle(pair: Pair, authorities: Sequence[Authority], issuer: Authority) -> Bundle:
     """Return the set, without our keys older than the issuer's: they sign nothing more."""
-    keyed = [a for a in authorities if a.key and (not a.ours or a.start >= issuer.start)]
+    keyed = [a for a in authorities if a.key and (not a.issued_here or a.start >= issuer.start)]
     return Bundle(
         pair.certificate_pem,
         pair.key_pem,

@@ -1,7 +1,7 @@
 """What commands share: how they end, their options, which cluster they ask, and completion.
 
 A failure is a sentence on standard error and one of the exit codes below. Who asks a cluster acts
-with the user's own rights. Options of programs alone are in `cli.programs`.
+with the user's own rights. Options of programs alone are in `cli.program_options`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import orjson
 
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.server.certificates import FolderKeeper
-from webhook.server.http import Answer
+from webhook.server.handler import Answer
 from webhook.server.router import Router
 from webhook.server.service import ServerSettings, Service
 
@@ -37,7 +37,7 @@ class EmptyService(Service):
 
     def router(self):
         """Return an empty router."""
-        return Router(EmptyReviews(), None, self._metrics, self._log, binds_at=lambda _: False)
+        return Router(EmptyReviews(), None, self._metrics, self._log, is_bind_path=lambda _: False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Handshakes in memory, and the folders, names and moments that tests share."""
+"""TLS handshakes in memory, and folders, names and times for tests."""
 
 import shutil
 import ssl
@@ -19,14 +19,14 @@ def real_now() -> datetime:
 
 
 def shake_hands(bundle: Bundle, ca_pem: bytes, name: str = NAMES[0]) -> dict:
-    """Serve one handshake with a set, verify it against the CAs, return the certificate."""
+    """Run a handshake with a set, verify it against the CAs, and return the certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(server, bundle)
     return handshake(server, ca_pem, name)
 
 
 def handshake(server: ssl.SSLContext, ca_pem: bytes, name: str = NAMES[0]) -> dict:
-    """Greet a server as a client that trusts these CAs; return its certificate."""
+    """Run a handshake as a client that trusts these CAs; return the server's certificate."""
     client = ssl.create_default_context(cadata=ca_pem.decode())
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -47,7 +47,7 @@ def renewed(bundle: Bundle, names: Sequence[str] = NAMES) -> Bundle:
 
 
 def put(folder: Path, bundle: Bundle) -> Bundle:
-    """Write a set as plain files, replacing those there, as a person copies them."""
+    """Write a set as plain files; replace existing ones."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in bundle.files().items():
         (folder / name).write_bytes(content)
@@ -55,7 +55,7 @@ def put(folder: Path, bundle: Bundle) -> Bundle:
 
 
 def mount(folder: Path, bundle: Bundle, version: str) -> None:
-    """Show a set in the folder as the kubelet does: all files of a version by one rename."""
+    """Write a set into the folder as the kubelet does: one rename replaces all files."""
     put(folder / f"..{version}", bundle)
     for name in bundle.files():
         if not (folder / name).is_symlink():

@@ -1,6 +1,6 @@
-"""The API server in memory, with time and turns in the test's hand.
+"""Replicas against an API server in memory; the test sets the time and the order of calls.
 
-Replicas run as they do for real, but each call of theirs waits until the test lets it through.
+Each replica runs its real code, but every call waits until the test lets it continue.
 """
 
 import threading
@@ -10,15 +10,15 @@ from functools import partial
 
 from cryptography import x509
 
-from certs import Bundle, Configuration, Replica, Terms, readable_certificates
-from certs.replica import verified
+from certs import Bundle, Replica, RotationPeriods, WebhookConfiguration, readable_certificates
+from certs.replica import is_accepted
 from tests.support.api_server import ApiServer
 from webhook.adapters.kube.certificates import KINDS, CertificatesApi, StoredBundle
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
-# Short lives, so that a few hours hold a rotation; an API server is at most DELAY_S behind.
-TERMS = Terms(ca_life_s=100 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
+# Short lifetimes, so that a rotation takes a few hours. An API server is at most DELAY_S behind.
+TERMS = RotationPeriods(ca_life_s=100 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
 DELAY_S = 59
 
 PATH = "/api/v1/namespaces/gpu/secrets/certificate"
@@ -34,7 +34,7 @@ RIGHTS = {
 
 
 class World:
-    """What all share: an API server with a Secret and two configurations, and the time."""
+    """The shared state: an API server with a Secret and two configurations, and the time."""
 
     def __init__(self, *denied: str) -> None:
         self.time_s = 0.0
@@ -46,7 +46,7 @@ class World:
             self.api.put(path, {"webhooks": [{"name": one, "clientConfig": {}} for one in names]})
 
     def deny(self, *rights: str) -> None:
-        """Take these rights away, and give back all others."""
+        """Deny these rights, and grant all others."""
         self.api.denied = {RIGHTS[right] for right in rights}
 
     def now(self) -> datetime:
@@ -57,7 +57,7 @@ class World:
 
     @property
     def bundle(self) -> Bundle:
-        """Return what the Secret holds."""
+        """Return the set in the Secret."""
         data = self.api.objects.get(PATH, {}).get("data", {})
         return Bundle.from_files({name: b64decode(text) for name, text in data.items()})
 
@@ -80,14 +80,14 @@ class World:
         return frozenset(b64decode(target.get("caBundle") or "") for target in targets)
 
     def damage(self, webhook: str, ca_bundle: bytes) -> None:
-        """Write another caBundle into a webhook, as somebody with kubectl does."""
+        """Write another caBundle into a webhook, as a user of kubectl can."""
         self.past.append((self.time_s, self.ca_bundles()))
         called = {"clientConfig": {"caBundle": b64encode(ca_bundle).decode()}}
         webhooks = {"webhooks": [{"name": webhook, **called}]}
         self.api.kube().patch(WEBHOOKS[webhook], webhooks)
 
     def bundles_in_use(self) -> set[frozenset[x509.Certificate]]:
-        """Return every caBundle that some API server may still go by, each once."""
+        """Return every caBundle that an API server may still use, each once."""
         recent = [old for until_s, old in self.past if until_s >= self.time_s - DELAY_S]
         pems = self.ca_bundles().union(*recent)
         return {frozenset(readable_certificates(pem)) for pem in pems}
@@ -98,30 +98,30 @@ class World:
         return set(published)
 
     def accepted(self, served: Bundle) -> bool:
-        """Return whether every API server accepts a certificate."""
-        return all(verified(served, bundle, self.now()) for bundle in self.bundles_in_use())
+        """Return True if every API server accepts a certificate."""
+        return all(is_accepted(served, bundle, self.now()) for bundle in self.bundles_in_use())
 
     def over(self, served: Bundle) -> bool:
-        """Return whether a certificate has expired."""
+        """Return True if a certificate has expired."""
         leaf = readable_certificates(served.certificate_pem)[0]
         return self.now() > leaf.not_valid_after_utc
 
 
 class Door(CertificatesApi):
-    """One replica's access to the world."""
+    """One replica's access to the API server."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.api.kube(), "gpu", "certificate", ["ours"])
         self.world = world
 
     def turn(self) -> None:
-        """Wait for one's turn."""
+        """Wait until the test lets the call continue."""
 
     def secret(self) -> StoredBundle:
         self.turn()
         return super().secret()
 
-    def configurations(self) -> tuple[Configuration, ...]:
+    def configurations(self) -> tuple[WebhookConfiguration, ...]:
         self.turn()
         return super().configurations()
 
@@ -137,7 +137,7 @@ class Door(CertificatesApi):
 
 
 class Member:
-    """A replica that is let through at once, or one behind a door of its own."""
+    """A replica whose calls run at once, or wait in the given `Door`."""
 
     def __init__(self, world: World, door: Door | None = None) -> None:
         state = Replica(NAMES, TERMS, clock=world.clock, now=world.now)
@@ -147,11 +147,11 @@ class Member:
 
 
 class Killed(BaseException):
-    """Ends a replica in the middle of whatever it does."""
+    """Stops a replica during a call."""
 
 
 class Puppet(Door):
-    """A replica on a thread of its own that makes one call each time it is let through."""
+    """A replica on a separate thread, which makes one call per `step`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -172,22 +172,22 @@ class Puppet(Door):
             raise Killed
 
     def step(self) -> None:
-        """Let one call through, and wait for the next one to stand at the door."""
+        """Run one call, and wait until the next one is about to start."""
         self._go.release()
         self._stands.acquire()
         if self._error:
             raise self._error
 
     def to_the_end(self) -> None:
-        """Let calls through to the end of a round."""
+        """Run calls until the round ends."""
         before = self.rounds
         while self.rounds == before:
             self.step()
 
     def fails_calls(self) -> bool:
-        """Return whether calls fail that need not.
+        """Return True if calls fail although they should not.
 
-        A replica that got no turn until its certificate expired may be at a loss for a while.
+        A replica that made no call until its certificate expired may fail for a while.
         """
         if not self.ready:
             return False

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs import Bundle, describe, issue_ca, issue_serving, problems
-from certs.names import missing_names
+from certs import Bundle, describe, find_problems, issue_ca, issue_serving
+from certs.issue import missing_names
 from certs.pem import certificate_text, key_text
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -19,7 +19,7 @@ OTHER = issue_ca(NOW)
 
 
 def hand_made(subject, signer=None, *, ca=False, purpose=None, sans=("hook.gpu.svc",)):
-    """Make what this package never would; signer is (certificate, key)."""
+    """Return a certificate that this package never issues; `signer` is (certificate, key)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     builder = (
@@ -46,7 +46,7 @@ def brought(leaf, *rest, trusted):
 
 
 def test_a_valid_set_has_no_problems():
-    assert problems(FIT, NOW) == ()
+    assert find_problems(FIT, NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_valid_set_has_no_problems():
         (replace(FIT, ca_pem=CA.certificate_pem + LEAF.certificate_pem[:-40] ), NOW, "ca.crt "),
     ],
 )  # fmt: skip
-def test_each_problem_says_what_is_wrong_and_what_to_do(bundle, now, said):
-    found = [sentence for sentence in problems(bundle, now) if said in sentence]
-    assert len(found) == 1, problems(bundle, now)
+def test_each_problem_has_a_cure(bundle, now, said):
+    found = [sentence for sentence in find_problems(bundle, now) if said in sentence]
+    assert len(found) == 1, find_problems(bundle, now)
     what, cure = found[0].split("; ", 1)
     assert what
     assert cure
@@ -78,7 +78,7 @@ def test_each_problem_says_what_is_wrong_and_what_to_do(bundle, now, said):
 def test_a_ca_without_the_ca_bit_is_named():
     fake = hand_made("not a CA")
     bundle = brought(hand_made("leaf", fake), trusted=fake[0])
-    said = " ".join(problems(bundle, NOW))
+    said = " ".join(find_problems(bundle, NOW))
     assert "ca.crt holds CN=not a CA, which may not sign" in said
     assert "does not verify to any CA" in said
 
@@ -88,27 +88,27 @@ def test_a_chain_may_lead_through_intermediate_cas_in_any_order():
     upper = hand_made("upper", root, ca=True)
     lower = hand_made("lower", upper, ca=True)
     leaf = hand_made("leaf", lower)
-    assert problems(brought(leaf, upper[0], lower[0], trusted=root[0]), NOW) == ()
-    assert "does not verify" in problems(brought(leaf, lower[0], trusted=root[0]), NOW)[0]
+    assert find_problems(brought(leaf, upper[0], lower[0], trusted=root[0]), NOW) == ()
+    assert "does not verify" in find_problems(brought(leaf, lower[0], trusted=root[0]), NOW)[0]
 
 
 def test_an_intermediate_without_the_ca_bit_leads_nowhere():
     root = hand_made("root", ca=True)
     fake = hand_made("fake", root)
     bundle = brought(hand_made("leaf", fake), fake[0], trusted=root[0])
-    assert "does not verify" in problems(bundle, NOW)[0]
+    assert "does not verify" in find_problems(bundle, NOW)[0]
 
 
 def test_a_self_signed_certificate_that_is_itself_trusted_is_valid():
     leaf = hand_made("self")
-    assert problems(brought(leaf, trusted=leaf[0]), NOW) == ()
+    assert find_problems(brought(leaf, trusted=leaf[0]), NOW) == ()
 
 
 def test_a_certificate_for_clients_only_or_without_names_is_reported():
     client = hand_made("client", purpose=ExtendedKeyUsageOID.CLIENT_AUTH)
-    assert "not for TLS servers" in problems(brought(client, trusted=client[0]), NOW)[0]
+    assert "not for TLS servers" in find_problems(brought(client, trusted=client[0]), NOW)[0]
     nameless = hand_made("nameless", sans=())
-    assert "names no host" in problems(brought(nameless, trusted=nameless[0]), NOW)[0]
+    assert "names no host" in find_problems(brought(nameless, trusted=nameless[0]), NOW)[0]
 
 
 def test_a_wildcard_is_valid_for_one_label():
@@ -122,11 +122,13 @@ def test_an_address_is_valid_for_itself_alone():
     assert missing_names(leaf, ["10.0.0.1", "10.0.0.2", "x.gpu.svc"]) == ("10.0.0.2", "x.gpu.svc")
 
 
-def test_an_expired_ca_is_told_apart_from_an_unknown_one():
+def test_an_expired_ca_is_distinguished_from_an_unknown_one():
     short = issue_ca(NOW, life_s=86400.0)
     leaf = issue_serving(short, ["hook.gpu.svc"], NOW)
     bundle = Bundle(leaf.certificate_pem, leaf.key_pem, short.certificate_pem)
-    assert any("expired or not yet valid" in p for p in problems(bundle, NOW + timedelta(days=2)))
+    assert any(
+        "expired or not yet valid" in p for p in find_problems(bundle, NOW + timedelta(days=2))
+    )
 
 
 def test_an_encrypted_key_is_reported_as_such():
@@ -135,7 +137,7 @@ def test_an_encrypted_key_is_reported_as_such():
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"secret"),
     )
-    assert problems(replace(FIT, key_pem=locked), NOW) == (
+    assert find_problems(replace(FIT, key_pem=locked), NOW) == (
         "tls.key is encrypted; put the key there without a passphrase",
     )
 
@@ -151,7 +153,7 @@ def test_a_description_lists_each_certificate_and_what_is_wrong():
     assert leaf.not_valid_after_utc - due == (due - leaf.not_valid_before_utc) / 2
     assert [(ca.days_left, ca.renewal_due) for ca in seen.authorities] == [(3650.0, None)]
     assert describe(FIT, NOW + timedelta(days=366)).serving.days_left == -1.0
-    assert seen.issues
+    assert seen.has_ca_key
     assert seen.problems == ()
     broken = describe(replace(FIT, certificate_pem=b"junk"), NOW)
     assert broken.serving is None

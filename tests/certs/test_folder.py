@@ -12,11 +12,11 @@ from certs import (
     Bundle,
     CertificatesError,
     advance,
-    create,
+    find_problems,
     folder,
+    issue_into_folder,
     load_into,
-    problems,
-    read,
+    read_folder,
     stamp,
 )
 from tests.certs.handshakes import NAMES, mount, put, real_now, shake_hands
@@ -33,14 +33,14 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_folder_is_made_that_serves(tmp_path):
-    made = create(tmp_path / "deep" / "tls", NAMES, NOW)
-    assert read(tmp_path / "deep" / "tls") == made
-    assert problems(made, NOW) == ()
+def test_a_set_in_a_new_folder_can_be_served(tmp_path):
+    made = issue_into_folder(tmp_path / "deep" / "tls", NAMES, NOW)
+    assert read_folder(tmp_path / "deep" / "tls") == made
+    assert find_problems(made, NOW) == ()
     shake_hands(made, made.ca_pem, "127.0.0.1")
 
 
-def test_files_are_private_from_their_first_byte_on_whatever_the_mask(tmp_path, monkeypatch):
+def test_files_are_private_from_the_start_with_any_umask(tmp_path, monkeypatch):
     seen = []
     opened = os.open
 
@@ -52,7 +52,7 @@ def test_files_are_private_from_their_first_byte_on_whatever_the_mask(tmp_path, 
     monkeypatch.setattr(folder.os, "open", watching)
     before = os.umask(0)
     try:
-        create(tmp_path / "new", NAMES, NOW)
+        issue_into_folder(tmp_path / "new", NAMES, NOW)
     finally:
         os.umask(before)
     assert mode(tmp_path / "new") == 0o700
@@ -61,15 +61,15 @@ def test_files_are_private_from_their_first_byte_on_whatever_the_mask(tmp_path, 
 
 def test_a_folder_that_exists_keeps_its_mode(tmp_path):
     tmp_path.chmod(0o755)
-    create(tmp_path, NAMES, NOW)
+    issue_into_folder(tmp_path, NAMES, NOW)
     assert mode(tmp_path) == 0o755
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_is_overwritten_and_nothing_put_beside_it(tmp_path, name):
+def test_no_file_is_overwritten_or_added(tmp_path, name):
     (tmp_path / name).symlink_to("nowhere")
     with pytest.raises(CertificatesError, match=f"holds {name} already; name another folder"):
-        create(tmp_path, NAMES, NOW)
+        issue_into_folder(tmp_path, NAMES, NOW)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -77,19 +77,19 @@ def test_a_folder_that_cannot_be_used_is_an_error_with_its_path(tmp_path):
     (tmp_path / "file").write_text("in the way")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(CertificatesError, match=f"{path}: cannot be written"):
-            create(path, NAMES, NOW)
+            issue_into_folder(path, NAMES, NOW)
         with pytest.raises(CertificatesError, match=r"cannot be read \(Not a directory\)"):
-            read(path)
+            read_folder(path)
     (tmp_path / "tls.key").mkdir()
     with pytest.raises(CertificatesError, match=r"tls\.key: cannot be read \(Is a directory\)"):
-        read(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_an_absent_folder_and_plain_files_are_read(tmp_path):
-    assert read(tmp_path / "absent") == read(tmp_path) == Bundle()
+    assert read_folder(tmp_path / "absent") == read_folder(tmp_path) == Bundle()
     brought = replace(fresh(), ca_key_pem=b"")
     put(tmp_path, brought)
-    assert read(tmp_path) == brought
+    assert read_folder(tmp_path) == brought
 
 
 def test_another_version_changes_the_stamp(tmp_path):
@@ -97,9 +97,9 @@ def test_another_version_changes_the_stamp(tmp_path):
     first, second = fresh(), fresh()
     mount(tmp_path, first, "1")
     before = stamp(tmp_path)
-    assert (read(tmp_path), stamp(tmp_path)) == (first, before)
+    assert (read_folder(tmp_path), stamp(tmp_path)) == (first, before)
     mount(tmp_path, second, "2")
-    assert read(tmp_path) == second
+    assert read_folder(tmp_path) == second
     assert stamp(tmp_path) not in (before, ())
 
 
@@ -111,7 +111,7 @@ def test_a_reader_never_gets_a_certificate_with_the_key_of_another(tmp_path):
     def keep_reading():
         while not done.is_set():
             try:
-                found = read(tmp_path)
+                found = read_folder(tmp_path)
                 load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found)
                 failures.extend([] if found in sets else ["a mixture"])
                 rounds.append(1)
@@ -131,10 +131,10 @@ def test_a_reader_never_gets_a_certificate_with_the_key_of_another(tmp_path):
     assert failures == []
 
 
-def test_a_swap_in_the_middle_of_reading_is_read_again(tmp_path, monkeypatch):
+def test_a_version_that_changes_during_reading_is_read_again(tmp_path, monkeypatch):
     sets = [fresh() for _ in range(3)]
     mount(tmp_path, sets[0], "0")
-    reading, swaps = folder._content, iter([1, 2])
+    reading, swaps = folder._read_file, iter([1, 2])
 
     def swap_after_the_first_file(path):
         content = reading(path)
@@ -142,11 +142,11 @@ def test_a_swap_in_the_middle_of_reading_is_read_again(tmp_path, monkeypatch):
             mount(tmp_path, sets[number % 3], str(number))
         return content
 
-    monkeypatch.setattr(folder, "_content", swap_after_the_first_file)
-    assert read(tmp_path) == sets[2]
+    monkeypatch.setattr(folder, "_read_file", swap_after_the_first_file)
+    assert read_folder(tmp_path) == sets[2]
     swaps = iter(range(3, 99))
     with pytest.raises(CertificatesError, match="changes faster"):
-        read(tmp_path)
+        read_folder(tmp_path)
 
 
 def encrypted(key_pem):
@@ -168,6 +168,6 @@ def encrypted(key_pem):
     ],
     ids=["nothing", "junk", "no key", "another key", "an encrypted key"],
 )
-def test_what_cannot_be_served_is_an_error(change, said):
+def test_an_unusable_set_is_an_error(change, said):
     with pytest.raises(CertificatesError, match=f"^the folder{said}".replace("(", r"\(")):
         load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), change(fresh()), "the folder")

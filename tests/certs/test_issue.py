@@ -7,8 +7,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from certs import Bundle, CertificatesError, issue_ca, issue_serving, problems, service_names
-from certs.names import missing_names
+from certs import Bundle, CertificatesError, find_problems, issue_ca, issue_serving, service_names
+from certs.issue import missing_names
 from tests.certs.handshakes import NAMES, put, real_now, shake_hands
 
 NOW = datetime(2030, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -28,7 +28,7 @@ def bundle_at(now):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("behind", [timedelta(), timedelta(minutes=59)], ids=str)
 def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(name, behind):
-    """Also one whose clock is almost an hour behind."""
+    """A client whose clock is almost an hour behind can connect, too."""
     bundle = bundle_at(real_now() + behind)
     assert shake_hands(bundle, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
 
@@ -41,7 +41,7 @@ def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(name, behin
         pytest.param(61, "it", NAMES[0], "not yet valid", id="a clock that is far behind"),
     ],
 )
-def test_a_client_rejects_what_is_not_for_it(behind, trusts, name, why):
+def test_a_client_rejects_a_certificate_for_other_names(behind, trusts, name, why):
     bundle = bundle_at(real_now() + timedelta(minutes=behind))
     ca_pem = bundle.ca_pem if trusts == "it" else issue_ca(real_now()).certificate_pem
     with pytest.raises(ssl.SSLCertVerificationError, match=why):
@@ -129,13 +129,13 @@ def test_no_names_a_zoneless_time_and_an_empty_life_are_rejected():
         issue_ca(NOW, life_s=0)
 
 
-def test_a_service_is_called_by_the_names_the_api_server_and_people_use():
+def test_a_service_has_the_names_that_clients_use():
     names = service_names("hook", "gpu")
     assert names == ("hook.gpu.svc", "hook.gpu", "hook", "hook.gpu.svc.cluster.local")
     ca = issue_ca(NOW)
     leaf = issue_serving(ca, names, NOW)
     bundle = Bundle(leaf.certificate_pem, leaf.key_pem, ca.certificate_pem)
-    assert problems(bundle, NOW) == missing_names(loaded(leaf), names) == ()
+    assert find_problems(bundle, NOW) == missing_names(loaded(leaf), names) == ()
 
 
 def test_a_private_key_never_shows_in_a_repr():

@@ -1,4 +1,4 @@
-"""Secrets that follow from a private key, as PEM text has it."""
+"""Secrets that are derived from a private key in PEM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def key_pem():
     return issue_ca(NOW).key_pem
 
 
-def test_who_has_the_same_key_derives_the_same_however_it_is_written(key_pem):
+def test_the_same_key_in_another_format_derives_the_same_secret(key_pem):
     key = serialization.load_pem_private_key(key_pem, password=None)
     traditional = key.private_bytes(
         serialization.Encoding.PEM,
@@ -35,9 +35,9 @@ def test_another_key_another_purpose_and_another_length_give_another_secret(key_
         derived_secret(issue_ca(NOW).key_pem, "a door"),
         derived_secret(key_pem, "a door", 17)[:16],
     }
-    assert len(found) == 3  # a longer secret begins like the shorter one (RFC 5869, 2.3)
+    assert len(found) == 3  # a shorter secret is the beginning of a longer one (RFC 5869, 2.3)
 
 
-def test_what_is_no_key_is_an_error_that_names_the_file():
+def test_a_text_that_is_no_key_is_an_error_that_names_the_file():
     with pytest.raises(CertificatesError, match=r"^tls\.key: "):
         derived_secret(b"junk", "a door")

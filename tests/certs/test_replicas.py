@@ -1,4 +1,4 @@
-"""Replicas that share a Secret and keep the caBundles, in every order that a test can think of."""
+"""Replicas that share a Secret and reconcile the caBundles, in many orders of steps."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certs import (
-    Advance,
     Bundle,
+    CaBundleUpdate,
     CertificatesError,
-    Publish,
     SetAction,
+    SetUpdate,
     issue,
     issue_ca,
     issue_serving,
@@ -33,7 +33,7 @@ from webhook.adapters.kube.certificates import ConflictError
 
 REPLICAS = 3
 TURNS = st.integers(0, REPLICAS - 1)
-# "step" lets one call through; a replica may stand anywhere when another moves or time passes.
+# "step" runs one call. A replica may be between any two calls when another one runs.
 KINDS = ("step", "step", "round", "pass", "pass", "kill", "rotate", "delete the Secret")
 EVENTS = st.tuples(st.sampled_from(KINDS), TURNS, st.sampled_from([1, DELAY_S, 61, 900]))
 
@@ -52,7 +52,7 @@ def signer(bundle):
 
 @pytest.fixture
 def world():
-    """Return a world in which one replica has issued everything, long enough ago."""
+    """Return a world in which one replica issued everything, and all has settled."""
     return settled_world()
 
 
@@ -64,7 +64,7 @@ def settled_world():
 
 
 @given(st.lists(EVENTS, min_size=10, max_size=60))
-def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(events):
+def test_replicas_serve_trusted_certificates_in_any_order_of_steps(events):
     world = settled_world()
     puppets = [Puppet(world) for _ in range(REPLICAS)]
     try:
@@ -76,7 +76,7 @@ def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(event
             elif kind == "pass":
                 world.time_s += time_s
                 assert not any(puppet.fails_calls() for puppet in puppets)
-                # Where all stand still until everything has expired, nothing can be saved.
+                # If all replicas wait until everything has expired, calls fail.
                 puppets[number].to_the_end()
             elif kind == "kill":
                 puppets[number].kill()
@@ -93,10 +93,10 @@ def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(event
 
 
 @pytest.mark.parametrize("lead", range(8))
-def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
+def test_of_two_replicas_that_issue_at_once_the_second_uses_the_firsts_set(lead):
     world = World()
     first, second = Puppet(world), Puppet(world)
-    second.step()  # it has seen that there is no Secret
+    second.step()  # it has read that there is no Secret
     for _ in range(lead):
         first.step()
     second.to_the_end()
@@ -107,7 +107,7 @@ def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
     second.kill()
 
 
-def test_who_read_before_somebody_wrote_overwrites_nothing(world):
+def test_a_replica_that_read_an_older_version_overwrites_nothing(world):
     late = Door(world)
     before, (mutating, _) = late.secret(), late.configurations()
     Member(world).rotate()
@@ -127,17 +127,17 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
     one.rotate()
     assert len(cas(world.bundle.ca_pem)) == 2
     announced_s = world.time_s
-    assert [type(step) for step in one.round().done] == [Publish, Publish]
+    assert [type(step) for step in one.round().done] == [CaBundleUpdate, CaBundleUpdate]
     assert world.published() == set(cas(world.bundle.ca_pem))
     world.time_s += TERMS.settle_s - 1
     assert (one.round().done, one.round().served.key_pem) == ((), before.key_pem)
 
     world.time_s += 1
     (switched,) = one.round().done
-    assert isinstance(switched, Advance)
+    assert isinstance(switched, SetUpdate)
     after = one.round().served
     assert signer(after) != signer(before)
-    assert other.round().served == before  # which has seen both CAs just now
+    assert other.round().served == before  # it has read both CAs just now
     world.time_s += TERMS.settle_s
     assert other.round().served == after
     assert len(world.published()) == 2
@@ -181,9 +181,9 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
     while signer(world.bundle) == old:
         assert leaf(world.bundle).not_valid_after_utc <= forgotten
         world.time_s += 60
-        writes += sum(isinstance(step, Advance) for step in one.round().done)
+        writes += sum(isinstance(step, SetUpdate) for step in one.round().done)
     assert world.now() >= forgotten
-    # One that could not live longer is not issued again and again.
+    # A certificate that cannot live longer is not issued repeatedly.
     assert writes < 6
 
 
@@ -197,7 +197,7 @@ def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
     assert one.round().unready == ""
 
 
-def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alone(world):
+def test_without_webhook_configurations_a_rotation_depends_on_dates_only(world):
     world.delete(MUTATING, VALIDATING)
     one = Member(world)
     found = one.round()
@@ -222,7 +222,7 @@ def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
 
 
 @pytest.mark.parametrize("edit", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nMII"])
-def test_a_cabundle_that_somebody_damaged_is_reconciled(world, edit):
+def test_a_damaged_cabundle_is_reconciled(world, edit):
     one = Member(world)
     one.round()
     world.damage("b", edit)
@@ -251,13 +251,13 @@ def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
 
 
 def brought(world):
-    """Return the set of somebody else: no key of its CA."""
+    """Return a set from elsewhere, without the key of its CA."""
     ca = issue_ca(world.now())
     pair = issue_serving(ca, NAMES, world.now())
     return Bundle(pair.certificate_pem, pair.key_pem, ca.certificate_pem)
 
 
-def test_a_secret_of_somebody_else_is_published_and_never_written(world):
+def test_a_secret_from_elsewhere_is_published_and_never_written(world):
     world.bundle = first = brought(world)
     one = Member(world)
     assert one.round().served == first
@@ -274,7 +274,7 @@ def test_a_secret_of_somebody_else_is_published_and_never_written(world):
     assert world.bundle == second
 
 
-def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
+def test_a_new_ca_that_is_not_published_is_not_served(world):
     world.bundle = first = brought(world)
     one = Member(world)
     one.round()
@@ -294,7 +294,7 @@ def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
 
 
 @pytest.mark.parametrize("part", ["ca_pem", "key_pem", "certificate_pem"])
-def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, part):
+def test_a_set_from_elsewhere_whose_parts_do_not_match_is_not_served(world, part):
     one = Member(world)
     good = one.round().served
     wrong = replace(brought(world), **{part: getattr(good, part)})
@@ -311,7 +311,7 @@ def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     assert (found.unready, found.done) == ("", ())
 
 
-def test_a_deleted_secret_is_issued_again_and_what_was_served_is_served_on(world):
+def test_a_deleted_secret_is_issued_again_and_the_served_set_stays_in_use(world):
     one = Member(world)
     before = one.round().served
     world.delete()
@@ -335,7 +335,7 @@ def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
-def test_what_keeps_it_from_a_first_certificate_is_an_error(verb):
+def test_a_failure_before_the_first_certificate_is_an_error(verb):
     with pytest.raises(CertificatesError, match=rf"Secret gpu/certificate \({verb}\): failed"):
         Member(World(f"{verb} Secret")).round()
 
@@ -347,7 +347,7 @@ def test_another_ca_is_announced_once(world):
     assert len(cas(world.bundle.ca_pem)) == 2
 
 
-def test_a_ca_that_expired_is_reported_until_somebody_asks_for_another(world):
+def test_an_expired_ca_is_reported_until_another_is_announced(world):
     one = Member(world)
     one.round()
     world.time_s += TERMS.ca_life_s

@@ -9,24 +9,24 @@ from certs import (
     Bundle,
     CertificatesError,
     Pair,
+    RotationPeriods,
     SetAction,
-    Terms,
     advance,
     announce,
+    authority_uses,
+    find_problems,
     issue,
     issue_ca,
     issue_serving,
-    problems,
-    uses,
 )
 from certs.check import renewal_due
 from tests.certs.handshakes import DAY, NAMES, real_now, shake_hands
 
-# Whole seconds, because certificates know no smaller ones.
+# Whole seconds, which is the resolution of certificates.
 NOW = real_now().replace(microsecond=0)
 HOUR = timedelta(hours=1)
 ASKED = 300 * DAY
-"""The age of a set at which somebody asks for another CA."""
+"""Age of a set at which another CA is announced."""
 
 
 def cas(bundle):
@@ -46,7 +46,7 @@ def fresh(now=NOW):
 
 
 def live(birth, until):
-    """Yield (moment, set, action) of a set: every 20 days, every 4 hours while its CAs change."""
+    """Yield (time, set, action): every 20 days, and every 4 hours while the CAs change."""
     bundle, moment, calm_from, asked = Bundle(), birth, birth, False
     while moment <= until:
         if asked or moment < birth + ASKED:
@@ -55,7 +55,7 @@ def live(birth, until):
             outcome, asked = announce(bundle, moment), True
         bundle = outcome.bundle
         assert advance(bundle, NAMES, moment).action is SetAction.KEPT
-        assert problems(bundle, moment) == ()
+        assert find_problems(bundle, moment) == ()
         if outcome.action is SetAction.ROTATED:
             calm_from = moment + 2 * DAY
         yield moment, bundle, outcome.action
@@ -65,7 +65,7 @@ def live(birth, until):
 def test_an_empty_set_is_issued_and_then_kept():
     outcome = advance(Bundle(), NAMES, NOW)
     assert outcome.action is SetAction.ISSUED
-    assert problems(outcome.bundle, NOW) == ()
+    assert find_problems(outcome.bundle, NOW) == ()
     again = advance(outcome.bundle, NAMES, NOW)
     assert (again.action, again.bundle, again.reasons) == (
         SetAction.KEPT,
@@ -85,7 +85,7 @@ def test_the_serving_certificate_is_renewed_from_a_third_of_its_life_on():
     assert "third of its life" in outcome.reasons[0]
 
 
-def test_a_missing_name_renews_and_keeps_the_names_there_were():
+def test_a_missing_name_renews_and_keeps_the_other_names():
     outcome = advance(fresh(), ["new.gpu.svc"], NOW)
     assert outcome.action is SetAction.RENEWED
     for name in (*NAMES, "new.gpu.svc"):
@@ -93,16 +93,16 @@ def test_a_missing_name_renews_and_keeps_the_names_there_were():
     assert advance(outcome.bundle, NAMES, NOW).action is SetAction.KEPT
 
 
-def test_no_age_makes_another_ca():
+def test_no_age_replaces_a_ca():
     bundle = fresh()
     ca_pem = bundle.ca_pem
     for age in range(0, 3650, 60):
         bundle = advance(bundle, NAMES, NOW + age * DAY).bundle
         assert bundle.ca_pem == ca_pem
-        assert problems(bundle, NOW + age * DAY) == ()
+        assert find_problems(bundle, NOW + age * DAY) == ()
 
 
-def test_a_ca_is_announced_then_signs_then_is_alone():
+def test_a_ca_is_announced_then_signs_then_is_the_only_one():
     announced = switched = forgotten = None
     for moment, bundle, _ in live(NOW, NOW + 800 * DAY):
         if len(cas(bundle)) == 2 and announced is None:
@@ -131,16 +131,16 @@ def test_the_moment_at_which_another_ca_signs_is_reported_and_kept():
         (now + DAY - timedelta(minutes=1), (said, "signs")),
         (now + DAY, ("signs", "is trusted only")),
     ):
-        assert uses(advance(outcome.bundle, NAMES, moment).bundle, moment) == expected
+        assert authority_uses(advance(outcome.bundle, NAMES, moment).bundle, moment) == expected
 
 
-def test_nothing_is_said_of_a_set_that_cannot_be_read():
+def test_an_unreadable_set_has_no_uses():
     whole = fresh()
-    assert uses(whole, NOW) == ("signs",)
-    assert uses(replace(whole, ca_key_pem=b""), NOW) == ("signs",)
-    assert uses(replace(whole, ca_key_pem=b"junk"), NOW) == ("",)
-    assert uses(replace(whole, ca_pem=b"junk"), NOW) == ()
-    assert uses(replace(whole, certificate_pem=b"junk"), NOW) == ("is trusted only",)
+    assert authority_uses(whole, NOW) == ("signs",)
+    assert authority_uses(replace(whole, ca_key_pem=b""), NOW) == ("signs",)
+    assert authority_uses(replace(whole, ca_key_pem=b"junk"), NOW) == ("",)
+    assert authority_uses(replace(whole, ca_pem=b"junk"), NOW) == ()
+    assert authority_uses(replace(whole, certificate_pem=b"junk"), NOW) == ("is trusted only",)
 
 
 def interesting_steps():
@@ -153,19 +153,19 @@ def interesting_steps():
 
 @pytest.mark.parametrize("age", interesting_steps(), ids=lambda age: f"{age.total_seconds():.0f}s")
 def test_no_client_ever_fails_while_everything_is_replaced(age):
-    # The last step is moved to the real present, the only time a TLS client knows. A client may
-    # have the newest set of CAs or that of a step before, a server likewise its certificate.
+    # The last step is at the real time, the only one that a TLS client uses. A client may have the
+    # newest set of CAs or the previous one, and a server its newest or previous certificate.
     recent = [bundle for _, bundle, _ in live(NOW - age, NOW)][-2:]
     for served in recent:
         for trusted in recent:
             shake_hands(served, trusted.ca_pem)
 
 
-def test_without_the_overlap_a_client_of_yesterday_would_fail():
-    # Shows that the test above can find what it checks for.
+def test_without_the_overlap_a_client_with_older_cas_would_fail():
+    # Shows that the test above can fail.
     before = fresh(NOW - 30 * DAY)
-    terms = Terms(overlap_s=0.0)
-    after = advance(announce(before, NOW, terms).bundle, NAMES, NOW, terms).bundle
+    periods = RotationPeriods(overlap_s=0.0)
+    after = advance(announce(before, NOW, periods).bundle, NAMES, NOW, periods).bundle
     shake_hands(after, after.ca_pem)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(after, before.ca_pem)
@@ -180,16 +180,16 @@ def test_a_name_missing_during_the_overlap_is_signed_by_the_announced_long_ago()
 
 
 @pytest.mark.parametrize("age", [4000 * DAY, -900 * DAY], ids=["expired", "a clock put back"])
-def test_a_ca_that_cannot_sign_is_replaced_at_once_and_only_when_asked(age):
+def test_a_ca_that_cannot_sign_is_replaced_at_once_on_request_only(age):
     bundle, now = fresh(), NOW + age
     with pytest.raises(
         CertificatesError, match=r"no CA that is valid .* `vramwarden certs rotate`"
     ):
         advance(bundle, NAMES, now)
     rotated = advance(announce(bundle, now).bundle, NAMES, now).bundle
-    assert problems(rotated, now) == ()
+    assert find_problems(rotated, now) == ()
     assert signer(rotated) == cas(rotated)[0].subject
-    assert len(cas(rotated)) == (1 if age > 0 * DAY else 2)  # one that expired is forgotten
+    assert len(cas(rotated)) == (1 if age > 0 * DAY else 2)  # an expired CA is forgotten
 
 
 def test_a_ca_that_ends_within_the_overlap_hands_over_half_way():
@@ -208,7 +208,7 @@ def test_a_serving_certificate_of_the_future_is_replaced():
     future = replace(bundle, certificate_pem=leaf.certificate_pem, key_pem=leaf.key_pem)
     outcome = advance(future, NAMES, NOW)
     assert outcome.action is SetAction.RENEWED
-    assert problems(outcome.bundle, NOW) == ()
+    assert find_problems(outcome.bundle, NOW) == ()
 
 
 def test_signing_never_goes_back_to_an_older_ca():
@@ -221,13 +221,13 @@ def test_signing_never_goes_back_to_an_older_ca():
     assert signer(outcome.bundle) == cas(both)[0].subject
 
 
-def test_a_ca_somebody_brought_with_its_key_signs_and_is_never_dropped(monkeypatch):
+def test_a_ca_from_elsewhere_with_its_key_signs_and_is_never_dropped(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(issue, "CA_NAME_PREFIX", "Example Corp ")
         ca = issue_ca(NOW)
     outcome = advance(Bundle(ca_pem=ca.certificate_pem, ca_key_pem=ca.key_pem), NAMES, NOW)
     assert outcome.action is SetAction.ISSUED
-    assert problems(outcome.bundle, NOW) == ()
+    assert find_problems(outcome.bundle, NOW) == ()
     assert outcome.bundle.ca_pem == ca.certificate_pem
     later = announce(outcome.bundle, NOW + 30 * DAY).bundle
     for age in (30, 32, 600):
@@ -238,13 +238,13 @@ def test_a_ca_somebody_brought_with_its_key_signs_and_is_never_dropped(monkeypat
 
 
 @pytest.mark.parametrize("when", [NOW, NOW + 300 * DAY, NOW + 9000 * DAY])
-def test_a_brought_set_is_kept_whatever_is_wrong_with_it(when):
+def test_a_set_from_elsewhere_is_kept_with_any_problem(when):
     bundle = replace(fresh(), ca_key_pem=b"")
     outcome = advance(bundle, ["new.gpu.svc"], when)
     assert (outcome.action, outcome.bundle) == (SetAction.KEPT, bundle)
 
 
-def test_a_certificate_of_another_ca_beside_our_key_is_kept():
+def test_a_certificate_of_another_ca_is_kept_with_our_key():
     other = issue_ca(NOW)
     leaf = issue_serving(other, NAMES, NOW)
     bundle = replace(fresh(), certificate_pem=leaf.certificate_pem, key_pem=leaf.key_pem)
@@ -267,7 +267,7 @@ def test_a_certificate_of_another_ca_beside_our_key_is_kept():
     ],
     ids=lambda value: "" if isinstance(value, bytes) else value,
 )
-def test_a_set_with_a_broken_part_is_an_error_with_place_and_cure(part, content, said):
+def test_a_set_with_a_broken_part_is_an_error_with_location_and_cure(part, content, said):
     with pytest.raises(CertificatesError) as raised:
         advance(replace(fresh(), **{part: content}), NAMES, NOW)
     assert str(raised.value).startswith(said)

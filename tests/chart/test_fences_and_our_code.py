@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from certs import Configuration
+from certs import WebhookConfiguration
 from tests.chart.admission_policies import parameter
 from tests.chart.fenced import MERGE, STRATEGIC
 from tests.chart.fences import FRACTION, GPU, HELD, LIMIT, OWN, TAINT, VISIBLE, WAITS, path_of
@@ -71,7 +71,7 @@ def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica)
     )
     for pem in (b"old", b"new"):
         for found in certificates.configurations():
-            assert isinstance(found, Configuration)
+            assert isinstance(found, WebhookConfiguration)
             certificates.publish(found, [(name, pem) for name, _ in found.bundles])
     bundles = [pem for found in certificates.configurations() for _, pem in found.bundles]
     assert bundles == [b"new"] * 6

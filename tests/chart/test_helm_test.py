@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import create, service_names
+from certs import issue_into_folder, service_names
 from tests.chart.served import (
     NAME,
     behind_the_service,
@@ -27,7 +27,9 @@ def values_of(mode, folder):
     if mode == "self":
         return {"webhook": webhook}
     (folder / "certificate").mkdir()
-    made = create(folder / "certificate", service_names(NAME, NAMESPACE), datetime.now(UTC))
+    made = issue_into_folder(
+        folder / "certificate", service_names(NAME, NAMESPACE), datetime.now(UTC)
+    )
     existing = {"name": "mine", "caBundle": made.ca_pem.decode()}
     certificates = {"mode": "existingSecret", "existingSecret": existing}
     return {"webhook": webhook, "certificates": certificates}

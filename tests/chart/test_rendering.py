@@ -25,7 +25,7 @@ from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
 from webhook.names import DOCUMENTATION_URL_ENV, WEBHOOK_CONFIGURATION
 from webhook.options import default_enforcer_image
-from webhook.server.worker import DRAIN_S
+from webhook.server.service import DRAIN_S
 
 LOCAL = list(yaml.safe_load_all((DEPLOY / "local.yaml").read_text()))
 LOCAL_BINDING = list(yaml.safe_load_all((DEPLOY / "local-binding.yaml").read_text()))

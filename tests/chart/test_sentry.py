@@ -9,8 +9,7 @@ from tests.sentry.test_endpoints import SAMPLE_LIMIT
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
 from tests.support.paths import ROOT
 from webhook import names
-from webhook.cli.limiter import limiter_command
-from webhook.cli.sentry import sentry_command
+from webhook.cli.enforcement import limiter_command, sentry_command
 from webhook.limiter.settings import CGROUPS
 
 SENTRY = "vramwarden-sentry"

@@ -1,4 +1,4 @@
-"""`vramwarden certs`: issued, shown, and where there is nothing to show one sentence."""
+"""`vramwarden certs`: issue, status, and messages if there are no certificates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status(capsys):
     return run
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(status, tmp_path):
+def test_a_missing_folder_is_reported_in_one_sentence(status, tmp_path):
     folder = str(tmp_path / "no where")
     why = f"{folder} does not exist; run: vramwarden certs issue --cert-dir '{folder}'"
     assert status("--cert-dir", folder) == (1, "", f"problem: {why}\n")
@@ -40,19 +40,19 @@ def test_a_folder_that_is_not_there_is_one_sentence(status, tmp_path):
     assert (code, json.loads(out)) == (1, found)
 
 
-def test_a_folder_without_certificates_is_one_sentence(status, tmp_path):
+def test_a_folder_without_certificates_is_reported_in_one_sentence(status, tmp_path):
     why = f"{tmp_path} holds no certificates; run: vramwarden certs issue --cert-dir {tmp_path}"
     assert status("--cert-dir", str(tmp_path)) == (1, "", f"problem: {why}\n")
 
 
-def test_without_a_place_it_is_asked_for(status):
+def test_a_folder_or_secret_is_required(status):
     code, out, err = status()
     assert (code, out) == (2, "")
     assert "name a folder by --cert-dir, or a Secret by --secret" in err
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no secret", "an empty secret"])
-def test_a_secret_without_certificates_is_one_sentence(status, api_server, exists):
+def test_a_secret_without_certificates_is_reported_in_one_sentence(status, api_server, exists):
     api_server.put(CONFIGURATION, {"webhooks": [{"name": "a", "clientConfig": {}}]})
     if exists:
         api_server.put("/api/v1/namespaces/gpu/secrets/tls", {"data": {}})
@@ -62,7 +62,7 @@ def test_a_secret_without_certificates_is_one_sentence(status, api_server, exist
     assert found == (1, "", f"problem: {why}\n")
 
 
-def test_a_certificate_without_the_rest_is_told_in_full(status, tmp_path):
+def test_a_certificate_without_key_and_ca_is_reported_in_full(status, tmp_path):
     (tmp_path / "tls.crt").write_text("half")
     code, out, err = status("--cert-dir", str(tmp_path))
     assert code == 1

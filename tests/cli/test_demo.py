@@ -21,7 +21,7 @@ TRANSLATED = [
 
 
 @pytest.mark.process
-def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
+def test_the_demo_shows_an_allowed_and_a_denied_pod_in_a_few_lines():
     done = vramwarden("demo")
     assert done.returncode == 0, done.stderr
     *_, first, second = done.stdout.split("\n\n")
@@ -29,7 +29,7 @@ def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
 
 
 @pytest.mark.process
-def test_the_whole_diff_is_shown_where_it_is_asked_for():
+def test_the_whole_diff_is_shown_on_request():
     done = vramwarden("demo", "--diff")
     assert done.returncode == 0, done.stderr
     lines = [line[3:] for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""The command as a plugin of kubectl: its name, and what it answers to a Tab."""
+"""The command as a plugin of kubectl: its name and its completion."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from tests.support.api_server import write_kubeconfig
 from tests.support.clusters import a_cluster, a_node, a_pod, team_nodes
 from webhook import options
-from webhook.cli import kubectl
+from webhook.cli.main import complete_for_kubectl, run_as_kubectl_plugin
 from webhook.core.kinds.nodes import write_gpu_node
 
 
 @pytest.fixture
 def completed(monkeypatch, capsys):
-    """Return a function that completes words, as kubectl asks for it."""
+    """Return a function that completes words like kubectl."""
 
     def complete(*words):
         monkeypatch.setattr(sys, "argv", ["kubectl_complete-vramwarden", *words])
-        kubectl.complete()
+        complete_for_kubectl()
         found, said = capsys.readouterr()
         assert said == ""
         return found.splitlines()
@@ -28,7 +28,7 @@ def completed(monkeypatch, capsys):
     return complete
 
 
-def test_commands_come_with_what_they_do(completed):
+def test_commands_are_completed_with_a_description(completed):
     (top, last) = completed("to")
     assert top.startswith("top\tShow how much GPU memory is promised")
     assert last == ":4"
@@ -62,10 +62,10 @@ def test_without_a_word_all_commands_fit(completed):
     assert {"top", "explain", "advise", "check", ":4"} <= names
 
 
-def test_help_says_how_it_was_called(monkeypatch, capsys):
+def test_help_shows_the_name_of_the_plugin(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/kubectl-vramwarden", "top", "--help"])
     with pytest.raises(SystemExit) as ended:
-        kubectl.main()
+        run_as_kubectl_plugin()
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("Usage: kubectl vramwarden top [OPTIONS]")
 
@@ -78,7 +78,7 @@ DEPLOYMENT = {
 
 @pytest.fixture
 def cluster(api_server, monkeypatch):
-    """Let kubectl's own variable name a cluster in which team-a has pods."""
+    """Point KUBECONFIG at a cluster in which team-a has pods."""
     write_kubeconfig(api_server.kubeconfig, api_server.url, namespace="team-a")
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     names = {"team-a": ("eval", "llama", "llama-2"), "team-b": ("other",)}
@@ -118,13 +118,13 @@ def test_names_of_the_cluster_are_completed(completed, cluster, words, found):
     assert completed(*words) == [*found, ":4"]
 
 
-def test_nodes_are_completed_where_none_has_figures(completed, cluster):
+def test_nodes_are_completed_if_none_has_figures(completed, cluster):
     cluster.unknown.add("gpunodes")
     cluster.add(a_node("plain").stored)
     assert completed("top", "--node", "") == ["plain", ":4"]
 
 
-def test_options_that_were_typed_count_for_names(completed, cluster, tmp_path):
+def test_typed_options_apply_to_names(completed, cluster, tmp_path):
     other = write_kubeconfig(tmp_path / "other", cluster.url, namespace="team-b")
     typed = ["--kubeconfig", str(other), "--as=eve", "--as-group=g"]
     assert completed("explain", *typed, "") == ["other", ":4"]
@@ -133,7 +133,7 @@ def test_options_that_were_typed_count_for_names(completed, cluster, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["denied", "away", "slow", "no kubeconfig"])
-def test_where_no_name_is_known_nothing_is_said(completed, cluster, monkeypatch, tmp_path, fault):
+def test_nothing_is_printed_if_no_name_is_known(completed, cluster, monkeypatch, tmp_path, fault):
     over = Event()
     if fault == "denied":
         cluster.denied.add(("list", "pods"))

@@ -45,7 +45,7 @@ BOTH = pytest.mark.parametrize("command", ["check", "test"])
     ("command", "path"),
     [("check", "policies/default.yaml"), ("test", "policies/examples/mig.yaml")],
 )
-def test_what_is_said_of_a_shipped_policy(monkeypatch, command, path):
+def test_the_output_for_a_shipped_policy(monkeypatch, command, path):
     monkeypatch.chdir(ROOT)
     done = runner().invoke(main, ["policy", command, path])
     assert done.exit_code == 0, done.stderr
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_exit_code_2(written, command):
     assert last == f"{folder}/b.yaml: cannot be read: no such file or directory"
 
 
-def test_files_of_a_folder_that_are_alternatives_are_named_once():
+def test_alternative_policies_in_one_folder_are_one_problem():
     folder = ROOT / "policies" / "examples"
     done = policy("check", folder)
     first, second = done.stderr.splitlines()
@@ -134,7 +134,7 @@ def test_one_name_defined_twice_and_other_problems_are_all_shown(written):
 
 
 @BOTH
-def test_continuous_integration_reads_what_is_wrong(written, command):
+def test_problems_are_written_for_continuous_integration(written, command):
     bad, failing, doubtful = (
         written(text, f"{name}.yaml")
         for name, text in (("bad", BAD), ("failing", FAILING), ("doubtful", UNREACHED))
@@ -183,7 +183,7 @@ def test_policies_without_a_rule_are_valid_with_a_warning(written, where):
     )
 
 
-def test_one_is_counted_as_one_and_a_policy_with_rules_brings_no_warning(written):
+def test_counts_are_in_singular_and_a_policy_with_rules_has_no_warning(written):
     text = FAILING.replace("allowed: false", "allowed: true")
     file = written(text.replace("spec:\n", "spec:\n  classes: {t4: {}}\n"))
     done = policy("check", file)
@@ -192,7 +192,7 @@ def test_one_is_counted_as_one_and_a_policy_with_rules_brings_no_warning(written
 
 
 @BOTH
-def test_rules_that_hardly_do_what_they_say_are_warned_of(written, command):
+def test_rules_without_effect_are_warned_about(written, command):
     file = written(UNREACHED)
     done = policy(command, file)
     assert done.exit_code == 0
@@ -214,7 +214,7 @@ def test_the_schema_is_the_shipped_one():
     assert json.loads(policy("schema").stdout) == shipped
 
 
-def test_examples_that_hold_may_be_left_out(written):
+def test_passing_examples_can_be_omitted(written):
     file = written(MIXED)
     shown, failed = policy("test", file), policy("test", "--failed-only", file)
     lines = [
@@ -228,7 +228,7 @@ def test_examples_that_hold_may_be_left_out(written):
     assert (failed.exit_code, failed.stdout.splitlines()) == (1, lines)
 
 
-def test_a_terminal_shows_the_words_in_colour(written):
+def test_a_terminal_shows_results_in_colour(written):
     shown = policy("test", written(MIXED), color=True).stdout
     assert "\x1b[31mFAIL\x1b[0m  " in shown
     assert "\x1b[32mok\x1b[0m    " in shown
@@ -251,7 +251,7 @@ def test_standard_input_is_read_as_one_file():
             f"{HEAD}  rulez: []\n",
             "standard input:5: spec.rulez: unknown field; did you mean rules?",
         ),
-        # No more is read than a file may have.
+        # Only the maximum size of a file is read.
         ("#" * (MOST_POLICY_BYTES + 100), "standard input: is larger than 1048576 bytes"),
     ],
     ids=["unknown", "large"],
@@ -262,7 +262,7 @@ def test_a_problem_names_standard_input_and_the_line(text, said):
     assert done.stderr.startswith(said)
 
 
-def test_standard_input_without_a_policy_brings_a_warning():
+def test_standard_input_without_a_policy_is_a_warning():
     done = policy("check", "-", input="")
     assert done.exit_code == 0
     assert done.stderr == "warning: standard input: no rule in it, so every pod is left alone\n"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from certs import Bundle, Pair, Terms, issue_ca, issue_serving, service_names
+from certs import Bundle, Pair, RotationPeriods, issue_ca, issue_serving, service_names
 from tests.cluster.secret_servers import (
     CONFIGURATION,
     NAMESPACE,
@@ -224,7 +224,7 @@ def test_a_rotation_of_the_ca_loses_no_creation_although_a_replica_is_killed_in_
 
 def aged_set(now, forget_in_s):
     """Return a set whose older CA is about to be dropped."""
-    replaced = now - timedelta(seconds=OVERLAP_S + Terms().serving_life_s - forget_in_s)
+    replaced = now - timedelta(seconds=OVERLAP_S + RotationPeriods().serving_life_s - forget_in_s)
     older, newer = issue_ca(replaced - timedelta(days=2000)), issue_ca(replaced)
     serving = issue_serving(newer, NAMES, now - DAY)
     both = newer.certificate_pem + older.certificate_pem

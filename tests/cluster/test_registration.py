@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import create
+from certs import issue_into_folder
 from tests.cluster.secret_servers import NAMESPACE, configuration, release, replica
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.server_process import running
@@ -72,7 +72,7 @@ def namespace_uid(api, name=NAMESPACE):
 @contextlib.contextmanager
 def mounted(ours, folder, *names):
     """Run replicas with mounted certificates: each has a folder with the same set."""
-    create(folder / "brought", NAMES, datetime.now(UTC))
+    issue_into_folder(folder / "brought", NAMES, datetime.now(UTC))
     with contextlib.ExitStack() as stack:
         servers = []
         for name in names:

@@ -21,7 +21,7 @@ from webhook import __version__
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import ENFORCER_COMMAND
 from webhook.server.reviews import PHASES
-from webhook.server.router import ADVISED_AT
+from webhook.server.router import ADVISE_PATH
 
 
 def test_every_dependency_has_its_reason_beside_it():
@@ -119,5 +119,5 @@ def test_the_installed_wheel_needs_no_checkout(programs, tmp_path, command, stdi
 def test_manifests_name_the_paths_that_the_server_serves():
     documents = list(yaml.safe_load_all((ROOT / "deploy" / "local.yaml").read_text()))
     urls = [hook["clientConfig"]["url"] for one in documents for hook in one["webhooks"]]
-    assert urls == [f"https://127.0.0.1:8443{path}" for path in (*PHASES, ADVISED_AT.decode())]
+    assert urls == [f"https://127.0.0.1:8443{path}" for path in (*PHASES, ADVISE_PATH.decode())]
     assert ENFORCER_COMMAND[-1] == "webhook.sidecar"

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import create, load_into
+from certs import issue_into_folder, load_into
 from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.run_command import runner
 from webhook.adapters.kube.connection import connect
@@ -23,7 +23,7 @@ def unchecked(tmp_path_factory):
     """Yield a kubeconfig that leaves the certificate of an empty cluster unchecked."""
     folder = tmp_path_factory.mktemp("unchecked")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_into(context, create(folder, ["localhost"], datetime.now(UTC)))
+    load_into(context, issue_into_folder(folder, ["localhost"], datetime.now(UTC)))
     with ApiServer(tls=context) as api:
         cluster = {"insecure-skip-tls-verify": True}
         yield write_kubeconfig(folder / "kubeconfig", api.url, cluster=cluster)

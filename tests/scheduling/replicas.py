@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from datetime import UTC, datetime
 
-from certs import create
+from certs import issue_into_folder
 from tests.scheduling.balancer import balanced
 from tests.support import schedulers
 from tests.support.control_planes import ApiError
@@ -59,7 +59,7 @@ def placing(control_plane, folder):
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         # One certificate, and so one path for bindings, as the replicas of a release share.
         names = ["localhost", "127.0.0.1", "::1"]  # those that a server wants
-        made = create(folder / "certs", names, datetime.now(UTC))
+        made = issue_into_folder(folder / "certs", names, datetime.now(UTC))
         for name in ("a", "b"):
             shutil.copytree(folder / "certs", folder / name / "certs")
         servers = [

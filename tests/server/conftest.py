@@ -1,4 +1,4 @@
-"""One real server for the tests that leave it as it was."""
+"""A server process that is shared by tests that do not change it."""
 
 from __future__ import annotations
 

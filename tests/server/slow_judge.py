@@ -1,4 +1,4 @@
-"""The server, whose judgement of a pod takes the seconds that the pod says; run as `python -m`."""
+"""The server with slow decisions: a pod's annotation sets their time; run it by `python -m`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from webhook.cli.main import main
 from webhook.server import reviews
 
 SECONDS = "seconds"
-"""The annotation that says how long."""
+"""Annotation with the time of the decision, in seconds."""
 
 
 def slow(request, policy, cluster, phase):
-    """Keep the interpreter busy, as a rule with a bad bound would."""
+    """Keep the interpreter busy, like a rule without a good limit."""
     end = time.monotonic() + float(request.obj["metadata"].get("annotations", {}).get(SECONDS, 0))
     while time.monotonic() < end:
         sum(range(1000))

@@ -1,4 +1,4 @@
-"""Others are answered while somebody tries to hurt them; how soon, tests/bench measures."""
+"""Attacks: other clients are still answered. tests/bench measures their delay."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.process
 CLIENTS = 4
 ROUNDS = 20
 LIMIT_BYTES = 256 * 2**20
-"""Of the webhook's memory, in the chart."""
+"""Memory limit of the webhook in the chart."""
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, name):
+def test_clients_are_answered_while_another_posts_expensive_bodies(tmp_path, name):
     body = BODIES[name]()
     with running(tmp_path) as server:
         damage = Damage()
@@ -46,20 +46,20 @@ def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, nam
         assert max(lengths) <= 16 * 2**10
 
 
-def test_while_a_judgement_takes_seconds_others_are_answered(tmp_path):
-    """And of those who attack some: whose turn does not come within 4 s may retry."""
+def test_clients_are_answered_while_a_decision_takes_seconds(tmp_path):
+    """Some of the attackers are answered, too: after 4 s without a turn they are asked to retry."""
     body = slow(3, note="x" * 100_000)
     with running(tmp_path, program="tests.server.slow_judge") as server:
         damage = Damage()
         with posting(server, body, CLIENTS, damage.told):
             watched(server, damage, lambda: {200, 503} <= set(damage.told))
         assert set(damage.told) == {200, 503}
-        assert damage.rounds() > damage.told.total()  # they need not wait for one another
+        assert damage.rounds() > damage.told.total()  # attackers do not wait for each other
 
 
 @pytest.mark.parametrize("note", ["", "x" * 100_000], ids=["small", "large"])
-def test_while_strangers_post_costly_reviews_an_api_server_is_answered(tmp_path, note):
-    """Before it gives up, which is after 5 s; a round of the others' reviews takes 6 s."""
+def test_an_api_server_is_answered_while_untrusted_clients_post_expensive_reviews(tmp_path, note):
+    """It gives up after 5 s, and one round of the other reviews takes 6 s."""
     strangers, told = ("127.0.0.2", "127.0.0.3"), Counter()
     options = "--api-server=127.0.0.1/32"
     program = "tests.server.slow_judge"
@@ -76,7 +76,7 @@ def test_while_strangers_post_costly_reviews_an_api_server_is_answered(tmp_path,
     assert told[503] > told[200]
 
 
-def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_path):
+def test_clients_are_answered_while_another_has_a_thousand_connections(tmp_path):
     with running(tmp_path) as server, contextlib.ExitStack() as stack:
         damage = Damage()
         for _ in range(1100):
@@ -88,8 +88,8 @@ def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_pat
         assert peak_bytes(server) < LIMIT_BYTES
 
 
-def test_every_connection_may_have_sent_much_within_the_memory_that_there_is(tmp_path):
-    """Below the limit by what the kernel keeps for sockets, which counts too."""
+def test_connections_that_all_sent_much_fit_into_memory(tmp_path):
+    """The socket buffers of the kernel count towards the limit, too."""
     size = 260 * 2**10
     head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % size + b" " * size

@@ -1,4 +1,4 @@
-"""What a replica knows of its cluster, how long it waits for that, and what it answers without."""
+"""Facts about the cluster: their updates, readiness without them, and reviews without them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.match import Match
 from webhook.core.policy.model import Accounting, GPUClass, MemoryBounds, Rollout
 from webhook.server import cluster_cache as module
-from webhook.server import mirror
-from webhook.server.cluster_cache import KNOWN_WITHIN_S, ClusterCache
+from webhook.server import informer
+from webhook.server.cluster_cache import SETTLE_TIMEOUT_S, ClusterCache
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PodReviews, TemplateReviews
 
@@ -44,7 +44,7 @@ def a_namespace(name="team-a", **labels):
 
 
 class Replica:
-    """Follows a cluster without a thread: a test says what is heard."""
+    """A cache without threads; the test sends the reports of its watches."""
 
     def __init__(self, policy=ASKS):
         self.policy = policy
@@ -63,7 +63,7 @@ class Replica:
         self.reloads()
 
     def reloads(self):
-        """Do what a reload of the policy does; return True if the cache begins to follow labels."""
+        """Reload the policy; return True if the cache starts to watch labels."""
         begins = self.cache.follow_labels()
         self.followed = begins or self.followed
         return begins is not None
@@ -80,7 +80,7 @@ class Replica:
             to.on_report(report)
 
     def follows(self, followed, monkeypatch, event, *pauses):
-        """Follow the API server; `event` happens during the first watch, then each of `pauses`."""
+        """Run an informer; call `event` in its first watch, and each of `pauses` after a watch."""
 
         def begin_to_watch(_request):
             event()
@@ -99,7 +99,7 @@ class Replica:
 
     @property
     def known(self):
-        return self.cache.known_for(self.policy)
+        return self.cache.view_for(self.policy)
 
     def logged(self, key):
         return [values[key] for *_, values in self.log.lines]
@@ -112,7 +112,7 @@ def replica():
 
 @pytest.fixture
 def plain():
-    """Return a replica whose policy asks neither for labels nor for slices."""
+    """Return a replica whose policy needs neither labels nor slices."""
     return Replica(PLAIN)
 
 
@@ -136,23 +136,23 @@ CLASSES = {
 
 
 @pytest.mark.parametrize(("reports", "known"), CLASSES.values(), ids=CLASSES)
-def test_the_runtime_class_is_known_as_the_api_server_said_last(plain, reports, known):
+def test_the_runtime_class_is_as_last_reported(plain, reports, known):
     plain.reports(plain.cache.classes, *reports)
     classes = frozenset({"nvidia"}) if known else frozenset()
     assert plain.known == Cluster(Rollout.OBSERVE, classes)
 
 
-def test_a_replica_waits_for_all_that_its_policy_asks_for_and_not_forever():
+def test_a_replica_waits_a_limited_time_for_facts_that_its_policy_needs():
     rules = (*ASKS.rules, a_rule(name="sliced", accounting=Accounting.MIG))
     replica = Replica(a_policy(*rules))
     replica.reports(replica.cache.classes, DOWN)
-    replica.now_s += KNOWN_WITHIN_S - 1
+    replica.now_s += SETTLE_TIMEOUT_S - 1
     assert replica.cache.obstacle() == f"{CLASS_WAITS}; {SLICES_WAIT}; {LABELS_WAIT}"
     replica.now_s += 1
     assert replica.cache.obstacle() == ""
 
 
-def test_a_missing_right_is_logged_once_and_its_return_too(plain):
+def test_a_missing_right_is_logged_once_and_so_is_its_return(plain):
     plain.reports(plain.cache.classes, FORBIDDEN, FORBIDDEN, FORBIDDEN)
     assert plain.log.said == [("error", "RuntimeClasses cannot be followed")]
     plain.reports(plain.cache.classes, NOT_THERE, NOT_THERE)
@@ -164,7 +164,7 @@ def test_a_missing_right_is_logged_once_and_its_return_too(plain):
     assert plain.log.said[3:] == [("info", "RuntimeClass")]
 
 
-def test_one_runtime_class_alone_is_read_and_watched(monkeypatch):
+def test_only_one_runtime_class_is_read_and_watched(monkeypatch):
     path = "/apis/node.k8s.io/v1/runtimeclasses"
     replica = Replica(PLAIN)
     replica.api.put(f"{path}/nvidia", {})
@@ -195,15 +195,15 @@ NODES = {
 
 
 @pytest.mark.parametrize(("reports", "known"), NODES.values(), ids=NODES)
-def test_slices_are_known_as_the_api_server_said_last(plain, reports, known):
+def test_slices_are_as_last_reported(plain, reports, known):
     plain.reports(plain.cache.nodes, *reports)
     assert plain.known == Cluster(Rollout.OBSERVE, sliced_nodes=known)
 
 
-def test_what_is_known_is_the_same_object_until_it_changes(plain):
-    """A node's status changes often."""
+def test_the_view_is_the_same_object_until_a_fact_changes(plain):
+    """A node's status changes often, and the view does not depend on it."""
     plain.reports(plain.cache.nodes, BOTH)
-    for plain.limits in (False, True):  # as placement knows it, of its nodes
+    for plain.limits in (False, True):  # from placement's nodes
         assert plain.known.limits is plain.limits
     before = plain.known
     same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
@@ -212,7 +212,7 @@ def test_what_is_known_is_the_same_object_until_it_changes(plain):
     assert plain.logged("profiles") == [["1g.10gb", "3g.40gb"]]
 
 
-def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
+def test_only_nodes_with_slices_by_profile_are_read(monkeypatch):
     mixed = {"nvidia.com/mig.strategy": "mixed"}
     labels = {
         **mixed,
@@ -234,13 +234,13 @@ def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
     )
 
 
-def test_classes_that_a_rule_does_not_allow_ask_for_nothing():
+def test_classes_that_no_rule_allows_need_no_facts():
     classes = {"m": GPUClass("m", {}, (), Accounting.MIG), "a100": A100}
     replica = Replica(a_policy(a_rule(allowed_classes=("a100",)), classes=classes))
     assert replica.cache.obstacle() == CLASS_WAITS
 
 
-def test_what_is_listed_is_known_and_each_change_of_it(replica):
+def test_listed_labels_and_each_change_of_them_are_known(replica):
     assert replica.knows() is None
     replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
     assert (replica.knows(), replica.knows("team-b")) == (INTERN, {})
@@ -255,21 +255,21 @@ def test_what_is_listed_is_known_and_each_change_of_it(replica):
     assert (replica.knows(), replica.knows("team-b")) == (None, INTERN)
 
 
-def test_while_the_api_server_does_not_answer_what_was_known_stays(replica):
+def test_known_labels_stay_while_the_api_server_does_not_answer(replica):
     replica.lists(a_namespace(tier="intern"))
     for failure in (DOWN, FORBIDDEN):
         replica.followed.on_report(failure)
         assert replica.knows() == INTERN
 
 
-def test_no_label_is_kept_for_which_no_rule_asks(replica):
+def test_labels_that_no_rule_selects_by_are_not_stored(replica):
     many = {f"example.com/{number}": "x" * 63 for number in range(1000)}
     replica.lists(a_namespace(tier="intern", **many), a_namespace("team-b", **many))
     assert replica.knows() == INTERN
     assert replica.knows("team-b") is namespaces._NONE
 
 
-def test_a_namespace_that_is_too_large_to_be_read_is_not_known(replica):
+def test_a_namespace_that_is_too_large_is_unknown(replica):
     unread = {**a_namespace(), "spec": "too large to be read"}
     replica.lists(unread)
     assert replica.knows() is None
@@ -278,7 +278,7 @@ def test_a_namespace_that_is_too_large_to_be_read_is_not_known(replica):
     assert replica.knows() is None
 
 
-def test_a_policy_that_asks_for_no_labels_needs_nothing_of_the_api_server():
+def test_a_policy_without_namespace_labels_sends_no_request():
     replica = Replica(PLAIN)
     assert replica.followed is None
     replica.reports(replica.cache.classes, THERE)
@@ -286,14 +286,14 @@ def test_a_policy_that_asks_for_no_labels_needs_nothing_of_the_api_server():
     assert replica.knows() is None
 
 
-def test_labels_for_which_only_an_exception_asks_are_known():
+def test_labels_that_only_an_exception_selects_by_are_known():
     exception = Match(namespace_labels=INTERN)
     replica = Replica(a_policy(a_rule(exception=exception)))
     replica.lists(a_namespace(tier="intern"))
     assert replica.knows() == INTERN
 
 
-def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
+def test_a_new_policy_uses_the_labels_that_are_listed_for_it(replica):
     replica.lists(a_namespace(tier="intern", zone="a"))
     first = replica.followed
     assert not replica.reloads()
@@ -302,17 +302,17 @@ def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
     assert replica.reloads()
     assert replica.followed is not first
     assert replica.known == Cluster(Rollout.OBSERVE)
-    # The one before goes on, for requests that were read under its policy.
+    # The previous one stays in use, for requests that were decoded under its policy.
     changed = first._collection.project(a_namespace(tier="staff"))
     first.on_report(Changed("MODIFIED", changed))
-    assert replica.cache.known_for(ASKS).labels_for("team-a") == {"tier": "staff"}
+    assert replica.cache.view_for(ASKS).labels_for("team-a") == {"tier": "staff"}
     replica.lists(a_namespace(tier="intern", zone="a"))
     assert replica.knows() == {"zone": "a"}
-    with pytest.raises(mirror._OverError):
+    with pytest.raises(informer._InformerStoppedError):
         first.on_report(DOWN)
 
 
-def test_a_policy_that_asks_for_less_is_served_at_once():
+def test_a_policy_that_needs_fewer_labels_is_served_at_once():
     both = a_policy(a_rule(namespace_labels={"tier": "intern", "zone": "a"}))
     replica = Replica(both)
     replica.lists(a_namespace(tier="intern", zone="a"))
@@ -320,26 +320,26 @@ def test_a_policy_that_asks_for_less_is_served_at_once():
     assert replica.knows() == {"tier": "intern", "zone": "a"}
 
 
-def test_when_no_rule_asks_any_more_all_is_forgotten(replica):
+def test_labels_are_forgotten_when_no_rule_selects_by_them(replica):
     replica.lists(a_namespace(tier="intern"))
     replica.policy = PLAIN
     assert not replica.reloads()
-    assert replica.cache._known[0].namespaces == {}
-    with pytest.raises(mirror._OverError):
+    assert replica.cache._state[0].namespaces == {}
+    with pytest.raises(informer._InformerStoppedError):
         replica.followed._sleep(0.0)
     replica.policy = ASKS
     assert replica.reloads()
 
 
-def test_what_was_never_listed_ends_when_the_policy_changes_again(replica):
+def test_an_informer_without_a_list_ends_when_the_policy_changes_again(replica):
     first = replica.followed
     replica.policy = OTHERS
     replica.reloads()
-    with pytest.raises(mirror._OverError):
+    with pytest.raises(informer._InformerStoppedError):
         first.on_report(DOWN)
 
 
-def test_all_namespaces_are_listed_and_watched_until_that_is_over(replica, monkeypatch):
+def test_all_namespaces_are_listed_and_watched_until_stopped(replica, monkeypatch):
     def nobody_asks():
         known.append(replica.knows())
         replica.policy = PLAIN
@@ -386,7 +386,7 @@ SLICES_WAIT = "nodes with slices (MIG) not read yet"
         (ASKS, "labels", [DOWN, FORBIDDEN, DOWN], ""),
     ],
 )
-def test_a_replica_is_ready_once_it_knows_what_its_policy_asks_for_or_cannot(
+def test_a_replica_is_ready_when_needed_labels_are_known_or_cannot_be(
     policy, part, reports, obstacle
 ):
     replica = Replica(policy)
@@ -395,11 +395,11 @@ def test_a_replica_is_ready_once_it_knows_what_its_policy_asks_for_or_cannot(
         replica.reports(replica.cache.classes, THERE)
     replica.reports(followed, *reports)
     assert replica.cache.obstacle() == obstacle
-    replica.now_s += KNOWN_WITHIN_S
+    replica.now_s += SETTLE_TIMEOUT_S
     assert replica.cache.obstacle() == ""
 
 
-def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
+def test_a_replica_stays_ready_after_a_change_of_labels(replica):
     replica.reports(replica.cache.classes, THERE)
     replica.lists()
     assert replica.cache.obstacle() == ""
@@ -408,7 +408,7 @@ def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
     assert replica.cache.obstacle() == ""
 
 
-def test_a_right_to_namespaces_that_is_missing_is_logged_once_and_its_return_too(replica):
+def test_a_missing_right_to_namespaces_is_logged_once_and_so_is_its_return(replica):
     for _ in range(3):
         replica.followed.on_report(FORBIDDEN)
     assert replica.log.said == [("error", "namespaces cannot be followed")]
@@ -423,7 +423,7 @@ def test_a_bug_is_logged_with_its_trace(replica):
     assert replica.log.said == [("exception", "following namespaces failed")]
 
 
-def test_it_follows_from_its_start_and_after_a_reload_that_asks_for_other_labels(monkeypatch):
+def test_it_watches_from_its_start_and_after_a_reload_with_other_labels(monkeypatch):
     begun = []
 
     class Thread:
@@ -434,7 +434,7 @@ def test_it_follows_from_its_start_and_after_a_reload_that_asks_for_other_labels
         def start(self):
             begun.append(self.name)
 
-    monkeypatch.setattr(mirror, "Thread", Thread)
+    monkeypatch.setattr(informer, "Thread", Thread)
     replica = Replica(PLAIN)
     replica.cache.start()
     assert begun == ["RuntimeClasses, watch", "nodes with slices, watch"]
@@ -445,13 +445,13 @@ def test_it_follows_from_its_start_and_after_a_reload_that_asks_for_other_labels
 
 
 class Answers:
-    """Reviews of pods and of workloads, by what a replica knows."""
+    """Reviews of pods and of workloads, with the facts of a replica."""
 
     def __init__(self, replica):
         self.metrics = Metrics()
         reads = (lambda: replica.policy, self.metrics, replica.log)
-        self.pods = PodReviews(*reads, known_for=replica.cache.known_for)
-        self.workloads = TemplateReviews(*reads, known_for=replica.cache.known_for)
+        self.pods = PodReviews(*reads, view_for=replica.cache.view_for)
+        self.workloads = TemplateReviews(*reads, view_for=replica.cache.view_for)
 
     def of_pod(self, namespace="team-a", phase=Phase.MUTATE):
         body = json.dumps(a_review(a_pod("8Gi"), namespace=namespace)).encode()
@@ -468,10 +468,10 @@ class Answers:
         return json.loads(answer.body)["response"].get("warnings", [])
 
 
-def test_a_pod_is_judged_by_its_namespaces_labels_as_they_are_now(replica):
+def test_a_pod_is_judged_by_the_current_labels_of_its_namespace(replica):
     answers = Answers(replica)
     replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
-    for _ in range(4):  # remembered from the second one on
+    for _ in range(4):  # cached from the second one on
         assert answers.reasons() == "TooLarge"
         assert answers.reasons("team-b") == ""
     replica.hears("MODIFIED", a_namespace())
@@ -483,7 +483,7 @@ def test_a_pod_is_judged_by_its_namespaces_labels_as_they_are_now(replica):
     assert any("TooLarge" in one for one in answers.warnings())
 
 
-def test_where_they_are_not_known_the_api_server_is_asked_to_retry(replica):
+def test_the_api_server_is_asked_to_retry_if_labels_are_unknown(replica):
     answers = Answers(replica)
     for phase in Phase:
         answer = answers.of_pod(phase=phase)
@@ -503,7 +503,7 @@ def test_a_server_without_a_cluster_answers_no_pod_whose_rule_depends_on_labels(
     assert pods.answer(Phase.MUTATE, body).status == 503
 
 
-def test_what_is_known_under_another_policy_is_not_believed(replica):
+def test_labels_for_another_policy_are_not_used(replica):
     replica.lists(a_namespace(tier="intern"))
     asks_more = replace(ASKS, rules=(*ASKS.rules, *OTHERS.rules))
-    assert replica.cache.known_for(asks_more).labels_for("team-a") is None
+    assert replica.cache.view_for(asks_more).labels_for("team-a") is None

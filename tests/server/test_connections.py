@@ -1,4 +1,4 @@
-"""How many connections there may be and how long they may take; who has to go for whom."""
+"""Limits of connections: their number, their time, and which one is closed for another."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.hostile_requests import peak_bytes
 from tests.support.pods import a_pod, a_review
 from tests.support.server_process import JSON, running
 from webhook.server.bounds import (
-    MAX_AT_ONCE_OF_ADDRESS_S,
-    MAX_AT_ONCE_OF_UNTRUSTED_S,
+    MAX_BURST_OF_UNTRUSTED_S,
+    MAX_BURST_PER_ADDRESS_S,
     MAX_CONNECTIONS,
-    MAX_PER_ADDRESS,
-    MAX_TIME_OF_ADDRESS,
+    MAX_CONNECTIONS_PER_ADDRESS,
     MAX_TIME_OF_UNTRUSTED,
-    MAX_TRUSTED,
+    MAX_TIME_PER_ADDRESS,
+    MAX_TRUSTED_ADDRESSES,
 )
 from webhook.server.connections import (
     TRUST_S,
@@ -34,9 +34,9 @@ from webhook.server.connections import (
     Peer,
     Slot,
     Stage,
-    to_give_up,
+    choose_slot_to_close,
 )
-from webhook.server.http import Answer, Endpoint, rejection
+from webhook.server.handler import Answer, Endpoint, build_rejection
 
 NEW, IDLE, RECEIVING, ANSWERING = Stage
 
@@ -61,13 +61,13 @@ NEW, IDLE, RECEIVING, ANSWERING = Stage
         (("API", IDLE, "API", NEW, "OTHER", NEW, "a", ANSWERING), "OTHER", 1),
     ],
 )
-def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
+def test_the_connection_that_a_new_one_replaces(held, newcomer, given_up):
     peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
     slots = []
     for name, stage in zip(held[::2], held[1::2], strict=True):
         slots.append(Slot(peers[name], lambda: None, 0.0, stage))
         peers[name].slots[slots[-1]] = None
-    found = to_give_up(slots, peers[newcomer])
+    found = choose_slot_to_close(slots, peers[newcomer])
     assert found is (None if given_up is None else slots[given_up])
 
 
@@ -75,7 +75,7 @@ API_SERVER = "192.0.2.1"
 
 
 class Costly:
-    """A handler whose answers take time of the test's clock."""
+    """A handler whose answers advance the test's clock."""
 
     def __init__(self, cost_s):
         self.clock, self.cost_s = router_client.Clock(), cost_s
@@ -90,24 +90,24 @@ class Costly:
         return Answer(200, b"")
 
     def overloaded(self):
-        return rejection(503, "later")
+        return build_rejection(503, "later")
 
     def asked(self, address, path=b"/"):
         """Return the head of the answer to a request on a new connection, 0.1 ms later."""
         self.clock.now_s += 0.0001
         connection, line, slot = router_client.connected(self, self.connections, address)
         connection.data_received(router_client.HEAD % (path, b"Content-Length: 0\r\n"))
-        self.connections.forget(slot)
+        self.connections.release(slot)
         return line.written
 
 
 @pytest.mark.parametrize("cost_s", [0.0003, 0.025, 0.1])
 @pytest.mark.parametrize(
     ("addresses", "share"),
-    [(1, MAX_TIME_OF_ADDRESS), (2, MAX_TIME_OF_UNTRUSTED), (10, MAX_TIME_OF_UNTRUSTED)],
+    [(1, MAX_TIME_PER_ADDRESS), (2, MAX_TIME_OF_UNTRUSTED), (10, MAX_TIME_OF_UNTRUSTED)],
 )
-def test_reviews_of_strangers_take_a_share_of_the_time(cost_s, addresses, share):
-    """However many connections they open; what an API server asks for does not count."""
+def test_reviews_of_untrusted_addresses_get_a_share_of_the_time(cost_s, addresses, share):
+    """The share does not depend on the number of connections. API servers have no limit."""
     handler, answered = Costly(cost_s), 0
     strangers = [str(IPv4Address("10.0.0.0") + one) for one in range(addresses)]
     for _ in range(4):
@@ -115,8 +115,8 @@ def test_reviews_of_strangers_take_a_share_of_the_time(cost_s, addresses, share)
         end_s = handler.clock.now_s + 1
         while handler.clock.now_s < end_s:
             answered += sum(b" 200 OK" in handler.asked(one) for one in strangers)
-    at_once_s = MAX_AT_ONCE_OF_UNTRUSTED_S if addresses > 1 else MAX_AT_ONCE_OF_ADDRESS_S
-    most_s = at_once_s + share * handler.clock.now_s + cost_s
+    burst_s = MAX_BURST_OF_UNTRUSTED_S if addresses > 1 else MAX_BURST_PER_ADDRESS_S
+    most_s = burst_s + share * handler.clock.now_s + cost_s
     assert most_s * 0.9 < answered * cost_s <= most_s
     assert any(b"retry-after: 1\r\n" in handler.asked(strangers[0]) for _ in range(9))
     handler.cost_s = 5.0
@@ -128,7 +128,7 @@ def test_reviews_of_strangers_take_a_share_of_the_time(cost_s, addresses, share)
 
 @pytest.fixture
 def table():
-    """Make a table of connections that knows these API servers."""
+    """Return connections with these networks of API servers."""
 
     def make(*networks):
         api_servers = [ip_network(one) for one in networks]
@@ -139,62 +139,62 @@ def table():
 
 @pytest.mark.parametrize("attackers", [1, 2, 100, 600])
 @pytest.mark.parametrize("known", ["by its address", "by a binding", "over IPv6", "not at all"])
-def test_no_crowd_keeps_an_api_server_out(table, attackers, known):
-    """512 connections, each with an answered request, and very many new ones for each of its."""
+def test_many_addresses_keep_no_api_server_out(table, attackers, known):
+    """There are 512 answered connections, and many new ones for each of the API server's."""
     api_server = "::ffff:" * (known == "over IPv6") + API_SERVER
     connections = table(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
     if known == "by a binding":
-        connections.trust(connections.place(api_server))
+        connections.trust(connections.allocate(api_server))
     crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + one) for one in range(attackers)])
     for _ in range(MAX_CONNECTIONS):
-        connections.place(next(crowd)).stage = IDLE
+        connections.allocate(next(crowd)).stage = IDLE
     answered = 0
     for _ in range(10):
-        mine = connections.place(api_server)
+        mine = connections.allocate(api_server)
         for _ in range(200):
-            connections.place(next(crowd))
+            connections.allocate(next(crowd))
         answered += mine in connections.slots
         mine.stage = IDLE
         for _ in range(10):
-            connections.place(next(crowd)).stage = IDLE
-    # One of which nothing is known gets as many places as each of the others.
+            connections.allocate(next(crowd)).stage = IDLE
+    # An unknown address gets as many connections as each of the others.
     assert answered == (min(10, MAX_CONNECTIONS // attackers) if known == "not at all" else 10)
     assert len(connections.slots) <= MAX_CONNECTIONS
 
 
-def test_an_address_that_is_not_trusted_has_a_bound_of_its_own(table):
+def test_an_untrusted_address_has_its_own_limit(table):
     connections = table("192.0.2.1/32", "0.0.0.0/0", "::/0")
     for peer in ("192.0.2.1", "192.0.2.2"):
-        for _ in range(MAX_PER_ADDRESS + 2):
-            last = connections.place(peer)
+        for _ in range(MAX_CONNECTIONS_PER_ADDRESS + 2):
+            last = connections.allocate(peer)
     assert last in connections.slots
     assert {name: len(one.slots) for name, one in connections.peers.items()} == {
-        "192.0.2.1": MAX_PER_ADDRESS + 2,
-        "192.0.2.2": MAX_PER_ADDRESS,
+        "192.0.2.1": MAX_CONNECTIONS_PER_ADDRESS + 2,
+        "192.0.2.2": MAX_CONNECTIONS_PER_ADDRESS,
     }
     for slot in connections.peers["192.0.2.2"].slots:
         slot.stage = ANSWERING
-    assert connections.place("192.0.2.2") is None
+    assert connections.allocate("192.0.2.2") is None
 
 
-def test_what_is_known_of_addresses_has_an_end(table):
+def test_addresses_are_forgotten(table):
     connections = table()
-    for number in range(MAX_TRUSTED + 2):
+    for number in range(MAX_TRUSTED_ADDRESSES + 2):
         connections.loop.now_s = float(number)
-        slot = connections.place(str(IPv4Address(API_SERVER) + number))
+        slot = connections.allocate(str(IPv4Address(API_SERVER) + number))
         connections.trust(slot)
-        if number:  # the first one used the path before all others
-            connections.forget(slot)
+        if number:  # the first one used the path before the others
+            connections.release(slot)
     assert [one.is_trusted for one in connections.peers.values()] == [
         False,
-        *[True] * MAX_TRUSTED,
+        *[True] * MAX_TRUSTED_ADDRESSES,
     ]
-    last = connections.place(slot.peer.address)
+    last = connections.allocate(slot.peer.address)
     connections.loop.now_s += TRUST_S - 1
     connections.trust(last)
     connections._sweep()
     assert [*connections.peers] == [last.peer.address]
-    connections.forget(last)
+    connections.release(last)
     connections.loop.now_s += TRUST_S
     connections._sweep()
     assert connections.peers == {}
@@ -207,7 +207,7 @@ def server(tmp_path):
 
 
 def connected(server, source="127.0.0.1"):
-    """Return a connection that keeps alive, from one of the many addresses of this machine."""
+    """Return a keep-alive connection from one of this machine's loopback addresses."""
     address = (source, 0)
     made = HTTPSConnection(
         "127.0.0.1", server.port, timeout=60, context=server.context(), source_address=address
@@ -217,7 +217,7 @@ def connected(server, source="127.0.0.1"):
 
 
 def plainly(server, peer):
-    """Return a TCP connection alone."""
+    """Return a TCP connection without TLS."""
     return socket.create_connection(("127.0.0.1", server.port), 60, (peer, 0))
 
 
@@ -234,7 +234,7 @@ def closed(server, reason):
 
 
 def ended(connections):
-    """Return how many plain connections the other side has closed."""
+    """Return the number of TCP connections that the server has closed."""
     poll = select.poll()
     for one in connections:
         poll.register(one, select.POLLIN)
@@ -242,11 +242,11 @@ def ended(connections):
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["silent", "each with a request"])
-def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
+def test_one_address_with_all_connections_keeps_no_client_out(server, asks):
     with contextlib.ExitStack() as stack:
         bystander = stack.enter_context(contextlib.closing(connected(server)))
         assert ask(bystander) == (200, True)
-        silent, surplus = [], MAX_CONNECTIONS + 40 - MAX_PER_ADDRESS
+        silent, surplus = [], MAX_CONNECTIONS + 40 - MAX_CONNECTIONS_PER_ADDRESS
         for _ in range(MAX_CONNECTIONS + 40):
             if asks:
                 held = stack.enter_context(contextlib.closing(connected(server, "127.0.0.2")))
@@ -264,7 +264,7 @@ def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
 
 
 @pytest.mark.parametrize("known", ["by its address", "by a binding"])
-def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known):
+def test_a_hundred_addresses_keep_no_api_server_out(tmp_path, known):
     options = ["--api-server=127.0.0.1/32"] * (known == "by its address")
     with running(tmp_path, *options) as server, contextlib.ExitStack() as stack:
         if known == "by a binding":
@@ -286,8 +286,8 @@ def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known)
             assert mine.recv(12) == b"HTTP/1.1 200"
 
 
-def test_who_goes_on_sending_after_an_early_answer_is_cut_off(server):
-    """And not before: what was sent meanwhile is dropped, so that the answer can be read."""
+def test_a_client_that_sends_after_an_early_answer_is_cut_off(server):
+    """Data that arrives before the end is dropped, so that the client can read the answer."""
     gives_up_s = time.monotonic() + 60
     with server.raw() as connection, contextlib.suppress(OSError):
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000)
@@ -304,7 +304,7 @@ WASTE = [
 ]
 
 
-def test_connections_that_come_and_go_leave_no_memory_behind(server):
+def test_closed_connections_leave_no_memory_behind(server):
     for waste in WASTE * 300:
         with contextlib.suppress(OSError), server.raw() as connection:
             connection.sendall(waste)

@@ -1,4 +1,4 @@
-"""When a replica writes the fence's parameter, and when it leaves another's alone."""
+"""The fence's ConfigMap: when a replica writes it, and when it keeps another replica's text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG_MAP = "/api/v1/namespaces/gpu/configmaps/vramwarden-fence"
 
 
 class Fence:
-    """The ConfigMap in an API server, and the time there."""
+    """An API server with the ConfigMap, and its clock."""
 
     def __init__(self):
         self.api = ApiServer()
@@ -59,10 +59,10 @@ class Replica:
             self.log,
         )
 
-    def keep(self):
-        """Do what is due; return how often it wrote."""
+    def sync(self):
+        """Sync once; return the number of writes."""
         before = len(self.fence.api.sent())
-        assert self.keeper.keep()
+        assert self.keeper.sync()
         return len(self.fence.api.sent()) - before
 
 
@@ -81,41 +81,41 @@ def replica(fence):
 
 
 def test_it_writes_what_is_missing_and_nothing_twice(replica, fence):
-    assert [replica.keep() for _ in range(3)] == [1, 0, 0]
+    assert [replica.sync() for _ in range(3)] == [1, 0, 0]
     assert fence.unsealed == fence_data(OURS)
     fence.api.remove(CONFIG_MAP)
-    assert [replica.keep() for _ in range(2)] == [1, 0]
+    assert [replica.sync() for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("key", fence_data(OURS))
-def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, fence, key):
-    replica.keep()
+def test_a_changed_key_is_restored_at_once_and_other_keys_stay(replica, fence, key):
+    replica.sync()
     fence.put(data={**fence.data, key: "x", "rules.v3": "another release's"})
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     assert fence.unsealed == {**fence_data(OURS), "rules.v3": "another release's"}
     fence.put(data={})
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     fence.put()
-    assert replica.keep() == 1
+    assert replica.sync() == 1
 
 
 def test_a_new_policy_is_written_over_another_replicas(replica, fence):
     fence.put(data=of_theirs())
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     replica.policy = THIRD
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     assert fence.unsealed == fence_data(THIRD)
 
 
-def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, fence):
-    replica.keep()
+def test_another_replicas_policy_is_kept_until_it_has_settled(replica, fence):
+    replica.sync()
     fence.put(data=of_theirs())
-    assert replica.keep() == 0
+    assert replica.sync() == 0
     fence.at_s += SETTLE_S - 1
-    assert replica.keep() == 0
+    assert replica.sync() == 0
     assert fence.unsealed == fence_data(THEIRS)
     fence.at_s += 1
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     assert fence.unsealed == fence_data(OURS)
 
 
@@ -134,24 +134,24 @@ FORGED = {
 
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)
-def test_what_no_replica_wrote_now_is_restored_at_once_each_time(replica, fence, data):
-    replica.keep()
+def test_a_text_without_a_valid_seal_is_replaced_at_once_each_time(replica, fence, data):
+    replica.sync()
     for _ in range(9):
         fence.put(data=data)
-        assert replica.keep() == 1
+        assert replica.sync() == 1
         assert fence.unsealed == fence_data(OURS)
 
 
 @pytest.mark.parametrize("at", ["x", "", "-1", "9" * 13])
-def test_without_a_key_anybody_can_seal_but_no_time_is_forever(fence, at):
+def test_without_a_key_any_writer_can_seal_for_a_limited_time(fence, at):
     replica = Replica(fence, b"")
-    replica.keep()
+    replica.sync()
     fence.put(data=seal_data(fence_data(THEIRS), b"", NOW_S))
-    assert replica.keep() == 0
+    assert replica.sync() == 0
     head = f"{at} {','.join(sorted(fence_data(THEIRS)))}"
     code = _authenticate(fence_data(THEIRS), head, b"")
     fence.put(data={**fence_data(THEIRS), SEAL_KEY: f"{head} {code}"})
-    assert replica.keep() == 1
+    assert replica.sync() == 1
 
 
 LESS = {key: text for key, text in fence_data(THEIRS).items() if key != GPUS_KEY}
@@ -159,64 +159,62 @@ OTHER_RELEASES = {"more": {**fence_data(THEIRS), "new.v1": "x"}, "less": LESS}
 
 
 @pytest.mark.parametrize("data", OTHER_RELEASES.values(), ids=OTHER_RELEASES)
-def test_what_a_replica_of_another_release_sealed_is_left_alone_until_it_settled(
-    replica, fence, data
-):
-    replica.keep()
+def test_the_text_of_another_release_is_kept_until_it_has_settled(replica, fence, data):
+    replica.sync()
     fence.put(data={**fence_data(OURS), **seal_data(data, KEY, NOW_S)})
-    assert replica.keep() == 0
+    assert replica.sync() == 0
     fence.put(data={**fence_data(OURS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
-    assert replica.keep() == 0  # it is our text, whatever its seal
+    assert replica.sync() == 0  # the text is ours, under any seal
     fence.put(data={**fence_data(THEIRS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
-    assert replica.keep() == 1
+    assert replica.sync() == 1
 
 
-def test_replicas_with_different_policies_do_not_fight(fence):
-    """Each writes when it begins, and then one of them now and then."""
+def test_replicas_with_different_policies_seldom_write(fence):
+    """Each writes when it starts. Later one of them writes from time to time."""
     first, second = Replica(fence), Replica(fence)
     second.policy = THEIRS
     for _ in range(600):
         for one in (first, second):
-            one.keep()
+            one.sync()
         fence.at_s += 1
     assert len(fence.api.sent()) <= 2 + 600 / SETTLE_S
 
 
-def test_replicas_take_a_new_policy_over_one_after_the_other(fence):
+def test_replicas_get_a_new_policy_one_after_the_other(fence):
     first, second = Replica(fence), Replica(fence)
-    first.keep()
-    second.keep()
+    first.sync()
+    second.sync()
     first.policy = THIRD
     for _ in range(60):
-        first.keep()
-        second.keep()
+        first.sync()
+        second.sync()
     second.policy = THIRD
-    second.keep()
+    second.sync()
     assert len(fence.api.sent()) == 2
     assert fence.unsealed == fence_data(THIRD)
 
 
-def test_a_conflict_is_no_news_and_a_new_policy_is_not_forgotten_over_it(replica, fence):
+def test_a_conflict_is_not_logged_and_a_new_policy_is_still_written(replica, fence):
     fence.put(data=of_theirs())
-    fence.api.fails("PUT", lambda _: fence.put(data=of_theirs()))  # somebody was first
-    assert not replica.keeper.keep()
+    fence.api.fails("PUT", lambda _: fence.put(data=of_theirs()))  # another writer was first
+    assert not replica.keeper.sync()
     assert replica.log.messages == []
-    assert replica.keep() == 1
+    assert replica.sync() == 1
     assert replica.log.messages == ["the fence's rules are written"]
 
 
-def test_a_missing_right_is_logged_once_and_its_return_too(replica, fence):
+def test_a_missing_right_is_logged_once_and_so_is_its_return(replica, fence):
     fence.api.denied.add(("get", "configmaps"))
-    assert [replica.keeper.keep() for _ in range(3)] == [False] * 3
+    assert [replica.keeper.sync() for _ in range(3)] == [False] * 3
     assert replica.log.messages == ["the fence's rules cannot be written"]
     fence.api.denied.clear()
-    replica.keep()
+    replica.sync()
     assert replica.log.messages[1:] == [
         "the fence's rules are written again",
         "the fence's rules are written",
     ]
 
 
-def test_the_text_follows_from_the_policy_alone(replica, fence):
-    replica.keep()
+def test_the_text_depends_only_on_the_policy(replica, fence):
+    replica.sync()
     assert fence.unsealed[RULES_KEY] == fence_data(a_policy())[RULES_KEY]

@@ -1,4 +1,4 @@
-"""A certificate in a folder: issued once, followed from then on, and what is reported of it."""
+"""A certificate in a folder: it is issued once, reloaded when it changes, and reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs import Bundle, advance, read
+from certs import Bundle, advance, read_folder
 from tests.certs.handshakes import handshake, mount, put
 from tests.support.recorded_log import RecordedLog
 from webhook.server.certificates import FolderKeeper
@@ -28,8 +28,8 @@ class Kept:
         return self.metrics.registry.get_sample_value(f"vramwarden_certificate_{name}", labels)
 
     def shows(self, bundle):
-        """Return the certificate that a client of this set's CA is shown."""
-        return handshake(self.keeper.context(), bundle.ca_pem, "localhost")
+        """Return the certificate that a client with this set's CA gets."""
+        return handshake(self.keeper.listening_context(), bundle.ca_pem, "localhost")
 
 
 def a_set(age=timedelta()):
@@ -39,11 +39,11 @@ def a_set(age=timedelta()):
 @pytest.mark.parametrize("again", [False, True], ids=["at the first start", "at the next"])
 def test_an_empty_folder_is_filled_once(tmp_path, again):
     kept = Kept(tmp_path)
-    made = read(tmp_path)
+    made = read_folder(tmp_path)
     if again:
         kept = Kept(tmp_path)
     assert kept.shows(made)
-    assert read(tmp_path) == made
+    assert read_folder(tmp_path) == made
     kept.keeper.check()
     assert kept.sample("days_left", role="serving") == pytest.approx(365, abs=0.1)
     assert kept.log.lines == []
@@ -53,15 +53,15 @@ def test_a_certificate_in_a_folder_is_never_renewed_and_its_end_is_reported(tmp_
     put(tmp_path, old := a_set(timedelta(days=366)))
     kept = Kept(tmp_path)
     kept.keeper.check()
-    assert read(tmp_path) == old
+    assert read_folder(tmp_path) == old
     assert kept.sample("days_left", role="serving") == pytest.approx(-1, abs=0.1)
     ((level, message, values),) = kept.log.lines
     assert (level, message) == ("warning", "certificates have problems")
     assert "tls.crt expired on" in values["problems"][0]
 
 
-def test_of_a_mounted_folder_the_last_good_certificate_is_served(tmp_path):
-    """Another program renews it; a pair that does not match is logged and counted."""
+def test_the_last_valid_certificate_of_a_mounted_folder_is_served(tmp_path):
+    """Another program renews it. A pair that does not match is logged and counted."""
     first, second, other = a_set(), a_set(), a_set()
     mount(tmp_path, first, "1")
     kept = Kept(tmp_path)
@@ -81,5 +81,5 @@ def test_of_a_mounted_folder_the_last_good_certificate_is_served(tmp_path):
 
 def test_it_is_ready_at_once_and_named_after_its_folder(tmp_path):
     kept = Kept(tmp_path)
-    assert kept.keeper.loaded
+    assert kept.keeper.has_certificate
     assert (kept.keeper.obstacle(), str(kept.keeper)) == ("", str(tmp_path))

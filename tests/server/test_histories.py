@@ -1,4 +1,4 @@
-"""Histories: what replicas make of pods that end, and what a new pod's author is told."""
+"""Histories: runs that replicas write for ended pods, and warnings for new pods."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from webhook.core.admission.decision import Phase
 from webhook.core.kinds.histories import OLDEST_S, History
 from webhook.core.kinds.nodes import read_time, write_gpu_node
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.server import histories as module
-from webhook.server.histories import EVERY_S, Advisor, HistoryCache, HistoryWriter
+from webhook.server import histories, history_writer
+from webhook.server.histories import Advisor, HistoryCache
+from webhook.server.history_writer import WRITE_INTERVAL_S, HistoryWriter
 from webhook.server.metrics import HistoryMetrics, Metrics
 from webhook.server.reviews import PodReviews
 
@@ -47,7 +48,7 @@ def _key(history):
 
 
 class Api(ApiServer):
-    """An API server with histories, figures of nodes, and the time in the test's hand."""
+    """An API server with histories and figures of nodes; the test sets its time."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +57,7 @@ class Api(ApiServer):
 
     @property
     def stored(self):
-        """Return what is stored, by namespace and workload."""
+        """Return the stored histories by namespace and workload."""
         objects = [one for path, one in self.objects.items() if "/vramhistories/" in path]
         found = map(self.histories.all.project, objects)
         return {_key(one.history): one for one in found}
@@ -71,7 +72,7 @@ class Api(ApiServer):
 
     @property
     def figures_read(self):
-        """Return of which nodes figures were asked for."""
+        """Return the nodes whose figures were read."""
         return [path.split("/")[-1] for _, path, _ in self.sent("GET") if "/gpunodes/" in path]
 
     def put_figures(self, figures):
@@ -79,7 +80,7 @@ class Api(ApiServer):
 
 
 class Replica:
-    """A recorder that is turned by hand."""
+    """A cache and a writer without threads."""
 
     def __init__(self, api):
         self.api = api
@@ -97,8 +98,8 @@ class Replica:
         )
 
     def learns(self):
-        """Let its watch report all that is stored."""
-        self.known.mirror.on_report(Listed(list(self.api.stored.values())))
+        """Send the cache a list of all stored histories."""
+        self.known.informer.on_report(Listed(list(self.api.stored.values())))
 
     def turns(self, after_s=10.0):
         self.now_s += after_s
@@ -113,7 +114,7 @@ class Replica:
 
 
 def a_pod(number, **more):
-    """Return a pod that ended, as it is stored and as placement knows it."""
+    """Return an ended pod, as stored and as tracked by placement."""
     raw = a_raw(enforcer=terminated(WORDS), **more)
     name = f"llama-5d9c7-{number}"
     raw["metadata"]["name"] = name
@@ -138,7 +139,7 @@ def runs(api):
     return [run.pod for run in stored.history.runs] if stored else []
 
 
-def test_the_peak_of_a_pod_that_ended_stands_in_its_workloads_history(api, replica):
+def test_the_peak_of_an_ended_pod_is_in_its_workloads_history(api, replica):
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     (run,) = api.stored[KEY].history.runs
@@ -148,7 +149,7 @@ def test_the_peak_of_a_pod_that_ended_stands_in_its_workloads_history(api, repli
     assert replica.log.lines == []
 
 
-def test_a_pod_that_goes_on_is_nobodys_run(api, replica):
+def test_a_running_pod_has_no_run(api, replica):
     raw, state = a_pod(1)
     replica.recorder.on_pod(raw, replace(state, finished=False))
     replica.turns()
@@ -164,18 +165,18 @@ def test_a_workload_is_written_once_a_minute_and_further_runs_wait(api, replica)
         replica.recorder.on_pod(*a_pod(number))
         replica.turns(after_s=4.0)
     assert (len(runs(api)), api.writes) == (3, 1)
-    replica.turns(after_s=EVERY_S)
+    replica.turns(after_s=WRITE_INTERVAL_S)
     assert (len(runs(api)), api.writes) == (9, 2)
 
 
-def test_a_pod_that_is_reported_again_and_again_costs_nothing_more(api, replica):
+def test_a_pod_that_is_reported_again_sends_no_request(api, replica):
     for _ in range(5):
         replica.recorder.on_pod(*a_pod(1))
-        replica.turns(after_s=EVERY_S)
+        replica.turns(after_s=WRITE_INTERVAL_S)
     assert (api.reads, api.writes) == (1, 1)
 
 
-def test_a_replica_that_begins_counts_nobody_twice_and_asks_for_nothing_it_knows(api, replica):
+def test_a_new_replica_counts_no_pod_twice_and_reads_nothing_twice(api, replica):
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     for learns in (False, True):
@@ -189,7 +190,7 @@ def test_a_replica_that_begins_counts_nobody_twice_and_asks_for_nothing_it_knows
     assert runs(api) == ["llama-5d9c7-1"]
 
 
-def test_a_write_that_another_replica_won_is_done_again_on_what_that_one_wrote(api, replica):
+def test_a_write_is_repeated_after_a_conflict_with_another_replica(api, replica):
     other = Replica(api)
     other.recorder.on_pod(*a_pod(2))
     api.fails("POST .*/vramhistories", lambda _: other.turns())
@@ -200,22 +201,22 @@ def test_a_write_that_another_replica_won_is_done_again_on_what_that_one_wrote(a
 
 
 @pytest.mark.parametrize("code", [0, 403, 404])
-def test_what_cannot_be_written_waits_is_said_once_and_is_dropped_in_the_end(api, replica, code):
+def test_runs_that_cannot_be_written_wait_and_are_dropped_in_the_end(api, replica, code):
     api.fails("/vramhistories", code, forever=True)
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
-    replica.turns(after_s=EVERY_S)
+    replica.turns(after_s=WRITE_INTERVAL_S)
     assert replica.log.said == [("warning", "histories cannot be written; retrying")]
     assert replica.counts("runs") == {}
-    replica.turns(after_s=module.GIVE_UP_S)
+    replica.turns(after_s=history_writer.GIVE_UP_S)
     assert replica.counts("runs") == {"dropped": 1}
     api.recovers()
-    replica.turns(after_s=EVERY_S)
+    replica.turns(after_s=WRITE_INTERVAL_S)
     assert api.stored == {}
 
 
-def test_a_run_that_meets_a_bug_keeps_no_other_workload_waiting(api, replica):
-    """Otherwise each turn would meet it again, and no history of anybody be written any more."""
+def test_a_run_that_fails_delays_no_other_workload(api, replica):
+    """Otherwise each step would fail again, and no history would be written any more."""
 
     def fail_for_odd(request):
         if request.body["status"]["workload"]["name"] == "odd":
@@ -230,19 +231,19 @@ def test_a_run_that_meets_a_bug_keeps_no_other_workload_waiting(api, replica):
     assert runs(api) == ["llama-5d9c7-2"]
     assert replica.counts("runs") == {"dropped": 1, "kept": 1}
     assert replica.log.said == [("exception", "keeping a history failed")]
-    assert not replica.recorder._waiting
+    assert not replica.recorder._pending
 
 
-def test_what_could_not_be_written_is_written_later(api, replica):
+def test_runs_that_could_not_be_written_are_written_later(api, replica):
     api.fails("/vramhistories", 0)
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
-    replica.turns(after_s=EVERY_S)
+    replica.turns(after_s=WRITE_INTERVAL_S)
     assert runs(api) == ["llama-5d9c7-1"]
     assert replica.log.said[-1] == ("info", "histories are written again")
 
 
-def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, replica):
+def test_without_a_termination_message_the_sentrys_peak_counts(api, replica):
     raw, state = a_pod(1)
     raw["status"]["initContainerStatuses"][0]["state"] = terminated()
     api.put_figures(figures(7, 1, uid=state.uid))
@@ -252,28 +253,28 @@ def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, r
     assert (run.peak_bytes, run.stops, api.figures_read) == (7 * GIB, 1, ["n1"])
 
 
-def test_pods_that_end_together_cost_one_read_of_their_nodes_figures(api, replica):
+def test_pods_that_end_together_need_one_read_of_their_nodes_figures(api, replica):
     for number in range(5):
         replica.recorder.on_pod(*a_pod(number))
     replica.turns()
     assert api.figures_read == ["n1"]
 
 
-def test_of_pods_that_ended_long_ago_no_figures_are_read(api, replica):
+def test_no_figures_are_read_for_pods_that_ended_long_ago(api, replica):
     api.time_s = ENDED_S + 3600
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert (api.figures_read, runs(api)) == ([], ["llama-5d9c7-1"])
 
 
-def test_a_sentry_that_cannot_be_read_keeps_no_run_from_being_written(api, replica):
+def test_runs_are_written_without_the_sentrys_figures(api, replica):
     api.denied.add(("get", "gpunodes"))
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert runs(api) == ["llama-5d9c7-1"]
 
 
-def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
+def test_a_pod_of_a_lost_node_ends_when_it_is_deleted(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
     api.put_figures(figures(7, 0))
     api.time_s = (read_time(raw["metadata"]["deletionTimestamp"]) or 0.0) + 5
@@ -286,10 +287,10 @@ def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
     assert run.peak_bytes == 7 * GIB
 
 
-def test_a_pod_that_said_its_words_and_is_gone_is_counted_once(api, replica):
+def test_a_pod_with_a_termination_message_that_is_deleted_is_counted_once(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
     other = Replica(api)
-    other.recorder.on_pod(raw, state)  # its watch broke: it learns only that the pod is gone
+    other.recorder.on_pod(raw, state)  # its watch failed: it only sees that the pod is deleted
     other.recorder.on_end(replace(state, gone=True))
     replica.recorder.on_pod(raw, state)
     replica.recorder.on_pod(a_raw(enforcer=terminated(WORDS), deleted=True), state)
@@ -299,8 +300,8 @@ def test_a_pod_that_said_its_words_and_is_gone_is_counted_once(api, replica):
     assert len(api.stored[KEY].history.runs) == 1
 
 
-def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypatch):
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 1)
+def test_the_histories_of_a_namespace_are_limited(api, replica, monkeypatch):
+    monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 1)
     api.histories.store(History("team-a", "Pod", "x"), "")
     replica.learns()
     replica.recorder.on_pod(*a_pod(1))
@@ -311,10 +312,10 @@ def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypa
     assert replica.log.lines == [("warning", "a history is not begun", {"why": why})]
 
 
-def test_in_a_full_memory_the_namespace_with_most_gives_way(api, replica, monkeypatch):
-    """A tenant with several namespaces fills it: others still have their part of it."""
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 3)
-    monkeypatch.setattr(module, "MOST_KNOWN", 5)
+def test_at_the_limit_the_namespace_with_most_histories_loses_one(api, replica, monkeypatch):
+    """A tenant with several namespaces uses it up: other namespaces still get their part."""
+    monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 3)
+    monkeypatch.setattr(histories, "MAX_HISTORIES", 5)
     for number, namespace in enumerate(["a-1", "a-1", "a-1", "a-2", "a-2"]):
         history = History(namespace, "Pod", f"w{number}", runs=(a_run(ended_s=ENDED_S - number),))
         api.histories.store(history, "")
@@ -330,13 +331,13 @@ def test_in_a_full_memory_the_namespace_with_most_gives_way(api, replica, monkey
         ("a-1", "w1"),  # w2 ended first
         ("a-2", "w3"),
         ("a-2", "w4"),
-        ("team-a", "x"),  # y is not begun: nobody has two more than its namespace
+        ("team-a", "x"),  # y is not started: no namespace has two more than its own
     ]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
 
 
-def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch):
-    monkeypatch.setattr(module, "MOST_HELD", 3)
+def test_the_memory_that_tenants_can_use_is_limited(api, monkeypatch):
+    monkeypatch.setattr(history_writer, "MAX_QUEUED", 3)
     replica = Replica(api)
     recorder = replica.recorder
     for number in range(50):
@@ -345,37 +346,37 @@ def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch):
         running = a_raw(enforcer={"running": {}}, deleted=True)
         recorder.on_pod(running, replace(state, finished=False, uid=f"r{number}"))
         recorder.on_pod(raw, state)
-    assert (recorder._heard.qsize(), len(recorder._ending), len(recorder._done)) == (3, 3, 3)
-    for number in range(50):  # each in a turn of its own
+    assert (recorder._queue.qsize(), len(recorder._terminating), len(recorder._ended)) == (3, 3, 3)
+    for number in range(50):  # each in a separate step
         recorder.step(0.0)
         raw, state = a_pod(number + 50)
         raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
         recorder.on_pod(raw, state)
-    assert len(recorder._waiting) == 3
+    assert len(recorder._pending) == 3
 
 
-def test_runs_of_one_workload_that_wait_are_no_more_than_are_kept(api, replica):
+def test_waiting_runs_of_one_workload_are_limited(api, replica):
     api.fails("/vramhistories", 0, forever=True)
     for number in range(50):
         replica.recorder.on_pod(*a_pod(number))
     replica.turns()
-    assert len(replica.recorder._waiting[KEY].runs) == 20
+    assert len(replica.recorder._pending[KEY].runs) == 20
 
 
-def test_a_history_goes_thirty_days_after_its_last_run_and_one_that_grew_stays(api, replica):
+def test_a_history_is_deleted_thirty_days_after_its_last_run(api, replica):
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     replica.learns()
-    replica.turns(after_s=2 * module.SWEEP_S)
+    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert runs(api) == ["llama-5d9c7-1"]
     api.time_s = ENDED_S + OLDEST_S + 10
     stored = api.stored[KEY]
     grown = replace(stored.history, runs=(replace(stored.history.runs[0], ended_s=api.time_s),))
     api.histories.store(grown, stored.version)  # and the watch is behind
-    replica.turns(after_s=2 * module.SWEEP_S)
+    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert KEY in api.stored
     api.histories.store(stored.history, api.stored[KEY].version)
-    replica.turns(after_s=2 * module.SWEEP_S)
+    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert api.stored == {}
     assert replica.counts("writes") == {"written": 1, "deleted": 1}
 
@@ -391,7 +392,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_replicas_go_through_no_history_shrinks_and_nobody_counts_twice(steps):
+def test_no_history_shrinks_and_no_pod_counts_twice_in_any_order_of_events(steps):
     api = Api()
     before, heard, is_down = [], set(), False
     replicas = [Replica(api), Replica(api)]
@@ -400,10 +401,10 @@ def test_whatever_replicas_go_through_no_history_shrinks_and_nobody_counts_twice
         if step == "ends":
             replica.recorder.on_pod(*a_pod(number))
             if not is_down:
-                replica.turns(after_s=EVERY_S)
+                replica.turns(after_s=WRITE_INTERVAL_S)
                 heard.add(f"llama-5d9c7-{number}")
         elif step == "turn":
-            replica.turns(after_s=EVERY_S)
+            replica.turns(after_s=WRITE_INTERVAL_S)
         elif step == "restart":
             replicas[who] = Replica(api)
         elif step == "learn":
@@ -434,10 +435,10 @@ NEVER = (
 
 
 def a_cache(*reports):
-    """Return a cache that heard of these."""
+    """Return a cache after these reports."""
     known = HistoryCache(Api().histories, RecordedLog())
     for report in reports:
-        known.mirror.on_report(report)
+        known.informer.on_report(report)
     return known
 
 
@@ -456,48 +457,48 @@ def a_cache(*reports):
         ([Listed([STORED]), Failed(DOWN), Listed([STORED])], LESS),
     ],
 )
-def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind(reports, warned):
+def test_a_new_pod_is_warned_while_the_watch_is_current(reports, warned):
     advisor = Advisor(a_cache(*reports), lambda: None)
     assert advisor.warn("team-a", METADATA, 16 * GIB) == warned
 
 
-def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkeypatch):
+def test_a_warning_is_cached_until_the_history_or_the_gpus_change(monkeypatch):
     known, made = a_cache(Listed([STORED])), []
     gpu = [79 * GIB]
     advisor = Advisor(known, lambda: gpu[0])
-    real = module.warn
-    monkeypatch.setattr(module, "warn", lambda *given: made.append(given) or real(*given))
-    monkeypatch.setattr(module, "MOST_SAID", 2)
+    real = histories.warn
+    monkeypatch.setattr(histories, "warn", lambda *given: made.append(given) or real(*given))
+    monkeypatch.setattr(histories, "MAX_CACHED_ADVICE", 2)
 
     def says(asked=16):
         return advisor.warn("team-a", METADATA, asked * GIB)
 
     assert [says(), says(), says(15), says(15)] == [LESS, LESS, *2 * [LESS.replace("16", "15")]]
     assert len(made) == 2
-    known.mirror.on_report(
+    known.informer.on_report(
         Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2"))
     )
     assert [says(), says()] == ["", ""]
     gpu[0] = 8 * GIB
     assert says().endswith("this pod will never start")
-    known.mirror.on_report(Changed("DELETED", STORED))
+    known.informer.on_report(Changed("DELETED", STORED))
     gpu[0] = 79 * GIB
     assert says() == ""
     for asked in range(10, 20):
         says(asked)
-    known.mirror.on_report(Changed("ADDED", STORED))
+    known.informer.on_report(Changed("ADDED", STORED))
     for asked in range(10, 20):
         says(asked)
-        assert len(advisor._said) <= 2
+        assert len(advisor._cached) <= 2
 
 
-def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
+def test_a_pod_larger_than_every_gpu_is_warned_without_a_history():
     known = a_cache()
     assert Advisor(known, lambda: 79 * GIB).warn("team-a", {}, 90 * GIB) == NEVER
     assert Advisor(known, lambda: None).warn("team-a", {}, 90 * GIB) == ""
 
 
-def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
+def test_the_author_of_a_workload_is_warned_like_its_pods():
     known = a_cache(Listed([STORED]))
     workload = workload_of(METADATA)
     review = replace(
@@ -509,7 +510,7 @@ def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
 
 
 class Asked:
-    """Reviews of pods whose author is told what `says` returns."""
+    """Reviews of pods with the warnings that `says` returns."""
 
     def __init__(self):
         self.says = lambda *_: ""
@@ -528,7 +529,7 @@ class Asked:
         return [one.get("warnings", []) for one in responses], responses[0]["allowed"]
 
 
-def test_a_warning_is_returned_once_and_is_not_remembered_with_the_template():
+def test_a_warning_is_returned_once_and_not_cached_with_the_template():
     asked = Asked()
     found = []
     for says in ("too much", "", "too little", "", "too much"):
@@ -540,13 +541,13 @@ def test_a_warning_is_returned_once_and_is_not_remembered_with_the_template():
     assert asked.asked == 5 * [("team-a", "train", 8 * GIB)]
 
 
-def test_a_pod_without_a_demand_gets_no_advice():
+def test_a_pod_without_a_request_gets_no_advice():
     asked = Asked()
     assert asked.creates(a_new_pod()) == ([[], []], True)
     assert asked.asked == []
 
 
-def test_advice_that_fails_costs_no_pod_anything():
+def test_a_pod_is_decided_although_advice_fails():
     asked = Asked()
     asked.says = lambda: 1 / 0
     assert asked.creates(a_new_pod("8Gi")) == ([[], []], True)
@@ -562,31 +563,31 @@ def in_memory(known, namespace):
     return [number for number, history in enumerate(found) if history]
 
 
-def test_a_namespace_takes_no_more_than_its_part_and_all_are_bounded(monkeypatch):
-    """However many a namespace makes, or who may write them by hand."""
-    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 2)
-    monkeypatch.setattr(module, "MOST_KNOWN", 4)
+def test_histories_are_limited_per_namespace_and_in_all(monkeypatch):
+    """The limits also hold for histories that users write by hand."""
+    monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 2)
+    monkeypatch.setattr(histories, "MAX_HISTORIES", 4)
     greedy = [named("a-greedy", number) for number in range(9)]
     known = a_cache(Listed([*greedy, named("b", 0)]))
-    known.mirror.on_report(Changed("ADDED", named("a-greedy", 9)))
-    known.mirror.on_report(Changed("MODIFIED", named("b", 0)))
+    known.informer.on_report(Changed("ADDED", named("a-greedy", 9)))
+    known.informer.on_report(Changed("MODIFIED", named("b", 0)))
     assert (in_memory(known, "a-greedy"), in_memory(known, "b")) == ([0, 1], [0])
     assert [known.has_room(namespace) for namespace in ("a-greedy", "b", "c")] == [
         False,
         True,
         True,
     ]
-    known.mirror.on_report(Changed("ADDED", named("b", 1)))
-    known.mirror.on_report(Changed("ADDED", named("c", 0)))
+    known.informer.on_report(Changed("ADDED", named("b", 1)))
+    known.informer.on_report(Changed("ADDED", named("c", 0)))
     assert (in_memory(known, "b"), in_memory(known, "c")) == ([0, 1], [])
     assert not known.has_room("c")
     for gone in (named("a-greedy", 0), named("a-greedy", 9)):
-        known.mirror.on_report(Changed("DELETED", gone))
-    known.mirror.on_report(Changed("ADDED", named("c", 0)))
+        known.informer.on_report(Changed("DELETED", gone))
+    known.informer.on_report(Changed("ADDED", named("c", 0)))
     assert (in_memory(known, "a-greedy"), in_memory(known, "c")) == ([1], [0])
 
 
-def test_a_workload_whose_object_is_another_ones_changes_nothing(api, replica):
+def test_an_object_of_another_workload_is_not_changed(api, replica):
     replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     before = api.stored

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as it comes from a transport, and what one connection may cost."""
+"""HTTP/1.1 of one connection: requests, answers, and the limits of each part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.certificates import FolderKeeper
 from webhook.server.connections import CLOSE_S, REQUEST_S, Stage
-from webhook.server.http import Answer
+from webhook.server.handler import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
@@ -57,11 +57,11 @@ def router(metrics, log):
 
 
 def received(router, *parts):
-    """Let parts arrive on one connection; return what is written for each, and its transport."""
+    """Send parts on one connection; return the data written after each, and the transport."""
 
     async def story():
         connection, line, _ = connected(router)
-        line.connections._sweep()  # as each second; it keeps the date
+        line.connections._sweep()  # runs each second, and sets the date
         written = []
         for part in parts:
             before = len(line.written)
@@ -73,7 +73,7 @@ def received(router, *parts):
 
 
 def exchanged(router, *parts):
-    """Let parts arrive; return the answers, and whether the connection is still open.
+    """Send parts on one connection; return the answers, and True if it is still open.
 
     Each answer is its status, its headers in lower case, and its body.
     """
@@ -116,7 +116,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("parts", GOOD.values(), ids=GOOD)
-def test_a_review_is_answered_and_so_is_the_next_one(router, parts):
+def test_two_reviews_in_a_row_are_answered(router, parts):
     answers, is_open = exchanged(router, *parts, WHOLE)
     assert [(status, json.loads(body)["response"]["uid"]) for status, _, body in answers] == [
         (200, "here"),
@@ -209,9 +209,7 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("request_", AMBIGUOUS.values(), ids=AMBIGUOUS)
-def test_what_may_mean_two_things_is_rejected_and_nothing_after_it_is_read(
-    router, metrics, request_
-):
+def test_an_ambiguous_request_is_rejected_and_nothing_after_it_is_read(router, metrics, request_):
     answers, is_open = exchanged(router, request_, WHOLE)
     ((status, headers, sentence),) = answers
     assert (status, headers["connection"], is_open) == (400, "close", False)
@@ -224,7 +222,7 @@ def refused(metrics, code):
     return metrics.registry.get_sample_value("vramwarden_http_rejected_total", {"code": str(code)})
 
 
-def test_who_asks_whether_to_go_on_is_told_so_once(router):
+def test_100_continue_is_sent_once(router):
     expecting = LINE + HEAD + b"Expect: 100-Continue\r\n" + LENGTH + b"\r\n"
     answers, is_open = exchanged(router, expecting, REVIEW[:20], REVIEW[20:])
     assert [(status, body[:1]) for status, _, body in answers] == [(100, b""), (200, b"{")]
@@ -249,7 +247,7 @@ def test_an_answer_to_head_has_no_body(router):
     assert not line.is_closed
 
 
-def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(router):
+def test_rejecting_a_complete_request_leaves_the_connection_open(router):
     wrong = WHOLE.replace(b"application/json", b"text/plain")
     elsewhere = WHOLE.replace(b"/mutate", b"/x")
     assert statuses(router, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
@@ -260,7 +258,7 @@ def is_cut_off(router, sent):
     return (written, line.is_closed, line.counted) == ([b""], True, ["protocol"])
 
 
-def test_requests_one_after_another_are_fair_and_two_at_once_are_not(router):
+def test_requests_in_a_row_are_answered_and_pipelined_ones_are_not(router):
     assert statuses(router, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
     assert is_cut_off(router, WHOLE + WHOLE)
     assert is_cut_off(router, WHOLE + b"x")
@@ -278,7 +276,7 @@ ENDLESS = {
 }
 
 
-def test_a_head_may_be_as_long_as_its_bound(router):
+def test_a_head_of_maximum_size_is_accepted(router):
     head, end = LINE + HEAD + LENGTH + b"X: ", b"\r\n\r\n"
     longest = head + b"x" * (MAX_HEAD_BYTES - len(head + end))
     assert statuses(router, longest + end + REVIEW) == ([200], True)
@@ -286,25 +284,25 @@ def test_a_head_may_be_as_long_as_its_bound(router):
 
 
 @pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
-def test_a_head_that_is_too_long_is_cut_off_however_it_comes(router, sent):
+def test_a_head_that_is_too_long_is_cut_off(router, sent):
     assert is_cut_off(router, sent)
 
 
 @pytest.mark.parametrize(
     ("chunks", "reason", "stays"),
     [
-        (4095, b"the body is not JSON", True),  # the one of size 0 counts
+        (4095, b"the body is not JSON", True),  # the last one, of size 0, counts
         (4096, b"the body comes in more than 4096 chunks", False),
     ],
 )
-def test_a_body_in_very_many_chunks_is_rejected(router, chunks, reason, stays):
+def test_a_body_in_too_many_chunks_is_rejected(router, chunks, reason, stays):
     sent = LINE + HEAD + CHUNKED + b"\r\n" + b"1\r\n \r\n" * chunks + END
     ((status, _, body),), is_open = exchanged(router, sent)
     assert (status, reason in body, is_open) == (400, True, stays)
 
 
-def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_path):
-    """Each answer is 40 KB here: what the sockets keep is soon full, and no more is made."""
+def test_a_client_that_reads_no_answers_is_not_read_from(router, metrics, log, tmp_path):
+    """Each answer has 40 KB: the sockets' buffers are soon full, and no more requests are read."""
     privileged = {"privileged": True}
     containers = [
         a_container(f"c{i}{'x' * 50}", env=[{"name": "A" * 100}], securityContext=privileged)
@@ -312,13 +310,13 @@ def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_pa
     ]
     body = json.dumps(a_review(a_pod("8Gi", containers=containers))).encode()
     whole = LINE + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    served = FolderKeeper(tmp_path, ("localhost",), metrics, RecordedLog()).context()
+    served = FolderKeeper(tmp_path, ("localhost",), metrics, RecordedLog()).listening_context()
     trusting = ssl.create_default_context(cafile=tmp_path / "ca.crt")
 
     async def story():
         connections = no_connections()
         connections.loop = asyncio.get_running_loop()
-        connection = http.Connection(router, connections, connections.place("192.0.2.1"))
+        connection = http.Connection(router, connections, connections.allocate("192.0.2.1"))
         near, far = socket.socketpair()
         _, (reader, writer) = await asyncio.gather(
             connections.loop.connect_accepted_socket(lambda: connection, far, ssl=served),
@@ -343,16 +341,16 @@ def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_pa
     assert len(log.lines) == sent
 
 
-# What cannot be seen from outside.
+# State that cannot be observed from outside
 
 
 def answering(router, answer):
-    """Have all requests answered by a function instead."""
+    """Make a function answer all requests."""
     route = router.route
     router.route = lambda *asked: replace(route(*asked), answer=lambda _body, _peer: answer())
 
 
-def test_a_caller_who_does_not_read_is_read_from_once_they_do(router):
+def test_a_client_is_read_from_again_after_it_has_read(router):
     async def story():
         connection, line, slot = connected(router)
         connection.pause_writing()
@@ -370,12 +368,12 @@ def test_a_caller_who_does_not_read_is_read_from_once_they_do(router):
 @pytest.mark.parametrize(
     ("path", "is_trusted"), [(b"/secret/bind", True), (b"/bind", False), (b"/mutate", False)]
 )
-def test_who_knows_the_path_of_bind_is_trusted(router, path, is_trusted):
-    """Also on connections of the same address that were there before."""
+def test_a_client_that_knows_the_path_of_bind_is_trusted(router, path, is_trusted):
+    """That also applies to older connections of the same address."""
 
     async def story():
         connection, line, slot = connected(router)
-        before = line.connections.place(slot.peer.address)
+        before = line.connections.allocate(slot.peer.address)
         connection.data_received(WHOLE.replace(b"/mutate", path))
         return before.peer.is_trusted
 
@@ -383,8 +381,8 @@ def test_who_knows_the_path_of_bind_is_trusted(router, path, is_trusted):
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
-def test_whoever_was_answered_may_have_to_go_for_another(router, read):
-    """Else those who do not read, or do not close, would keep everybody else out."""
+def test_an_answered_connection_may_be_closed_for_another(router, read):
+    """Otherwise clients that do not read or close would keep all others out."""
 
     async def story():
         states = []
@@ -405,8 +403,8 @@ def test_whoever_was_answered_may_have_to_go_for_another(router, read):
     ]
 
 
-def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
-    """The connection may stay for two seconds yet, and its bytes do not count any more."""
+def test_an_early_answer_releases_the_body(router):
+    """The connection may stay open for two seconds, but its bytes no longer count."""
     connections = no_connections(Clock())
     connection, line, slot = connected(router, connections)
     connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
@@ -419,7 +417,7 @@ def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
     assert (connections.slots, connections.closed) == ({}, ["timeout"])
 
 
-def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
+def test_a_slow_body_is_rejected(router, metrics, monkeypatch):
     monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.0)
     status, headers, body, _ = asyncio.run(post(router, "/mutate", b"{", announced=1000))
     assert (status, headers[b"connection"]) == (408, b"close")
@@ -427,7 +425,7 @@ def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
     assert refused(metrics, 408) == 1
 
 
-def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not(router):
+def test_a_stalled_request_is_closed_and_an_idle_connection_is_not(router):
     connections = no_connections(Clock())
     parts = {"silent": [], "half": [WHOLE[:30]], "a head": [LINE + HEAD + LENGTH + b"\r\n"]}
     used = {"idle": [WHOLE], "half again": [WHOLE, WHOLE[:30]]}
@@ -443,16 +441,18 @@ def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not
         return {name for name, line in lines.items() if not line.is_closed}
 
     assert are_open(REQUEST_S - 0.1) == set(lines)
-    assert are_open(REQUEST_S) == are_open(90.0) == {"idle"}  # for so long the API server keeps it
+    assert (
+        are_open(REQUEST_S) == are_open(90.0) == {"idle"}
+    )  # the API server closes idle connections after 90 s
     assert connections.closed == ["timeout"] * 4
     assert are_open(http.KEEPALIVE_S) == set()
-    assert connections.closed == ["timeout"] * 4  # who was only idle does not count
+    assert connections.closed == ["timeout"] * 4  # idle connections are not counted
     assert connections.slots == {}
 
 
 @pytest.mark.parametrize("sent", [LINE + HEAD + LENGTH + b"\r\n{", WHOLE[:30], WHOLE, b""])
-def test_a_connection_that_ends_leaves_nothing_behind(router, sent):
-    """Without the collector: it would come too late for what a transport holds."""
+def test_a_closed_connection_leaves_nothing_behind(router, sent):
+    """This must not need the garbage collector: it would run too late for a transport's memory."""
 
     async def story():
         connection, line, _ = connected(router)
@@ -474,7 +474,7 @@ def test_a_connection_that_ends_leaves_nothing_behind(router, sent):
     assert in_flight == (1 if sent.endswith(b"\r\n{") else 0)
 
 
-def test_who_hung_up_is_not_answered_and_holds_nothing(router):
+def test_a_client_that_hung_up_is_not_answered_and_uses_no_memory(router):
     cancelled = []
 
     async def wait():
@@ -499,7 +499,7 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(router):
 
 
 def hang_up_as_the_answer_is_ready(router):
-    """Return what was written, what the event loop complained of, and how much is in flight."""
+    """Return the written data, the errors of the event loop, and the requests in flight."""
 
     async def story():
         problems = []
@@ -518,7 +518,7 @@ def hang_up_as_the_answer_is_ready(router):
     return asyncio.run(story())
 
 
-def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(router):
+def test_a_client_that_hangs_up_as_an_answer_is_ready_is_not_answered(router):
     async def ready():
         return Answer(200, b"{}")
 
@@ -526,8 +526,8 @@ def test_who_hangs_up_as_an_answer_is_ready_is_not_answered(router):
     assert hang_up_as_the_answer_is_ready(router) == (b"", [], 0)
 
 
-def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(router):
-    """Unasked for, the event loop would say so instead, and not as a line of our log."""
+def test_a_bug_is_logged_even_if_no_client_waits_for_the_answer(router):
+    """Otherwise the event loop would report it, and not as a line of the log."""
     log = io.BytesIO()
     router._log = JsonLog(log)
 
@@ -539,7 +539,7 @@ def test_a_bug_is_said_even_if_nobody_waits_for_the_answer_any_more(router):
     assert json.loads(log.getvalue())["msg"] == "request failed"
 
 
-def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics):
+def test_a_client_that_is_cut_off_during_its_answer_is_counted_once(router, metrics):
     async def story():
         wait = asyncio.Event()
 
@@ -563,7 +563,7 @@ def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_a_bug_outside_of_a_review_is_answered_and_said(router, late):
+def test_a_bug_outside_of_a_review_is_answered_and_logged(router, late):
     log = io.BytesIO()
     router._log = JsonLog(log)
 

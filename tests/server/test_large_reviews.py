@@ -1,4 +1,4 @@
-"""Large reviews take turns on one thread; those that cannot be judged are answered unread."""
+"""Large reviews: one thread answers them, and some are answered without being decoded."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from webhook.server.bounds import MAX_BODY_BYTES
 from webhook.server.connections import SMALL_BODY_BYTES, Peer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.router import WAIT_S
+from webhook.server.router import MAX_WAIT_S
 
 API_SERVER = "192.0.2.9"
 FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
 
 class Scene:
-    """A router without a server in front of it; large reviews wait for `may_go_on`."""
+    """A router without a server, whose large reviews wait for `may_go_on`."""
 
     def __init__(self, monkeypatch, **bounds):
         self.log = io.BytesIO()
@@ -65,7 +65,7 @@ class Scene:
 
     @asynccontextmanager
     async def busy(self, count):
-        """Have large reviews wait, of which one is being judged."""
+        """Make large reviews wait while one of them is judged."""
         tasks = [asyncio.create_task(self.review(f"l{i}", large=True)) for i in range(count)]
         assert await asyncio.to_thread(self.begun.wait, 60)
         yield tasks
@@ -95,8 +95,8 @@ def test_a_small_review_is_answered_while_a_large_one_is_judged(scene):
     assert scene.connections.body_bytes == 0
 
 
-def test_large_reviews_of_trusted_addresses_come_first_and_others_have_a_share(scene):
-    """Those that wait when their address has used up its time are asked to retry."""
+def test_large_reviews_of_trusted_addresses_come_first(scene):
+    """Waiting reviews are asked to retry if their address has used up its time."""
     scene.cost_s = 0.6
 
     async def story():
@@ -111,7 +111,7 @@ def test_large_reviews_of_trusted_addresses_come_first_and_others_have_a_share(s
     assert others == [200, 200, 503, 503, 503]
 
 
-def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(monkeypatch):
+def test_only_large_reviews_beyond_the_limit_are_asked_to_retry(monkeypatch):
     scene = Scene(monkeypatch)
     monkeypatch.setattr(connections, "MAX_LARGE_BYTES", 4 * SMALL_BODY_BYTES)
 
@@ -144,36 +144,36 @@ def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(
         ({"b": 8, "c": 8, "API": 7}, False),
     ],
 )
-def test_no_address_takes_the_room_of_all_for_large_bodies(held, one_more):
-    """One by four posts of 8 MiB, or many: what is left is for API servers."""
+def test_no_untrusted_address_gets_all_memory_for_large_bodies(held, one_more):
+    """One address with posts of 8 MiB, or many addresses: API servers get the rest."""
     peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
-    hold = router_client.no_connections().hold
+    reserve = router_client.no_connections().reserve
     for name, mebibytes in held.items():
-        assert hold(peers[name], mebibytes * 2**20)
-    assert hold(peers["a"], 2**20) is one_more
-    hold(peers["a"], -(2**20))
+        assert reserve(peers[name], mebibytes * 2**20)
+    assert reserve(peers["a"], 2**20) is one_more
+    reserve(peers["a"], -(2**20))
     left = 24 - sum(held.values())
-    assert hold(peers["API"], left * 2**20)
-    assert not hold(peers["API"], 1)
+    assert reserve(peers["API"], left * 2**20)
+    assert not reserve(peers["API"], 1)
 
 
-def test_a_large_review_whose_turn_does_not_come_in_time_is_asked_to_retry(monkeypatch):
+def test_a_large_review_that_waits_too_long_is_asked_to_retry(monkeypatch):
     scene = Scene(monkeypatch, wait_s=0.05)
 
     async def story():
         async with scene.busy(1):
             late = await scene.review("late", large=True)
-        scene.router._wait_s = WAIT_S  # however busy the machine is
+        scene.router._wait_s = MAX_WAIT_S  # long enough for a busy machine
         return late, await scene.review("afterwards", large=True)
 
     (status, body), afterwards = asyncio.run(story())
     assert (status, body) == (503, b"too many reviews at once; retry in a second\n")
     assert afterwards == (200, "afterwards")
-    assert scene.deciding == ["l0", "afterwards"]  # nobody waits for the other one any more
+    assert scene.deciding == ["l0", "afterwards"]  # no caller waits for the other one
 
 
 def beginning(uid="here"):
-    """Return what the API server writes first of a review."""
+    """Return the beginning of a review, as the API server writes it."""
     kind = '"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"'
     return f'{{{kind},"request":{{"uid":"{uid}",'.encode()
 
@@ -189,7 +189,7 @@ def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(sc
     assert (answer["uid"], answer["allowed"]) == ("here", False)
     what = "make the pod smaller; a review of it is larger than 8 MiB and cannot be judged"
     assert answer["status"]["message"] == f"TooComplex: spec: {what}"
-    # Announced, no more than its beginning was received before the answer; else 8 MiB were.
+    # If the size is announced, only the beginning is received before the answer; else 8 MiB.
     assert len(unread) == (12 if announced is None else 1)
     assert scene.deciding == []
     (line,) = scene.said()
@@ -207,7 +207,7 @@ def test_without_a_uid_in_its_first_kib_it_is_413(scene, announced):
     assert refused("vramwarden_http_rejected_total", {"code": "413"}) == 1
 
 
-def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(scene, monkeypatch):
+def test_the_beginning_of_a_body_that_is_too_large_has_a_timeout(scene, monkeypatch):
     monkeypatch.setattr(http, "PREFIX_S", 0.02)
     assert asyncio.run(scene.post(announced=MAX_BODY_BYTES + 1))[0] == 413
 
@@ -238,14 +238,14 @@ def test_without_a_uid_such_a_body_is_400(scene):
     assert (status, answer) == (400, b"the body holds too many values for an AdmissionReview\n")
 
 
-def test_a_long_text_of_commas_is_decoded_as_long_as_it_is_half_as_long(scene):
+def test_a_long_text_of_commas_is_decoded_below_half_the_limit(scene):
     scene.may_go_on.set()
     pod = a_pod(annotations={"note": "," * (MOST_REVIEW_VALUES - 1000)})
     status, _, answer, _ = asyncio.run(scene.post(json.dumps(a_review(pod)).encode()))
     assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
 
 
-def test_a_line_of_the_log_is_short_whatever_the_review_says(scene):
+def test_a_log_line_is_short_for_any_review(scene):
     long = "n" * 1_000_000
     owner = {"kind": long, "name": long}
     pod = a_pod("8Gi", annotations=FILLER)
@@ -264,7 +264,7 @@ def test_a_line_of_the_log_is_short_whatever_the_review_says(scene):
     assert said["owner"] == f"{cut}/{cut}"
 
 
-def test_what_is_no_text_is_not_written_into_the_log(scene):
+def test_a_value_that_is_no_text_is_not_logged(scene):
     pod = a_pod()
     pod["metadata"] |= {"name": ["x"] * 9, "ownerReferences": [{"kind": {"a": 1}, "name": 5}]}
     asyncio.run(scene.post(json.dumps(a_review(pod, name="")).encode()))
@@ -283,7 +283,7 @@ def test_what_is_no_text_is_not_written_into_the_log(scene):
     ],
     ids=["text", "texts", "trace", "many", "deep"],
 )
-def test_a_line_is_bounded_as_a_whole(values):
+def test_the_size_of_a_log_line_is_limited(values):
     log = io.BytesIO()
     JsonLog(log).event("error", "said", **values)
     line = log.getvalue()

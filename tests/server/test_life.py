@@ -1,4 +1,4 @@
-"""The life of a server: what keeps it from starting, what it reads again, and its end."""
+"""The lifecycle of a server: failures at its start, reloads, and draining."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from certs import read
+from certs import read_folder
 from tests.certs.handshakes import put, renewed
 from tests.support import router_client, server_process
 from tests.support.api_server import ApiServer
@@ -33,24 +33,24 @@ FENCE = "/api/v1/namespaces/gpu/configmaps/vramwarden-fence"
 
 
 def served_serial(server):
-    """Return the serial number of the certificate that a new connection is shown."""
+    """Return the serial number of the certificate that a new connection gets."""
     with server.raw() as connection:
         return connection.getpeercert()["serialNumber"]
 
 
-def test_a_replaced_certificate_is_served_on_the_next_handshake_alone(server):
+def test_a_replaced_certificate_is_served_from_the_next_handshake_on(server):
     with contextlib.closing(server.client()) as old:
         old.request("POST", "/mutate", json.dumps(a_review(a_pod())), JSON)
         assert old.getresponse().read()
         before = served_serial(server)
-        put(server.certificates, renewed(read(server.certificates), ["localhost"]))
+        put(server.certificates, renewed(read_folder(server.certificates), ["localhost"]))
         assert served_serial(server) != before
         old.request("POST", "/mutate", json.dumps(a_review(a_pod())), JSON)
         assert old.getresponse().status == 200
 
 
 def test_sigterm_answers_every_review_that_was_sent(tmp_path):
-    """Four clients post without pause; from SIGTERM on no answer is missing or broken."""
+    """Four clients post without pause. After SIGTERM no answer is missing or incomplete."""
     with running(tmp_path) as server:
         lost, answered = [], []
         started = threading.Barrier(5)
@@ -137,18 +137,18 @@ def test_a_reload_reaches_the_fence_and_labels_and_another_writer_is_reverted(tm
         assert server.messages().count("policy loaded") == 1
 
 
-def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, monkeypatch):
+def test_a_restart_need_not_wait_for_connections_of_the_previous_server(tmp_path, monkeypatch):
     with running(tmp_path) as server:
         ports = iter([server.port, free_port()])
         held = server.raw()
-        server.quit()  # it closes first, so its end of the connection lingers
+        server.quit()  # it closes first, so its end stays in TIME_WAIT
     monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
     with running(tmp_path) as server:
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
     held.close()
 
 
-def test_without_a_folder_certificates_last_as_long_as_the_server_and_its_next_worker(tmp_path):
+def test_without_a_folder_certificates_exist_as_long_as_the_server(tmp_path):
     with running(tmp_path, cert_dir=False, TMPDIR=str(tmp_path)) as server:
         (server.certificates,) = tmp_path.glob("vramwarden-*")
         modes = {path.stat().st_mode & 0o777 for path in server.certificates.iterdir()}
@@ -169,12 +169,12 @@ def children(process):
     return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
-# As the command makes a server, in this process.
+# Servers that the command creates in this process
 
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Return a function that has the command make a server, which does not begin to serve."""
+    """Return a function that runs the command, and returns a server that does not serve yet."""
     made, listen, bind_port = [], module._listen, module.bind_port
 
     def listen_for_now(*where):
@@ -206,10 +206,10 @@ def serve(tmp_path, monkeypatch):
         yield run
 
 
-def test_a_second_server_without_a_plain_port_of_its_own_takes_another(serve):
+def test_a_second_server_binds_another_plain_port(serve):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # somebody else has it: just as well
+        with contextlib.suppress(OSError):  # another process has it, which is as good
             taken.bind(("127.0.0.1", OPERATIONS_PORT))
             taken.listen()
         assert serve(ports=["--port=0"]).operations_port != OPERATIONS_PORT
@@ -229,7 +229,7 @@ SEEING = a_pod(containers=[a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "
 @pytest.mark.parametrize(
     ("options", "allowed"), [((), False), (("--rollout=Observe",), True)], ids=str
 )
-def test_a_server_enforces_unless_it_is_told_to_observe(serve, options, allowed):
+def test_a_server_enforces_unless_the_rollout_is_observe(serve, options, allowed):
     service = serve(*options)
     answer = review(service, SEEING)
     assert answer["allowed"] is allowed
@@ -238,14 +238,14 @@ def test_a_server_enforces_unless_it_is_told_to_observe(serve, options, allowed)
     assert review(service, a_pod("8GB"))["allowed"] is False
 
 
-def test_an_empty_policy_folder_leaves_every_pod_alone(serve, tmp_path):
+def test_an_empty_policy_folder_leaves_every_pod_unchanged(serve, tmp_path):
     (tmp_path / "policies").mkdir()
     answer = review(serve(f"--policy={tmp_path}/policies"), a_pod("nonsense", hostPID=True))
     assert answer["allowed"] is True
     assert "patch" not in answer
 
 
-def test_a_policy_that_is_not_valid_leaves_the_one_before_in_force_and_is_said(serve, tmp_path):
+def test_an_invalid_policy_is_logged_and_the_previous_one_stays_in_force(serve, tmp_path):
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY.replace("max: 40Gi", "max: 10Gi"))
     service = serve(f"--policy={file}")
@@ -264,26 +264,26 @@ def test_a_policy_that_is_not_valid_leaves_the_one_before_in_force_and_is_said(s
     assert b"policy_stale 0.0" in service._metrics.exposition()
 
 
-def test_a_policy_that_is_not_valid_keeps_it_from_starting(serve, tmp_path):
+def test_a_server_does_not_start_with_an_invalid_policy(serve, tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nx: 1\n")
     assert f"{bad}:3: x: unknown field" in serve(f"--policy={bad}", code=1)
 
 
-def test_a_certificate_that_cannot_be_read_keeps_it_from_starting(serve, tmp_path):
+def test_a_server_does_not_start_with_an_unreadable_certificate(serve, tmp_path):
     (tmp_path / "certs").mkdir()
     (tmp_path / "certs" / "tls.crt").write_text("x")
     assert "tls.crt" in serve(code=1)
 
 
-def test_a_key_that_is_too_short_is_one_sentence(serve, tmp_path):
+def test_a_key_that_is_too_short_is_reported_in_one_sentence(serve, tmp_path):
     (tmp_path / "key").write_text("")
     why = "a key has 32 bytes or more; make it by `openssl rand -hex 32`"
     assert serve(f"--key-file={tmp_path}/key", code=1) == f"Error: {tmp_path}/key: {why}\n"
 
 
 @pytest.mark.parametrize("option", ["port", "operations-port"])
-def test_a_port_that_is_taken_is_one_sentence_and_no_certificate_is_issued(serve, tmp_path, option):
+def test_a_port_that_is_taken_is_reported_and_no_certificate_is_issued(serve, tmp_path, option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = serve(f"--{option}={port}", code=1)
@@ -294,7 +294,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_no_certificate_is_issued(serve
 
 @pytest.mark.parametrize("option", ["host", "operations-host"])
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid", "a..b"])
-def test_an_address_of_another_machine_is_one_sentence(serve, option, host):
+def test_an_address_of_another_machine_is_reported_in_one_sentence(serve, option, host):
     said = serve(f"--{option}={host}", code=1)
     assert said.startswith(f"Error: {host} cannot be listened on (")
     assert said.endswith(f"); choose --{option}\n")
@@ -303,13 +303,13 @@ def test_an_address_of_another_machine_is_one_sentence(serve, option, host):
 
 @pytest.mark.parametrize("option", ["port", "operations-port"])
 @pytest.mark.parametrize("port", ["99999", "65536", "-1"])
-def test_a_port_that_cannot_be_is_wrong_usage(serve, option, port):
+def test_an_impossible_port_is_wrong_usage(serve, option, port):
     said = serve(f"--{option}={port}", code=2)
     assert f"'--{option}': {port} is not in the range 0<=x<=65535" in said
 
 
 @pytest.mark.parametrize("network", ["10.0.0.0/33", "everybody", "", "10.0.0.0/8,10.1.0.0/16"])
-def test_addresses_of_api_servers_that_cannot_be_are_wrong_usage(serve, network):
+def test_impossible_addresses_of_api_servers_are_wrong_usage(serve, network):
     said = serve(f"--api-server={network}", code=2)
     why = "does not appear to be an IPv4 or IPv6 network; write it as 192.0.2.0/24 or 2001:db8::/32"
     assert said.endswith(f"'--api-server': {network!r} {why}\n")

@@ -1,4 +1,4 @@
-"""What others log is a line of our log too."""
+"""Messages of gunicorn and asyncio are lines of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ asyncio.run(story())
 """
 
 
-def test_a_bug_that_reaches_the_event_loop_is_a_line_of_the_log():
+def test_an_exception_in_the_event_loop_is_a_log_line():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )

@@ -17,7 +17,7 @@ def sample(exposition, name, **labels):
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
-def test_probes_say_ok_on_the_plain_port(server, path):
+def test_probes_return_ok_on_the_plain_port(server, path):
     assert server.get(path) == (200, "ok\n")
 
 
@@ -27,7 +27,7 @@ def test_verbose_readiness_shows_the_policy_in_force(server):
     assert text.startswith("status: ok\npolicy: ")
 
 
-def test_another_path_says_what_this_port_has(server):
+def test_another_path_returns_the_paths_of_the_port(server):
     status, text = server.get("/mutate")
     assert status == 404
     assert "/livez, /readyz and /metrics" in text
@@ -50,7 +50,7 @@ def test_reviews_are_counted_by_webhook_operation_decision_and_reason(server):
     assert sample(after, "vramwarden_admission_in_flight") == 0
 
 
-def test_a_request_whose_body_is_still_to_come_is_in_flight(server):
+def test_a_request_without_its_body_is_in_flight(server):
     head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
     def in_flight():
@@ -62,7 +62,7 @@ def test_a_request_whose_body_is_still_to_come_is_in_flight(server):
     server.wait_for("none", lambda: in_flight() == 0)
 
 
-def test_a_key_that_nothing_reads_is_logged_for_those_who_see_no_warnings(server):
+def test_an_unknown_key_is_logged_with_the_review(server):
     pod = a_pod()
     pod["metadata"]["annotations"] = {"vramwarden.io/gpu-mem": "8Gi"}
     (warning,) = server.review(a_review(pod, uid="mistyped"))["warnings"]
@@ -81,7 +81,7 @@ def test_policy_and_certificates_are_measured(server):
     assert sample(exposition, "vramwarden_policy_stale") == 0
 
 
-def test_one_json_line_per_review_says_who_what_and_why_without_the_body(server):
+def test_each_review_is_one_json_line_without_its_body(server):
     secret = a_pod("8GB", annotations={"note": "do-not-log-me"})
     server.review(a_review(secret, uid="search-for-me"))
     (line,) = [line for line in server.log() if line.get("uid") == "search-for-me"]
@@ -98,7 +98,7 @@ def health_app(now):
     return health, create_app(health, Metrics(), dict).test_client()
 
 
-def test_a_server_whose_event_loop_stands_still_is_dead():
+def test_a_server_with_a_stalled_event_loop_is_dead():
     now = [0.0]
     health, client = health_app(now)
     health.serve_while(lambda: True)

@@ -12,7 +12,7 @@ from tests.support.pods import a_container, a_pod, a_review
 
 @pytest.fixture(autouse=True)
 def still_serving(server):
-    """After whatever a test sent, the server answers reviews and had no bug of its own."""
+    """After each test, check that the server still answers and has logged no exception."""
     yield
     assert server.review(a_review(a_pod()))["allowed"] is True
     assert [line for line in server.log() if line["msg"] == "review failed"] == []
@@ -66,7 +66,7 @@ def test_warnings_are_short_and_few(server):
         ("application/json; charset=utf-8", 200),
     ],
 )
-def test_a_review_is_json_and_says_so(server, content_type, status):
+def test_a_review_has_the_content_type_of_json(server, content_type, status):
     found, body = server.post(a_review(a_pod()), **{"Content-Type": content_type})
     assert found == status
     assert status == 200 or body == b"the content type must be application/json\n"
@@ -92,9 +92,9 @@ def test_a_review_is_json_and_says_so(server, content_type, status):
         ),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', b"request must be"),
     ],
-    ids=lambda value: repr(value[:40]),  # pytest hands it to programs, as a variable
+    ids=lambda value: repr(value[:40]),  # pytest passes it to programs, as a variable
 )
-def test_what_is_no_review_is_400_in_one_sentence(server, body, says):
+def test_a_body_that_is_no_review_is_400(server, body, says):
     status, answer = server.post(body)
     assert status == 400
     assert says in answer
@@ -120,7 +120,7 @@ def test_a_review_with_a_broken_envelope_is_400(server, change):
 
 
 @pytest.mark.parametrize("mebibytes", [9, 16])
-def test_who_sends_too_much_before_reading_still_reads_why_not(server, mebibytes):
+def test_a_client_that_sends_too_much_can_read_the_rejection(server, mebibytes):
     beginning = (
         b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u",'
     )
@@ -144,12 +144,12 @@ def test_500_containers_are_decided(server):
     assert answer["allowed"] is True or answer["status"]["code"] == 403
 
 
-def test_text_that_is_not_ascii_is_shown_as_it_is(server):
+def test_text_that_is_not_ascii_is_unchanged(server):
     answer = server.review(a_review(a_pod("acht Gigabyte, bitte 🙏")))
     assert "🙏" in answer["status"]["message"]
 
 
-def test_of_duplicate_keys_the_last_counts_as_in_the_api_server(server):
+def test_the_last_of_duplicate_keys_counts_as_in_the_api_server(server):
     body = json.dumps(a_review(a_pod("8GB"))).replace(
         '"vramwarden.io/gpu-memory": "8GB"',
         '"vramwarden.io/gpu-memory": "8Gi", "vramwarden.io/gpu-memory": "8GB"',

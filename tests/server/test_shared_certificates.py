@@ -1,4 +1,4 @@
-"""Certificates in a Secret: what a server does while the API server is away, or says no."""
+"""Certificates in a Secret, while the API server is unreachable or denies requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs import Bundle, Terms, advance
+from certs import Bundle, RotationPeriods, advance
 from tests.certs.handshakes import handshake
 from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.cluster_programs import free_port
@@ -30,14 +30,14 @@ GARBAGE = base64.b64encode(b"garbage").decode()
 
 
 def put_configurations(api, ca_bundle=""):
-    """Store our webhook configurations, with one webhook each."""
+    """Store both webhook configurations, with one webhook each."""
     for path, webhook in ((MUTATING, "mutate"), (VALIDATING, "validate")):
         entry = {"name": f"{webhook}.vramwarden.io", "clientConfig": {"caBundle": ca_bundle}}
         api.put(path, {"webhooks": [entry]})
 
 
 def authority(api):
-    """Return the CA that the Secret holds."""
+    """Return the CA in the Secret."""
     return base64.b64decode(api.objects[SECRET]["data"]["ca.crt"])
 
 
@@ -52,16 +52,16 @@ class Kept:
     def __init__(self, api):
         self.log, self.metrics = RecordedLog(), Metrics()
         shared = CertificatesApi(api.kube(), "gpu", "certificate", ["ours"])
-        told = (Terms(), self.metrics, self.log)
+        told = (RotationPeriods(), self.metrics, self.log)
         self.keeper = SecretKeeper(shared, ("localhost",), *told)
-        self.keep, self.obstacle = self.keeper.keep, self.keeper.obstacle
+        self.sync, self.obstacle = self.keeper.sync, self.keeper.obstacle
 
     def sample(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"vramwarden_{name}", labels)
 
     def shows(self, ca_pem):
-        """Return the certificate that a client is shown."""
-        return handshake(self.keeper.context(), ca_pem, "localhost")
+        """Return the certificate that a client gets."""
+        return handshake(self.keeper.listening_context(), ca_pem, "localhost")
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def kept(api):
 
 def test_a_server_is_ready_when_every_cabundle_holds_its_ca(api, kept):
     api.denied.add(TO_VALIDATING)
-    assert kept.keep() is False
+    assert kept.sync() is False
     assert kept.obstacle().startswith("a caBundle lacks the CA of the certificate; ")
     assert "validatingwebhookconfigurations is forbidden" in kept.obstacle()
     assert kept.sample("ca_bundle_published") == 0
 
     api.denied.clear()
-    assert (kept.keep(), kept.obstacle()) == (True, "")
+    assert (kept.sync(), kept.obstacle()) == (True, "")
     assert bundles(api) == [authority(api)] * 2
     assert kept.shows(authority(api))["subjectAltName"][-1] == ("DNS", "localhost")
     assert kept.sample("ca_bundle_published") == 1
@@ -93,53 +93,53 @@ def test_a_server_is_ready_when_every_cabundle_holds_its_ca(api, kept):
 
 
 def test_it_writes_each_thing_once(api, kept):
-    assert (kept.keep(), kept.keep()) == (True, True)
+    assert (kept.sync(), kept.sync()) == (True, True)
     written = [(method, path) for method, path, _ in api.sent()]
     assert written == [("POST", SECRETS), ("PATCH", MUTATING), ("PATCH", VALIDATING)]
 
 
-def test_without_the_api_server_it_waits_and_later_serves_what_it_has(api, kept):
-    """However often it tries, it is logged when trouble begins and when it ends."""
+def test_it_waits_without_the_api_server_and_later_serves_its_certificate(api, kept):
+    """Only the begin and the end of a failure are logged, regardless of the number of tries."""
     trouble, end = "certificates cannot be reconciled", "certificates are reconciled again"
     api.fails(".", 0, forever=True)
-    assert [kept.keep() for _ in range(3)] == [False] * 3
+    assert [kept.sync() for _ in range(3)] == [False] * 3
     assert kept.obstacle().startswith("no certificate yet: Secret gpu/certificate (get): failed")
     with pytest.raises(ssl.SSLError):
         kept.shows(b"")
     assert kept.log.messages == [trouble]
 
     api.recovers()
-    assert kept.keep() is True
+    assert kept.sync() is True
     served = kept.shows(authority(api))
     api.fails(".", 0, forever=True)
-    assert [kept.keep() for _ in range(3)] == [False] * 3
+    assert [kept.sync() for _ in range(3)] == [False] * 3
     assert (kept.shows(authority(api)), kept.obstacle()) == (served, "")
     assert kept.sample("certificate_syncs_total", result="failed") == 6
 
     api.recovers()
-    assert kept.keep() is True
+    assert kept.sync() is True
     written = ["certificates written", *["caBundle written"] * 2, "certificate loaded"]
     assert kept.log.messages == [trouble, *written, end, trouble, end]
 
 
 def test_a_damaged_cabundle_is_reconciled_and_no_replica_becomes_unready(api, kept):
-    kept.keep()
+    kept.sync()
     good = bundles(api)
     api.denied |= {TO_MUTATING, TO_VALIDATING}
     put_configurations(api, GARBAGE)
-    assert kept.keep() is False
+    assert kept.sync() is False
     assert (kept.sample("ca_bundle_published"), kept.obstacle()) == (0, "")
     api.denied.clear()
-    assert (kept.keep(), bundles(api)) == (True, good)
+    assert (kept.sync(), bundles(api)) == (True, good)
 
 
-def test_a_broken_secret_changes_nothing_that_is_served(api, kept):
-    kept.keep()
+def test_a_broken_secret_does_not_change_the_served_certificate(api, kept):
+    kept.sync()
     ca_pem = authority(api)
     served = kept.shows(ca_pem)
     secret = api.objects[SECRET]
     api.put(SECRET, {**secret, "data": {**secret["data"], "tls.key": GARBAGE}})
-    assert kept.keep() is False
+    assert kept.sync() is False
     assert (kept.shows(ca_pem), kept.obstacle()) == (served, "")
     level, message, values = kept.log.lines[-1]
     assert (level, message) == ("error", "certificates cannot be reconciled")
@@ -149,8 +149,8 @@ def test_a_broken_secret_changes_nothing_that_is_served(api, kept):
 
 
 @pytest.mark.process
-def test_a_server_lives_through_whatever_becomes_of_the_api_server(tmp_path):
-    """It starts, serves and drains without it, and hears of changes while it is there."""
+def test_a_server_runs_without_the_api_server(tmp_path):
+    """It starts, serves and drains without it, and gets changes while it is reachable."""
     port = free_port()
     api = ApiServer(port=port)
     put_configurations(api)
@@ -197,7 +197,7 @@ UNKNOWN = "no API server is known from a kubeconfig (~/.kube/config): "
         (("--webhook-configuration=ours",), 1, UNKNOWN),
     ],
 )
-def test_what_keeps_it_from_starting_is_reported_in_a_sentence(tmp_path, options, code, says):
+def test_a_server_that_cannot_start_reports_one_sentence(tmp_path, options, code, says):
     done = runner().invoke(main, ["serve", *options, "--port=0"], env={"HOME": str(tmp_path)})
     assert (done.exit_code, done.stdout) == (code, "")
     assert says in done.stderr
@@ -212,7 +212,7 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         return done.exit_code, done.stdout, done.stderr
 
     def cas(out):
-        """Return what each CA is said to be for."""
+        """Return the use of each CA in the output."""
         return re.findall(r"^ca .+ days left \(until \S+\), (.+)$", out, re.MULTILINE)
 
     with ApiServer(tmp_path) as api:
@@ -231,7 +231,7 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         assert (code, said) == (0, "")
         assert "for gpu-webhook.gpu.svc, gpu-webhook.gpu, gpu-webhook, " in out
         assert cas(out) == ["signs"]
-        # Of two CAs the newer is the one that starts in a later second.
+        # Of two CAs the newer one starts in a later second.
         older = advance(Bundle(), ("localhost",), datetime.now(UTC) - timedelta(hours=1)).bundle
         data = {name: base64.b64encode(text).decode() for name, text in older.files().items()}
         api.put(SECRET, {"data": data})

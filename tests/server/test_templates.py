@@ -1,4 +1,4 @@
-"""Reviews of workloads by their router: warnings or silence, and never a denial."""
+"""Reviews of workloads through the router: they get warnings or none, and never a denial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
 
 
 class Asked:
-    """The router, and what it said of workloads."""
+    """A router, with the reviews of workloads that it logged."""
 
     def __init__(self, **options):
         self.log, self.metrics = RecordedLog(), Metrics()
@@ -67,11 +67,11 @@ def test_a_workload_is_allowed_with_warnings(asked):
     )
 
 
-def test_a_workload_that_is_fine_is_allowed_in_silence(asked):
+def test_a_good_workload_is_allowed_without_warnings(asked):
     assert "warnings" not in asked.advised(a_pod("8Gi"))
 
 
-def test_warnings_have_bounds(asked):
+def test_warnings_are_limited(asked):
     keys = {f"vramwarden.io/gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(300)}
     shown = asked.advised(a_pod(annotations=keys), annotations=keys)["warnings"]
     assert 0 < len(shown) <= 30
@@ -79,14 +79,14 @@ def test_warnings_have_bounds(asked):
     assert sum(map(len, shown)) <= 4096
 
 
-def test_what_else_is_known_comes_by_a_function():
+def test_further_advice_is_returned():
     asked = Asked(more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}")
     path = "spec.template.metadata.annotations[vramwarden.io/gpu-memory]"
     warnings = [f"{path}: team-a holds 1Gi of {8 * 2**30}"]
     assert asked.advised(a_pod("8Gi"))["warnings"] == warnings
 
 
-def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):
+def test_a_workload_is_allowed_in_spite_of_a_bug(monkeypatch, asked):
     monkeypatch.setattr(workload_review, "decide", None)
     answer = asked.advised(a_pod("8GB"))
     assert (answer["uid"], answer["allowed"]) == ("u-1", True)
@@ -94,7 +94,7 @@ def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):
     assert asked.log.messages == ["review failed"]
 
 
-def test_a_large_workload_takes_its_turn(asked):
+def test_a_large_workload_waits_for_the_thread(asked):
     answer = asked.advised(a_pod("8GB", annotations={"note": "x" * SMALL_BODY_BYTES}))
     assert len(answer["warnings"]) == 1
 
@@ -102,7 +102,7 @@ def test_a_large_workload_takes_its_turn(asked):
 @pytest.mark.parametrize(
     "filler", [b" " * (8 * 2**20 + 1), b",".join([b"[]"] * 2**18)], ids=["large", "dense"]
 )
-def test_what_is_too_much_to_read_is_allowed_in_silence(asked, filler):
+def test_a_workload_that_is_too_large_is_allowed_without_warnings(asked, filler):
     begun = a_review(a_pod("8GB"))[:-2] + b',"options":[' + filler + b"]}}"
     status, answer = asked.post(begun)
     response = json.loads(answer)["response"]
@@ -113,10 +113,10 @@ def test_what_is_too_much_to_read_is_allowed_in_silence(asked, filler):
     assert answer.startswith(b"the body ")
 
 
-def test_what_is_no_review_is_rejected(asked):
+def test_a_body_that_is_no_review_is_rejected(asked):
     assert asked.post(b"{}")[0] == 400
 
 
-def test_a_server_without_them_knows_no_such_path(asked):
+def test_a_server_without_workload_reviews_has_no_such_path(asked):
     asked.router = router_client.a_router(asked.log, asked.metrics)
     assert asked.post(a_review(a_pod()))[0] == 404

@@ -11,7 +11,7 @@ from tests.sidecar.parts import SHIPPED, load, load_spec
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.cli.enforce import enforce_command
+from webhook.cli.enforcement import enforce_command
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV

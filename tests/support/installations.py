@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from certs import create
+from certs import issue_into_folder
 from tests.support import charts
 from tests.support.api_server import KINDS, ApiServer, Request, merged
 from tests.support.clusters import NOW_S
@@ -62,7 +62,9 @@ def certificate() -> dict[str, str]:
     """Return the files of a new certificate by name, in base64."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        create(folder, [f"vramwarden-webhook.{SYSTEM}.svc"], datetime.fromtimestamp(NOW_S, UTC))
+        issue_into_folder(
+            folder, [f"vramwarden-webhook.{SYSTEM}.svc"], datetime.fromtimestamp(NOW_S, UTC)
+        )
         files = ("tls.crt", "ca.crt")
         return {one: b64encode((folder / one).read_bytes()).decode() for one in files}
 

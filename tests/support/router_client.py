@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.pods import a_policy
 from webhook.server.connections import Connections, Slot
-from webhook.server.http import Connection, Handler
+from webhook.server.handler import Handler
+from webhook.server.http import Connection
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews
@@ -21,7 +22,7 @@ def a_router(log: JsonLog, metrics: Metrics, **more: Any) -> Router:
     """Return a router that answers reviews of pods, and bindings at `/secret/bind`."""
     pods = PodReviews(a_policy, metrics, log)
     bindings = BindingReviews(None, metrics, log)
-    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__, **more)
+    return Router(pods, bindings, metrics, log, is_bind_path="/secret/bind".__eq__, **more)
 
 
 class Line:
@@ -80,7 +81,7 @@ def connected(
     line.connections = connections or no_connections()
     line.connections.loop = line.connections.loop or asyncio.get_running_loop()
     line.counted = line.connections.closed
-    slot = line.connections.place(address)
+    slot = line.connections.allocate(address)
     connection = Connection(router, line.connections, slot)
     connection.connection_made(line)
     return connection, line, slot

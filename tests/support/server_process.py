@@ -17,9 +17,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from certs import read
+from certs import read_folder
 from tests.support.cluster_programs import free_port
-from webhook.server.bind_path import bind_path
+from webhook.server.registration import derive_bind_path
 
 Json = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Server:
     @property
     def bind_path(self) -> str:
         """Path for bindings, which depends on the certificate in use."""
-        return bind_path(read(self.certificates).key_pem)
+        return derive_bind_path(read_folder(self.certificates).key_pem)
 
     def client(self, timeout: float = 60, source: str = "127.0.0.1") -> HTTPSConnection:
         """Return a keep-alive connection from an address of this machine."""

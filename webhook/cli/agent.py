@@ -13,12 +13,12 @@ import yaml
 
 from webhook.agent.program import Once
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.cli.programs import (
+from webhook.cli.program_options import (
     DOCUMENTATION_OPTION,
     KERNEL_DRIVER_OPTION,
     KUBECONFIG_OPTION,
     NODE_OPTION,
-    duration,
+    duration_parser,
 )
 from webhook.core.documentation import Page
 from webhook.core.node.access import Access, GpuAccess
@@ -59,8 +59,10 @@ _TAINT: Final = """\
 _NO_TYPE: Final = f"# {UNKNOWN_TYPE}: the node has no label {INSTANCE_TYPE_LABEL}; write yours.\n"
 
 
-def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Read `48Gi`, in whole MiB, rounded down: a node must not promise what it does not have."""
+def _parse_amount(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> int | None:
+    """Parse `48Gi` to bytes, rounded down to MiB so that the node does not promise too much."""
     if text is None:
         return None
     try:
@@ -72,10 +74,15 @@ def _amount(_context: click.Context, _option: click.Parameter, text: str | None)
     return mebibytes * MIB
 
 
-def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> str:
-    """Read the key of a taint: a label's key (k8s.io/apimachinery, IsQualifiedName)."""
-    name = re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", key)
-    if key and not name:
+def _parse_taint_key(_context: click.Context, _option: click.Parameter, key: str) -> str:
+    """Check the key of a taint, which has the syntax of a label's key.
+
+    Source: k8s.io/apimachinery, IsQualifiedName.
+    """
+    is_valid = re.fullmatch(
+        r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", key
+    )
+    if key and not is_valid:
         example = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
         raise click.BadParameter(f"{key!r} is no key of a taint; write it alone, e.g. {example}")
     return key
@@ -94,16 +101,16 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     "--interval",
     "interval_s",
     metavar="DURATION",
-    callback=duration(1.0, 3600.0),
+    callback=duration_parser(1.0, 3600.0),
     default=f"{INTERVAL_S:g}s",
     show_default=True,
-    help="Pause between scans of the GPUs; changes of the node are seen at once.",
+    help="Pause between scans of the GPUs; changes of the node are handled at once.",
 )
 @click.option(
     "--lost-after",
     "grace_s",
     metavar="DURATION",
-    callback=duration(0.0, 86400.0),
+    callback=duration_parser(0.0, 86400.0),
     default=f"{GRACE_S:g}s",
     show_default=True,
     help="How long a GPU may be lost before it is no longer advertised.",
@@ -112,57 +119,57 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     "--vram",
     "fixed_bytes",
     metavar="QUANTITY",
-    callback=_amount,
+    callback=_parse_amount,
     help="Advertise this amount without asking a driver, e.g. 48Gi; nothing is enforced.",
 )
 @click.option(
     "--gpu-access",
-    type=click.Choice([one.value for one in GpuAccess]),
+    type=click.Choice([access.value for access in GpuAccess]),
     default=GpuAccess.ENVIRONMENT.value,
     show_default=True,
-    help="How this container gets to see the GPUs; only Environment shows what pods would get.",
+    help="How this container gets the GPUs; only Environment shows what pods would get.",
 )
 @click.option(
     "--device-names",
-    type=click.Choice(["", *(one.value for one in DeviceNames)]),
+    type=click.Choice(["", *(scheme.value for scheme in DeviceNames)]),
     default="",
-    help="Which names of GPUs the node's container runtime resolves.  [default: what is found]",
+    help="GPU names that the node's container runtime resolves.  [default: detected]",
 )
 @click.option(
     "--runtime-class",
     metavar="NAME",
     default="",
-    help="The RuntimeClass of this pod; empty for none.",
+    help="RuntimeClass of this pod; empty for none.",
 )
 @click.option(
     "--fence-void",
     is_flag=True,
-    help="The chart's fence.void holds: images show themselves no GPUs.",
+    help="The chart's fence.void is in effect: images cannot give themselves GPUs.",
 )
 @click.option(
     "--expect-sentry",
     "expects_sentry",
     is_flag=True,
-    help="The chart has a sentry that acts: a node without one gets a condition.",
+    help="The chart has a sentry that stops pods: a node without one gets a condition.",
 )
 @KERNEL_DRIVER_OPTION
 @click.option(
     "--startup-taint",
     metavar="KEY",
-    callback=_taint_key,
+    callback=_parse_taint_key,
     default="",
-    help="Take the taint of this key off the node once it shows what it has.  [default: none]",
+    help="Remove the taint with this key as soon as the node advertises its VRAM.  [default: none]",
 )
 @DOCUMENTATION_OPTION
 @click.option("--once", is_flag=True, help="Scan once, patch what differs, and exit.")
-@click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the patches without applying them.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["patches", "tags"]),
     default="patches",
     show_default=True,
-    help="With --once --dry-run: the patches, or what autoscalers need to know of such a node.",
+    help="With --once --dry-run: the patches, or what autoscalers need for such a node.",
 )
 @KUBECONFIG_OPTION
 @click.option(
@@ -186,7 +193,7 @@ def agent_command(
     """Advertise this node's VRAM: capacity, labels and the list of GPUs, and keep them current.
 
     Runs on each GPU node until SIGTERM; one JSON line per event on standard output. With --once
-    --dry-run it prints the patches as YAML, also where the node cannot be read.
+    --dry-run it prints the patches as YAML, even if the node cannot be read.
 
     Exit codes: 0 done or stopped, 1 failed, 75 a new container is needed for a new driver.
     """
@@ -206,13 +213,13 @@ def agent_command(
     from webhook.agent.program import agent  # noqa: PLC0415
 
     if once:
-        _once(settings, tags=output == "tags")
+        _run_once(settings, tags=output == "tags")
     else:
         sys.exit(agent(settings))
 
 
-def _once(settings: AgentSettings, *, tags: bool) -> None:
-    """Scan and patch once; notes go to standard error, what is or would be patched to output."""
+def _run_once(settings: AgentSettings, *, tags: bool) -> None:
+    """Scan and patch once; print notes to standard error, and changes or patches to output."""
     from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
@@ -237,7 +244,7 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
     elif not found.made:
         click.echo("nothing to patch", err=True)
     elif settings.dry_run:
-        click.echo(_as_yaml(settings.node or "NODE", found), nl=False)
+        click.echo(_patches_as_yaml(settings.node or "NODE", found), nl=False)
     else:
         try:
             patch_once(settings, found)
@@ -247,8 +254,8 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
             click.echo(change)
 
 
-def _as_yaml(node: str, found: Once) -> str:
-    """Write both patches as `kubectl patch --patch-file` takes them, one by one."""
+def _patches_as_yaml(node: str, found: Once) -> str:
+    """Return both patches as YAML documents, each for `kubectl patch --patch-file`."""
     documents = [
         f"# node {node}{what}\n{yaml.safe_dump(patch, sort_keys=True, width=10**6)}"
         for what, patch in (
@@ -261,7 +268,7 @@ def _as_yaml(node: str, found: Once) -> str:
 
 
 def _tags_as_yaml(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> str:
-    """Write for autoscalers: tags of a group on AWS, a NodeOverlay, a NodePool's patch."""
+    """Return YAML for autoscalers: tags of an AWS group, a NodeOverlay, a patch of a NodePool."""
     name = (node.get("metadata") or {}).get("name") or "this one"
     taint = _TAINT.format(key=startup_taint) if startup_taint else ""
     overlay = node_overlay(node, state)

@@ -1,4 +1,4 @@
-"""`vramwarden certs`, and the options about certificates that `serve` has, too."""
+"""`vramwarden certs`, and the options for certificates that `serve` shares."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from click import Context, Parameter
 
 from certs import (
     Bundle,
+    CaBundleUpdate,
     CertificatesError,
     CertificateStatus,
-    Publish,
     Replica,
+    RotationPeriods,
     Status,
-    Terms,
-    create,
+    authority_uses,
     describe,
-    holds,
-    read,
+    has_all_authorities,
+    issue_into_folder,
+    read_folder,
     service_names,
-    uses,
 )
 from webhook.adapters.kube.certificates import CertificatesApi, Round
-from webhook.cli.programs import duration
+from webhook.cli.program_options import duration_parser
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
     ExitCode,
@@ -40,7 +40,8 @@ from webhook.options import (
     reach,
 )
 
-Bundles = tuple[tuple[str, bool], ...]
+CaBundles = tuple[tuple[str, bool], ...]
+"""Webhooks, each with True if its caBundle contains all CAs."""
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -48,13 +49,15 @@ _Command = TypeVar("_Command", bound="Callable[..., Any]")
 def secret_option(
     name: str, *, text: str, required: bool = False, may_be_bare: bool = False
 ) -> Callable[[_Command], _Command]:
-    """Take NAMESPACE/NAME of the Secret that replicas share.
+    """Return an option for NAMESPACE/NAME of the Secret that replicas share.
 
-    If it `may_be_bare`, a name without a namespace is accepted, and the namespace is "".
+    If `may_be_bare`, a name without a namespace is accepted, and the namespace is "".
     """
     form = "[NAMESPACE/]NAME" if may_be_bare else "NAMESPACE/NAME"
 
-    def read(_context: Context, _option: Parameter, text: str | None) -> tuple[str, str] | None:
+    def parse_name(
+        _context: Context, _option: Parameter, text: str | None
+    ) -> tuple[str, str] | None:
         if text is None:
             return None
         namespace, slash, name = text.rpartition("/")
@@ -65,7 +68,7 @@ def secret_option(
     return click.option(
         name,
         metavar=form,
-        callback=read,
+        callback=parse_name,
         required=required,
         envvar="VRAMWARDEN_CERT_SECRET",
         show_envvar=True,
@@ -80,7 +83,7 @@ SERVICE_OPTION = click.option(
     show_default=True,
     envvar="VRAMWARDEN_CERT_SERVICE",
     show_envvar=True,
-    help="The Service, in the Secret's namespace, that its certificate is for.",
+    help="Service in the Secret's namespace, for which the certificate is issued.",
 )
 CONFIGURATION_OPTION = click.option(
     "--webhook-configuration",
@@ -89,22 +92,22 @@ CONFIGURATION_OPTION = click.option(
     show_default=True,
     envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
     show_envvar=True,
-    help="Webhook configurations, of both kinds, whose caBundle goes with the Secret.",
+    help="Webhook configurations, of both kinds, whose caBundle is reconciled with the Secret.",
 )
 REGISTERING_OPTION = click.option(
     "--webhook-configuration",
     metavar="NAME",
     envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
     show_envvar=True,
-    help="Webhook configurations, of both kinds, that the path of bind and the owner are"
-    " written into; with a Secret the caBundle, too."
+    help="Webhook configurations, of both kinds, into which the path of bind and the owner are"
+    " written; with a Secret the caBundle, too."
     f"  [default: {WEBHOOK_CONFIGURATION}, with a Secret]",
 )
-"""Option of `serve`, which writes there without a Secret as well."""
+"""Option of `serve`, which writes to the configurations even without a Secret."""
 OVERLAP_OPTION = click.option(
     "--ca-overlap",
     metavar="DURATION",
-    callback=duration(),
+    callback=duration_parser(),
     default="24h",
     show_default=True,
     envvar="VRAMWARDEN_CA_OVERLAP",
@@ -113,20 +116,20 @@ OVERLAP_OPTION = click.option(
 )
 
 
-def overlapping(overlap_s: float) -> Terms:
-    """Return the terms with another overlap; no CA waits longer than that to settle."""
-    usual = Terms()
-    return Terms(overlap_s=overlap_s, settle_s=min(usual.settle_s, overlap_s))
+def rotation_periods(overlap_s: float) -> RotationPeriods:
+    """Return the default periods with another overlap, which also limits the settling time."""
+    settle_s = min(RotationPeriods().settle_s, overlap_s)
+    return RotationPeriods(overlap_s=overlap_s, settle_s=settle_s)
 
 
 def folder_option(*, text: str, required: bool = False) -> Callable[[_Command], _Command]:
-    """Take the folder of certificates."""
+    """Return an option for the folder of certificates."""
     folder = click.Path(file_okay=False, path_type=Path)
     return click.option("--cert-dir", type=folder, required=required, help=text)
 
 
 _SECRET = secret_option(
-    "--secret", required=True, text="The Secret that all replicas share.", may_be_bare=True
+    "--secret", required=True, text="Secret that all replicas share.", may_be_bare=True
 )
 
 
@@ -144,14 +147,16 @@ def issue(cert_dir: Path, names: tuple[str, ...], service: str | None) -> None:
 
     Nothing is overwritten, and nothing renews them. Without names: localhost.
     """
-    wanted = [*names]
+    all_names = [*names]
     if service is not None:
         name, dot, namespace = service.partition(".")
         if not (name and dot and namespace) or "." in namespace:
             raise click.BadParameter("write NAME.NAMESPACE", param_hint="--service")
-        wanted.extend(service_names(name, namespace))
+        all_names.extend(service_names(name, namespace))
     try:
-        create(cert_dir, wanted or ("localhost", "127.0.0.1", "::1"), datetime.now(UTC))
+        issue_into_folder(
+            cert_dir, all_names or ("localhost", "127.0.0.1", "::1"), datetime.now(UTC)
+        )
     except CertificatesError as error:
         raise WrongInput(str(error)) from error
     click.echo(f"{cert_dir}: issued")
@@ -170,20 +175,20 @@ def install(
     names: tuple[str, ...],
     **where: Any,
 ) -> None:
-    """Issue certificates into a Secret, or adopt what it holds; put the CA into the caBundles.
+    """Issue certificates into a Secret, or use those in it; put the CA into the caBundles.
 
-    What each replica of `serve --cert-secret` does by itself, once and by hand. Safe to repeat.
+    It does once what each replica of `serve --cert-secret` does by itself. Safe to repeat.
 
     Exit code 0: done; 1: something cannot be written; 2: wrong usage; 3: the cluster did not
     answer, or you may not do it.
     """
-    cluster = cluster_of(secret, **where)
-    wanted = (*service_names(service, cluster.namespace), *names)
+    cluster = connect_cluster(secret, **where)
+    all_names = (*service_names(service, cluster.namespace), *names)
     try:
-        found = cluster.round(Replica(wanted))
+        result = cluster.round(Replica(all_names))
     except CertificatesError as error:
         raise _failure(cluster, str(error)) from error
-    _report(cluster, found)
+    _report(cluster, result)
 
 
 @certs_group.command("rotate")
@@ -193,21 +198,21 @@ def install(
 def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     """Announce another CA, before the old one expires.
 
-    The replicas publish it beside the old one, issue from it after their --ca-overlap, and forget
-    the old one when none of its certificates can be valid any more.
+    The replicas publish it in addition to the old one, issue from it after their --ca-overlap, and
+    remove the old one when none of its certificates can be valid any more.
 
     Exit code 0: done; 1: there is none to rotate, or something cannot be written; 2: wrong usage;
     3: the cluster did not answer, or you may not do it.
     """
-    cluster = cluster_of(secret, **where)
+    cluster = connect_cluster(secret, **where)
     try:
         replica = Replica(())
         outcome = cluster.rotate(replica)
         click.echo(f"{cluster.title}: another CA is {'; '.join(outcome.reasons)}")
-        found = cluster.round(replica)
+        result = cluster.round(replica)
     except CertificatesError as error:
         raise _failure(cluster, str(error)) from error
-    _report(cluster, found)
+    _report(cluster, result)
 
 
 @certs_group.command("status")
@@ -228,82 +233,86 @@ def show(
 ) -> None:
     """Show certificates, their names and their days left.
 
-    With --secret also whether each caBundle holds the CAs.
+    With --secret it also shows whether each caBundle contains the CAs.
 
     Exit code 0: nothing is wrong; 1: something is; 2: wrong usage; 3: the cluster did not answer,
     or you may not read it.
     """
     if secret and cert_dir:
         raise click.UsageError("--cert-dir is a folder, --secret is not; drop one of the two")
-    bundles: Bundles | None = None
+    bundles: CaBundles | None = None
     if secret:
-        cluster = cluster_of(secret, **where)
+        cluster = connect_cluster(secret, **where)
         name = f"{cluster.namespace}/{cluster.name}"
-        place, what, cure = f"secret    {name}", f"the Secret {name}", f"install --secret {name}"
+        heading, title, cure = f"secret    {name}", f"the Secret {name}", f"install --secret {name}"
         try:
-            held = cluster.secret()
-            bundles = _bundle_lines(cluster, held.bundle)
+            in_secret = cluster.secret()
+            bundles = _read_ca_bundles(cluster, in_secret.bundle)
         except CertificatesError as error:
             raise _failure(cluster, str(error)) from error
-        stored, there = held.bundle, bool(held.version)
+        stored, exists = in_secret.bundle, bool(in_secret.version)
     elif cert_dir:
-        place, what = f"folder    {cert_dir}", str(cert_dir)
-        cure = f"issue --cert-dir {shlex.quote(what)}"
+        heading, title = f"folder    {cert_dir}", str(cert_dir)
+        cure = f"issue --cert-dir {shlex.quote(title)}"
         try:
-            stored, there = read(cert_dir), cert_dir.exists()
+            stored, exists = read_folder(cert_dir), cert_dir.exists()
         except CertificatesError as error:
             raise WrongInput(str(error)) from error
     else:
         raise click.UsageError("name a folder by --cert-dir, or a Secret by --secret")
     now = datetime.now(UTC)
-    found = describe(stored, now)
-    nothing = stored == Bundle()
-    problems = [*found.problems, *_lacks(bundles)]
-    if nothing:
-        lacks = "holds no certificates" if there else "does not exist"
-        problems = [f"{what} {lacks}; run: vramwarden certs {cure}"]
+    status, uses = describe(stored, now), authority_uses(stored, now)
+    is_empty = stored == Bundle()
+    problems = [*status.problems, *_ca_bundle_problems(bundles)]
+    if is_empty:
+        problem = "holds no certificates" if exists else "does not exist"
+        problems = [f"{title} {problem}; run: vramwarden certs {cure}"]
     if output == "json":
-        click.echo(json.dumps(_as_json(found, uses(stored, now), bundles, problems), indent=2))
-    elif not nothing:
-        click.echo(place)
-        for role, certificate, use in _roles(found, uses(stored, now)):
-            click.echo(_as_line(role, certificate, use))
-        for webhook, holds in bundles or ():
-            click.echo(f"caBundle  {webhook}: {'holds' if holds else 'lacks'} the CA")
-        who = "by the replicas" if secret and found.issues else "by whoever issued it"
-        click.echo(f"renewal   {who}")
+        click.echo(json.dumps(_build_json(status, uses, bundles, problems), indent=2))
+    elif not is_empty:
+        click.echo(heading)
+        for role, certificate, use in _roles(status, uses):
+            click.echo(_format_line(role, certificate, use))
+        for webhook, is_complete in bundles or ():
+            click.echo(f"caBundle  {webhook}: {'holds' if is_complete else 'lacks'} the CA")
+        renewer = "by the replicas" if secret and status.has_ca_key else "by whoever issued it"
+        click.echo(f"renewal   {renewer}")
     for problem in problems:
         click.echo(f"problem: {problem}", err=True)
     context.exit(ExitCode.FOUND if problems else ExitCode.DONE)
 
 
-def _lacks(bundles: Bundles | None) -> list[str]:
+def _ca_bundle_problems(bundles: CaBundles | None) -> list[str]:
     if bundles is None:
         return []
     cure = "a replica of `serve --cert-secret` puts it there, or `certs install`"
-    lacking = [f"{webhook}: the caBundle lacks the CA; {cure}" for webhook, h in bundles if not h]
-    return lacking or ([] if bundles else ["there is no webhook configuration of that name"])
+    problems = [
+        f"{webhook}: the caBundle lacks the CA; {cure}"
+        for webhook, is_complete in bundles
+        if not is_complete
+    ]
+    return problems or ([] if bundles else ["there is no webhook configuration of that name"])
 
 
-def _roles(found: Status, used: Sequence[str]) -> Iterator[tuple[str, CertificateStatus, str]]:
-    """Yield each certificate with its role and its use."""
-    if found.serving:
-        names = ", ".join(found.serving.names)
-        yield "serving", found.serving, f"for {names}" if names else ""
-    for authority, use in zip(found.authorities, used, strict=True):
+def _roles(status: Status, uses: Sequence[str]) -> Iterator[tuple[str, CertificateStatus, str]]:
+    """Yield each certificate with its role and the text about its use."""
+    if status.serving:
+        names = ", ".join(status.serving.names)
+        yield "serving", status.serving, f"for {names}" if names else ""
+    for authority, use in zip(status.authorities, uses, strict=True):
         yield "ca", authority, use
 
 
-def _as_line(role: str, certificate: CertificateStatus, use: str) -> str:
+def _format_line(role: str, certificate: CertificateStatus, use: str) -> str:
     due = certificate.renewal_due
-    words = [f"renewal due {due:%Y-%m-%d}"] if due else []
-    words += [use] if use else []
+    notes = [f"renewal due {due:%Y-%m-%d}"] if due else []
+    notes += [use] if use else []
     until = f"{certificate.days_left:.1f} days left (until {certificate.not_after:%Y-%m-%d})"
-    return ", ".join((f"{role:<9} {until}", *words))
+    return ", ".join((f"{role:<9} {until}", *notes))
 
 
-def _as_json(
-    found: Status, used: Sequence[str], bundles: Bundles | None, problems: list[str]
+def _build_json(
+    status: Status, uses: Sequence[str], bundles: CaBundles | None, problems: list[str]
 ) -> dict[str, Any]:
     certificates = [
         {
@@ -317,54 +326,62 @@ def _as_json(
             "renewalDue": due.isoformat() if (due := certificate.renewal_due) else None,
             "sha256": certificate.fingerprint_sha256,
         }
-        for role, certificate, use in _roles(found, used)
+        for role, certificate, use in _roles(status, uses)
     ]
-    shown = {"certificates": certificates, "ownIssuer": found.issues, "problems": problems}
+    document = {
+        "certificates": certificates,
+        "ownIssuer": status.has_ca_key,
+        "problems": problems,
+    }
     if bundles is not None:
-        shown["caBundles"] = [{"webhook": name, "holdsCA": holds} for name, holds in bundles]
-    return shown
+        document["caBundles"] = [
+            {"webhook": webhook, "holdsCA": is_complete} for webhook, is_complete in bundles
+        ]
+    return document
 
 
-def cluster_of(
+def connect_cluster(
     secret: tuple[str, str],
     webhook_configuration: str,
     kubeconfig: Path | None,
     context: str | None,
     namespace: str | None,
 ) -> CertificatesApi:
-    """Return the cluster that options name; end the command if none is known."""
-    # Imported here: the client takes a moment, and 35 MiB.
+    """Return the API of the cluster that the options select; end the command if there is none."""
+    # Imported here: the client needs time to load, and 35 MiB.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
 
-    # Once: the user repeats the command.
+    # One try: the user can repeat the command.
     reached = reach(kubeconfig, context, namespace, tries=1)
-    of, name = secret
-    return CertificatesApi(reached.kube, of or reached.namespace, name, (webhook_configuration,))
+    given_namespace, name = secret
+    return CertificatesApi(
+        reached.kube, given_namespace or reached.namespace, name, (webhook_configuration,)
+    )
 
 
 def _failure(cluster: CertificatesApi, sentences: str) -> click.ClickException:
     return (NoCluster if cluster.is_unanswered else Failure)(sentences)
 
 
-def _bundle_lines(cluster: CertificatesApi, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
-    """Return each webhook, and True if its caBundle holds all CAs; raises CertificatesError."""
+def _read_ca_bundles(cluster: CertificatesApi, bundle: Bundle) -> CaBundles:
+    """Return for each webhook whether its caBundle contains all CAs; raise CertificatesError."""
     return tuple(
-        (f"{one.title}, {webhook}", holds(pem, bundle))
-        for one in cluster.configurations()
-        for webhook, pem in one.bundles
+        (f"{configuration.title}, {webhook}", has_all_authorities(pem, bundle))
+        for configuration in cluster.configurations()
+        for webhook, pem in configuration.bundles
     )
 
 
-def _report(cluster: CertificatesApi, found: Round) -> None:
-    for step in found.done:
-        if isinstance(step, Publish):
+def _report(cluster: CertificatesApi, result: Round) -> None:
+    for step in result.done:
+        if isinstance(step, CaBundleUpdate):
             webhooks = ", ".join(webhook for webhook, _ in step.bundles)
             click.echo(f"{step.configuration.title}: caBundle written ({webhooks})")
         else:
             click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")
-    if not found.done:
+    if not result.done:
         click.echo(f"{cluster.title}: kept")
-    if found.failures:
-        raise _failure(cluster, "\n".join(found.failures))
-    if found.unready:
-        click.echo(f"warning: {found.unready}", err=True)
+    if result.failures:
+        raise _failure(cluster, "\n".join(result.failures))
+    if result.unready:
+        click.echo(f"warning: {result.unready}", err=True)

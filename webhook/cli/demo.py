@@ -1,4 +1,4 @@
-"""`vramwarden demo`: certificates, server and two recorded reviews on loopback, over real TLS."""
+"""`vramwarden demo`: certificates, the server and two recorded reviews, on loopback over TLS."""
 
 from __future__ import annotations
 
@@ -31,45 +31,44 @@ Json = dict[str, Any]
 
 _START_TIMEOUT_S: Final = 30.0
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
-_WRITTEN: Final = {
+_PURPOSES: Final = {
     "vramwarden.io/vram: 8Gi": "the scheduler counts it on each node",
     "- name: NVIDIA_VISIBLE_DEVICES": "the GPU, chosen when the pod gets its node",
     "- name: VRAMWARDEN_GPU_MEMORY_FRACTION": "what a program may allocate of the GPU",
     "- key: vramwarden.io/gpu-memory-mib": "only nodes with GPUs that are large enough",
     "- name: vram-enforcer": "a sidecar, which keeps the pod within its 8Gi",
 }
-"""Of what is written into the pod, the lines that say most, and what they are for."""
-_NOTE: Final = 52
-"""The column of what they are for."""
+"""The most important lines that are written into the pod, with their purpose."""
+_PURPOSE_COLUMN: Final = 52
 
 
 @click.command("demo")
 @click.option("--diff", "whole", is_flag=True, help="Show all that is written into the pod.")
 def demo_command(*, whole: bool) -> None:
-    """Show everything at once on loopback: certificates, server, a review of each kind.
+    """Show certificates, the server and a review of each kind, on loopback.
 
     Starts the webhook as it runs in a cluster (gunicorn, TLS, the shipped policy) on free ports,
     sends it two reviews that a real API server recorded, and stops it.
     """
     with tempfile.TemporaryDirectory(prefix="vramwarden-demo-") as folder:
         certificates = Path(folder) / "certs"
-        with _server(certificates) as port:
+        with _running_server(certificates) as port:
             context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
             client = HTTPSConnection("localhost", port, timeout=10, context=context)
-            _show_translation(client, _recorded("annotated"), whole=whole)
-            _show_denial(client, _recorded("wrong-amount"))
+            _show_allowed_pod(client, _load_review("annotated"), whole=whole)
+            _show_denied_pod(client, _load_review("wrong-amount"))
             client.close()
 
 
-def _recorded(name: str) -> Json:
+def _load_review(name: str) -> Json:
     file = resources.files("webhook.cli") / "demo_reviews" / f"{name}.json"
     review: Json = json.loads(file.read_text())
     return review
 
 
 @contextmanager
-def _server(certificates: Path) -> Iterator[int]:
-    """Run `vramwarden serve` on free ports until the block ends; yields the TLS port."""
+def _running_server(certificates: Path) -> Iterator[int]:
+    """Run `vramwarden serve` on free ports until the block ends; yield the TLS port."""
     port, operations_port = _free_ports(2)
     command = [sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={certificates}"]
     command += [f"--port={port}", f"--operations-port={operations_port}"]
@@ -98,15 +97,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
         finally:
             connection.close()
     process.terminate()
-    said = process.communicate()[1].decode(errors="replace")
-    raise Failure(f"the server did not start:\n{said}")
+    output = process.communicate()[1].decode(errors="replace")
+    raise Failure(f"the server did not start:\n{output}")
 
 
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports
 
 
@@ -117,46 +116,49 @@ def _post(client: HTTPSConnection, review: Json) -> Json:
     return answer
 
 
-def _show_translation(client: HTTPSConnection, review: Json, *, whole: bool) -> None:
+def _show_allowed_pod(client: HTTPSConnection, review: Json, *, whole: bool) -> None:
     pod = review["request"]["object"]
     answer = _post(client, review)
     lines = _diff(pod, apply_patch(pod, json.loads(b64decode(answer["patch"]))))
     added = [line for line in lines if line.startswith("+ ")]
-    click.secho(f"\n1. A pod comes with one annotation, {_asked(pod)}", bold=True)
+    click.secho(f"\n1. A pod comes with one annotation, {_annotation_text(pod)}", bold=True)
     rule = answer["auditAnnotations"]["rule"]
-    said = f"   Allowed by rule {rule}, which writes {len(added)} lines into it"
+    summary = f"   Allowed by rule {rule}, which writes {len(added)} lines into it"
     if whole:
-        click.echo(f"{said}:")
+        click.echo(f"{summary}:")
         for line in lines:
             click.secho(f"   {line}", fg=_COLOURS.get(line[:1]))
         return
-    program = _as_typed()
-    click.echo(f"{said} (all: {program} demo --diff), such as:")
-    for text, what in _WRITTEN.items():
+    program = _program_name()
+    click.echo(f"{summary} (all: {program} demo --diff), such as:")
+    for text, purpose in _PURPOSES.items():
         line = next(line for line in added if line.endswith(text))
-        click.echo(f"   {click.style(line, fg=_COLOURS['+'])}{'':{_NOTE - len(line)}}{what}")
+        click.echo(
+            f"   {click.style(line, fg=_COLOURS['+'])}{'':{_PURPOSE_COLUMN - len(line)}}{purpose}"
+        )
     click.echo(f"   For a pod of yours: {program} admit -f FILE -o diff")
     click.echo("   At first (rollout: Observe) only pods that ask for GPU memory are judged")
 
 
-def _show_denial(client: HTTPSConnection, review: Json) -> None:
-    asked = _asked(review["request"]["object"])
+def _show_denied_pod(client: HTTPSConnection, review: Json) -> None:
+    annotation = _annotation_text(review["request"]["object"])
     answer = _post(client, review)
-    click.secho(f"\n2. Another comes with a wrong amount, {asked}", bold=True)
+    click.secho(f"\n2. Another comes with a wrong amount, {annotation}", bold=True)
     click.echo("   Denied; kubectl shows why, and what to write instead:")
     status = answer["status"]
-    shown = f'admission webhook "mutate.vramwarden.io" denied the request: {status["message"]}'
-    click.secho(f"   Error from server ({status['reason']}): {shown}", fg="red")
+    message = f'admission webhook "mutate.vramwarden.io" denied the request: {status["message"]}'
+    click.secho(f"   Error from server ({status['reason']}): {message}", fg="red")
 
 
-def _asked(pod: Json) -> str:
+def _annotation_text(pod: Json) -> str:
     return f"{GPU_MEMORY_ANNOTATION}: {pod['metadata']['annotations'][GPU_MEMORY_ANNOTATION]}"
 
 
-def _as_typed() -> str:
-    """Return how this command was called, where a shell would not find it by its name alone."""
-    called = Path(sys.argv[0])
-    return str(called) if called.name == "vramwarden" and not called.is_absolute() else "vramwarden"
+def _program_name() -> str:
+    """Return the command as the user typed it, if its name alone may not be on the PATH."""
+    program = Path(sys.argv[0])
+    is_relative = program.name == "vramwarden" and not program.is_absolute()
+    return str(program) if is_relative else "vramwarden"
 
 
 def _diff(pod: Json, translated: Json) -> list[str]:
@@ -165,9 +167,9 @@ def _diff(pod: Json, translated: Json) -> list[str]:
 
 
 def _yaml(pod: Json) -> list[str]:
-    """Show what a developer would read: without the API server's own records."""
+    """Return a pod as YAML, without the fields that only the API server writes."""
     metadata = {key: pod["metadata"][key] for key in ("name", "labels") if key in pod["metadata"]}
-    notes = pod["metadata"].get("annotations", {})
-    metadata["annotations"] = {k: v for k, v in notes.items() if "last-applied" not in k}
-    shown = {"metadata": metadata, "spec": pod["spec"]}
-    return yaml.safe_dump(shown, sort_keys=False, width=100).splitlines()
+    annotations = pod["metadata"].get("annotations", {})
+    metadata["annotations"] = {k: v for k, v in annotations.items() if "last-applied" not in k}
+    document = {"metadata": metadata, "spec": pod["spec"]}
+    return yaml.safe_dump(document, sort_keys=False, width=100).splitlines()

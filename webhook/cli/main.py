@@ -1,4 +1,12 @@
-"""The command `vramwarden`: one file per subcommand, each a thin layer over a library call."""
+"""Entry points: the command `vramwarden`, and the same command as a plugin of kubectl.
+
+For `kubectl NAME` kubectl runs the program `kubectl-NAME`, and for completion it runs
+`kubectl_complete-NAME` with the typed words. Like kubectl's own completion, the latter prints
+one line per candidate, with a tab and a description after it. The last line is a number, which
+selects what the shell does if no candidate fits.
+
+Source: Kubernetes, "Extend kubectl with plugins"; cobra's `ShellCompDirective`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +20,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
 
 from webhook import __version__
 from webhook.options import OF_KUBECTL, ExitCode
@@ -19,7 +28,11 @@ from webhook.options import OF_KUBECTL, ExitCode
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BROKEN_PIPE: Final = 141
-"""What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
+"""Exit code that shells report for a program ended by SIGPIPE; 1 would mean a denial."""
+
+_PLUGIN: Final = "kubectl vramwarden"
+_COMPLETE_FILES, _COMPLETE_NOTHING = 0, 4
+"""Values of `ShellCompDirective`: the shell completes file names, or nothing."""
 
 SECTIONS: Final = {
     "Your pods": {
@@ -39,15 +52,15 @@ SECTIONS: Final = {
     "What runs in it": {
         "serve": "webhook.cli.serve:serve_command",
         "agent": "webhook.cli.agent:agent_command",
-        "sentry": "webhook.cli.sentry:sentry_command",
-        "limiter": "webhook.cli.limiter:limiter_command",
-        "enforce": "webhook.cli.enforce:enforce_command",
+        "sentry": "webhook.cli.enforcement:sentry_command",
+        "limiter": "webhook.cli.enforcement:limiter_command",
+        "enforce": "webhook.cli.enforcement:enforce_command",
     },
     "A first try": {"demo": "webhook.cli.demo:demo_command"},
 }
-"""As `--help` shows them, and where each is. Only the one that is asked for is imported: on every
-node, agent, sentry and limiter would hold 20 MB of what reads policies."""
-_COMMANDS: Final = {name: at for section in SECTIONS.values() for name, at in section.items()}
+"""Commands by section of `--help`, with the object that implements each. Only the requested command
+is imported: the modules that read policies would cost 20 MB in agent, sentry and limiter."""
+_COMMANDS: Final = {name: path for section in SECTIONS.values() for name, path in section.items()}
 
 _EPILOG: Final = (
     "\b\nExit codes, of several the first of 2, 1, 3:\n"
@@ -63,81 +76,86 @@ kubectl completes `kubectl vramwarden` where its own completion is set up.
 """
 )
 
-_WHOLE: Final = 200
-"""Characters of the sentence about a command, which may take several lines."""
+_MAX_SUMMARY_LENGTH: Final = 200
+"""Characters of a command's summary in `--help`, which may take several lines."""
 
 
 @cache
-def _imported(name: str) -> click.Command:
+def _load_command(name: str) -> click.Command:
     module, _, attribute = _COMMANDS[name].partition(":")
     command: click.Command = getattr(import_module(module), attribute)
-    _show_version_everywhere(command)
+    _add_version_option(command)
     return command
 
 
-class _Commands(click.Group):
-    """Ends quietly where the reader has seen enough, as before `| head`."""
+class _CommandGroup(click.Group):
+    """The group of all commands; it ends quietly if its output is closed, as by `| head`."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """Return all names, in the order of the alphabet."""
+        """Return all names in alphabetical order."""
         return sorted(_COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         """Import a command."""
-        return _version if name == "version" else _imported(name) if name in _COMMANDS else None
+        if name == "version":
+            return _version
+        return _load_command(name) if name in _COMMANDS else None
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the command that was meant, if there is no such one."""
+        """Suggest a similar command if there is none of this name."""
         try:
             return super().resolve_command(context, args)
         except click.UsageError as error:
-            near = get_close_matches(args[0], _COMMANDS, n=1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"{error.message}{meant}", context) from None
+            similar = get_close_matches(args[0], _COMMANDS, n=1)
+            suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
+            raise click.UsageError(f"{error.message}{suggestion}", context) from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by who needs them, and what is said of each in full."""
+        """Write the sections of commands, with the full summary of each."""
         for title, names in SECTIONS.items():
             with formatter.section(title):
-                shown = [(name, _imported(name).get_short_help_str(_WHOLE)) for name in names]
-                formatter.write_dl(shown)
+                rows = [
+                    (name, _load_command(name).get_short_help_str(_MAX_SUMMARY_LENGTH))
+                    for name in names
+                ]
+                formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line, or complete it."""
+        """Run a command, or complete the command line."""
         quiet_libraries()
         return super().main(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Let options that kubectl takes anywhere stand before the command, too."""
-        at = 0
-        while at < len(args) and (name := args[at].partition("=")[0]) in OF_KUBECTL:
-            at += 1 if name != args[at] else 2
-        words = 2 if args[at : at + 1] in (["certs"], ["policy"]) else 1
-        behind = at + words
-        return super().parse_args(ctx, [*args[at:behind], *args[:at], *args[behind:]])
+        """Accept kubectl's options before the command, as kubectl does: move them behind it."""
+        start = 0
+        while start < len(args) and (name := args[start].partition("=")[0]) in OF_KUBECTL:
+            start += 1 if name != args[start] else 2
+        words = 2 if args[start : start + 1] in (["certs"], ["policy"]) else 1
+        end = start + words
+        return super().parse_args(ctx, [*args[start:end], *args[:start], *args[end:]])
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command, and write what is left while a failure can still be reported."""
+        """Run a command, and flush its output while a failure can still be reported."""
         try:
             try:
                 return super().invoke(context)
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            _drop_what_is_left()
+            _discard_output()
             context.exit(_BROKEN_PIPE)
 
 
 def quiet_libraries() -> None:
-    """Keep what libraries warn of from the terminal: it is for who changes the code.
+    """Keep warnings of libraries from the terminal, since they are for developers.
 
-    PYTHONWARNINGS shows it all the same. What programs log has handlers of its own.
+    PYTHONWARNINGS shows them again. The log lines of programs have separate handlers.
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    if not logging.getLogger().handlers:  # else errors go to the terminal
+    if not logging.getLogger().handlers:  # otherwise errors go to the terminal
         logging.getLogger().addHandler(logging.NullHandler())
 
 
@@ -147,24 +165,47 @@ def _version() -> None:
     click.echo(f"vramwarden, version {__version__}")
 
 
-def _drop_what_is_left() -> None:
-    """Send the rest nowhere: Python writes it at the end, and would report another failure."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _discard_output() -> None:
+    """Discard buffered output: Python flushes it at exit, and would report another failure."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BrokenPipeError:
-            os.dup2(nowhere, stream.fileno())
+            os.dup2(null, stream.fileno())
 
 
 @click.version_option(__version__, prog_name="vramwarden")
-@click.group(cls=_Commands, context_settings=CONTEXT, epilog=_EPILOG)
+@click.group(cls=_CommandGroup, context_settings=CONTEXT, epilog=_EPILOG)
 def main() -> None:
     """Share NVIDIA GPUs by memory on Kubernetes, with the stock scheduler."""
 
 
-def _show_version_everywhere(command: click.Command) -> None:
-    """Give every level a --version, as the contract promises."""
+def _add_version_option(command: click.Command) -> None:
+    """Add --version to a command and its subcommands."""
     click.version_option(__version__, prog_name="vramwarden")(command)
-    for sub in getattr(command, "commands", {}).values():
-        _show_version_everywhere(sub)
+    for subcommand in getattr(command, "commands", {}).values():
+        _add_version_option(subcommand)
+
+
+def run_as_kubectl_plugin() -> None:
+    """Run the command under the name by which kubectl's user called it."""
+    main(prog_name=_PLUGIN)
+
+
+def complete_for_kubectl() -> None:
+    """Print the completions of the last argument, in the format that kubectl reads."""
+    quiet_libraries()
+    *words, incomplete = sys.argv[1:] or [""]
+    directive = _COMPLETE_NOTHING
+    for item in ShellComplete(main, {}, _PLUGIN, "").get_completions(words, incomplete):
+        if item.type == "plain":
+            click.echo(_completion_line(item))
+        else:
+            directive = _COMPLETE_FILES
+    click.echo(f":{directive}")
+
+
+def _completion_line(item: CompletionItem) -> str:
+    description = " ".join((item.help or "").split())
+    return f"{item.value}\t{description}" if description else str(item.value)

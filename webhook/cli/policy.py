@@ -59,7 +59,7 @@ def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
     Each PATH is a folder of policy files or one file; - is standard input. Exit code 1 if one is
     not valid, with every problem as file:line: path: what is wrong.
     """
-    context.exit(_report("check", [_read(path) for path in paths], output, _say_check))
+    context.exit(_report("check", [_read(path) for path in paths], output, _print_check))
 
 
 @policy_group.command("test")
@@ -70,12 +70,12 @@ def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
 def test(
     context: click.Context, paths: tuple[Path, ...], output: str, *, failed_only: bool
 ) -> None:
-    """Run the examples of policies and show each; exit code 1 where one fails.
+    """Run the examples of policies and show each; exit code 1 if one fails.
 
     Each PATH is a folder of policy files or one file; - is standard input.
     """
-    say = partial(_say_test, failed_only=failed_only)
-    context.exit(_report("test", [_read(path) for path in paths], output, say))
+    print_result = partial(_print_test, failed_only=failed_only)
+    context.exit(_report("test", [_read(path) for path in paths], output, print_result))
 
 
 @policy_group.command("schema")
@@ -85,16 +85,16 @@ def schema() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
-    """What is wrong with the policy of one path."""
+class _CheckedPolicy:
+    """The policy of one path, and its problems."""
 
     path: Path
     policy: Policy | None = None
-    """None where it cannot be used."""
+    """None if it is invalid."""
     problems: tuple[DocumentProblem, ...] = ()
     warnings: tuple[PolicyWarning, ...] = ()
     examples: tuple[tuple[Example, tuple[str, ...]], ...] = ()
-    """Each with what differs from what it expects."""
+    """Examples, each with the differences from its expected result."""
 
     @property
     def name(self) -> str:
@@ -109,26 +109,26 @@ class _Checked:
         return self.policy is not None and not self.failed
 
 
-def _read(path: Path) -> _Checked:
+def _read(path: Path) -> _CheckedPolicy:
     """Read a policy and run its examples."""
     try:
-        snapshot = _snapshot(path)
+        snapshot = _read_snapshot(path)
         policy = parse_policy(snapshot, default_enforcer_image(), run_examples=False)
     except PolicyInvalidError as error:
-        return _Checked(path, problems=_as_alternatives(path, error.problems))
+        return _CheckedPolicy(path, problems=_join_alternatives(path, error.problems))
     warnings = [*policy_warnings(policy)]
     if not policy.rules:
         what = "rule" if snapshot.files else "*.yaml"
         nothing = f"no {what} in it, so every pod is left alone"
         warnings.insert(0, PolicyWarning(name_of_input(str(path)), nothing))
     examples = tuple((example, run_example(example, policy)) for example in policy.examples)
-    return _Checked(path, policy, warnings=tuple(warnings), examples=examples)
+    return _CheckedPolicy(path, policy, warnings=tuple(warnings), examples=examples)
 
 
-def _as_alternatives(
+def _join_alternatives(
     path: Path, problems: tuple[DocumentProblem, ...]
 ) -> tuple[DocumentProblem, ...]:
-    """Return one problem for a folder whose files are each a policy of its own, as examples are."""
+    """Return one problem if each file of a folder is a separate policy, like the examples."""
     twice = [problem for problem in problems if isinstance(problem, DefinedTwice)]
     if not twice[1:] or len(twice) < len(problems) or not path.is_dir():
         return problems
@@ -140,79 +140,86 @@ def _as_alternatives(
 
 
 def _report(
-    command: str, results: Sequence[_Checked], output: str, say: Callable[[_Checked], None]
+    command: str,
+    results: Sequence[_CheckedPolicy],
+    output: str,
+    print_result: Callable[[_CheckedPolicy], None],
 ) -> int:
-    """Write all results; return the exit code: 2 where a file cannot be read, 1 for the rest."""
+    """Print all results; return the exit code: 2 if a file is unreadable, 1 for other problems."""
     if output == "junit":
-        suites = {one.name: list(_cases(one)) for one in results}
+        suites = {result.name: list(_junit_cases(result)) for result in results}
         click.echo(junit(f"vramwarden policy {command}", suites), nl=False)
-    for one in results:
+    for result in results:
         if output == "github":
-            click.echo("".join(_annotations(one)), nl=False)
+            click.echo("".join(_annotations(result)), nl=False)
             continue
-        for problem in one.problems:
+        for problem in result.problems:
             click.echo(str(problem), err=True)
-        for warning in one.warnings:
+        for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
-        if output == "text" and one.policy is not None:
-            say(one)
-    problems = [problem for one in results for problem in one.problems]
+        if output == "text" and result.policy is not None:
+            print_result(result)
+    problems = [problem for result in results for problem in result.problems]
     if any(isinstance(problem, UnreadablePolicy) for problem in problems):
         return 2
-    return 0 if all(one.passed for one in results) else 1
+    return 0 if all(result.passed for result in results) else 1
 
 
-def _say_check(one: _Checked) -> None:
-    for example, mismatches in one.examples:
+def _print_check(result: _CheckedPolicy) -> None:
+    for example, mismatches in result.examples:
         for mismatch in mismatches:
             click.echo(f"{example.where}: example {example.name!r}: {mismatch}", err=True)
-    if one.policy is not None and one.passed:
-        rules = format_count(len(one.policy.rules), "rule")
-        classes = format_count(len(one.policy.classes), "class")
-        examples = format_count(len(one.examples), "example")
-        verb = "passes" if len(one.examples) == 1 else "pass"
-        click.echo(f"{one.name}: valid: {rules}, {classes}, {examples} {verb}")
+    if result.policy is not None and result.passed:
+        rules = format_count(len(result.policy.rules), "rule")
+        classes = format_count(len(result.policy.classes), "class")
+        examples = format_count(len(result.examples), "example")
+        verb = "passes" if len(result.examples) == 1 else "pass"
+        click.echo(f"{result.name}: valid: {rules}, {classes}, {examples} {verb}")
 
 
-def _say_test(one: _Checked, *, failed_only: bool) -> None:
-    for example, mismatches in one.examples:
+def _print_test(result: _CheckedPolicy, *, failed_only: bool) -> None:
+    for example, mismatches in result.examples:
         if failed_only and not mismatches:
             continue
         word = click.style("FAIL", fg="red") if mismatches else click.style("ok", fg="green") + "  "
         click.echo(f"{word}  {example.where}: {example.name}")
         for mismatch in mismatches:
             click.echo(f"      {mismatch}")
-    click.echo(f"{one.name}: {len(one.examples) - one.failed} passed, {one.failed} failed")
+    click.echo(
+        f"{result.name}: {len(result.examples) - result.failed} passed, {result.failed} failed"
+    )
 
 
-def _annotations(one: _Checked) -> Iterator[str]:
-    for problem in one.problems:
+def _annotations(result: _CheckedPolicy) -> Iterator[str]:
+    for problem in result.problems:
         text = f"{problem.path}: {problem.detail}" if problem.path else problem.detail
         yield annotation("error", problem.file, problem.line, text, "InvalidPolicy")
-    for warning in one.warnings:
+    for warning in result.warnings:
         yield annotation("warning", *place_of(warning.where), warning.text)
-    for example, mismatches in one.examples:
+    for example, mismatches in result.examples:
         for mismatch in mismatches:
             text = f"example {example.name!r}: {mismatch}"
             yield annotation("error", *place_of(example.where), text, "FailedExample")
 
 
-def _cases(one: _Checked) -> Iterator[JUnitCase]:
-    """Yield a case for each example, and one for all else of a policy."""
+def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
+    """Yield a test case for each example, and one for all other problems of a policy."""
     yield JUnitCase(
-        name=one.name,
-        file=one.problems[0].file if one.problems else one.name,
-        line=one.problems[0].line if one.problems else 0,
-        failure=("InvalidPolicy", "\n".join(map(str, one.problems))) if one.problems else None,
-        said=tuple(f"warning: {warning}" for warning in one.warnings),
+        name=result.name,
+        file=result.problems[0].file if result.problems else result.name,
+        line=result.problems[0].line if result.problems else 0,
+        failure=("InvalidPolicy", "\n".join(map(str, result.problems)))
+        if result.problems
+        else None,
+        said=tuple(f"warning: {warning}" for warning in result.warnings),
     )
-    for example, mismatches in one.examples:
+    for example, mismatches in result.examples:
         file, line = place_of(example.where)
         failure = ("FailedExample", "; ".join(mismatches)) if mismatches else None
         yield JUnitCase(name=example.name, file=file, line=line, failure=failure)
 
 
-def _snapshot(path: Path) -> Snapshot:
+def _read_snapshot(path: Path) -> Snapshot:
     if str(path) != STANDARD_INPUT:
         return read_files(path)
     name, content = name_of_input(STANDARD_INPUT), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1)

@@ -22,10 +22,10 @@ from webhook.cli.certs import (
     REGISTERING_OPTION,
     SERVICE_OPTION,
     folder_option,
-    overlapping,
+    rotation_periods,
     secret_option,
 )
-from webhook.cli.programs import DOCUMENTATION_OPTION
+from webhook.cli.program_options import DOCUMENTATION_OPTION
 from webhook.core.policy.model import Rollout
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
@@ -38,13 +38,13 @@ from webhook.options import (
 from webhook.server.certificates import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
-_SHORTEST_KEY = 32
+_MIN_KEY_BYTES = 32
 
 
-def _networks(
+def _parse_networks(
     _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
 ) -> list[IPv4Network | IPv6Network]:
-    """Read addresses as a NetworkPolicy does, where the bits of a host do not count."""
+    """Parse CIDRs as a NetworkPolicy does, which ignores host bits."""
     try:
         return [ip_network(text, strict=False) for text in texts]
     except ValueError as error:
@@ -77,19 +77,21 @@ def _networks(
     "api_servers",
     metavar="CIDR",
     multiple=True,
-    callback=_networks,
-    help="Addresses of API servers, which no crowd of others keeps off the TLS port.",
+    callback=_parse_networks,
+    help="Addresses of API servers, which can connect however many other clients do.",
 )
 @folder_option(
-    text="Folder with tls.crt and tls.key; an empty one gets a certificate of our own."
+    text="Folder with tls.crt and tls.key; a certificate is issued into an empty one."
     "  [default: a temporary one]"
 )
 @click.option(
     "--cert-name",
     multiple=True,
-    help="A further DNS name or address for a certificate of our own.",
+    help="A further DNS name or address for the certificate that is issued.",
 )
-@secret_option("--cert-secret", text="Secret of all replicas' certificates, instead of a folder.")
+@secret_option(
+    "--cert-secret", text="Secret with the certificates of all replicas, instead of a folder."
+)
 @SERVICE_OPTION
 @REGISTERING_OPTION
 @OVERLAP_OPTION
@@ -98,18 +100,18 @@ def _networks(
     metavar="NAMESPACE",
     envvar="VRAMWARDEN_PLACEMENT_NAMESPACE",
     show_envvar=True,
-    help="Choose GPUs at binding; keep the lists of who has which, and the fence's rules, there.",
+    help="Assign GPUs at binding; store assignment lists and the fence's rules in this namespace.",
 )
 @click.option(
     "--key-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Key of all replicas: it seals the fence's rules, and makes the path of bind.",
+    help="Key of all replicas: it seals the fence's rules, and the path of bind depends on it.",
 )
 @click.option(
     "--enforcer-image",
     envvar=ENFORCER_IMAGE_VARIABLE,
     show_envvar=True,
-    help="Image of the sidecar where a rule names none.  [default: this release's]",
+    help="Image of the sidecar if a rule names none.  [default: this release's]",
 )
 @DOCUMENTATION_OPTION
 @rollout_option
@@ -135,7 +137,7 @@ def serve_command(
 ) -> None:
     """Serve admission reviews over TLS until SIGTERM, then drain.
 
-    Without options: the shipped policy and a certificate of our own, on loopback.
+    Without options it serves the shipped policy on loopback, and issues a certificate.
     """
     if cert_secret and cert_dir:
         raise click.UsageError("certificates are in a folder or in a Secret; drop one of the two")
@@ -150,10 +152,10 @@ def serve_command(
         CannotListenError,
         ServerSettings,
         Service,
-        address,
+        format_address,
     )
 
-    key = _key(key_file)
+    key = _read_key(key_file)
     keeper: Callable[..., CertificateKeeper]
     registration: Callable[..., Registration] | None = None
     needs_cluster = cert_secret or webhook_configuration or placement_namespace
@@ -168,10 +170,10 @@ def serve_command(
                 documentation_url=documentation_url,
             )
             names = (*service_names(service, cert_secret[0]), *cert_name)
-            keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)
+            keeper = partial(SecretKeeper, cluster, names, rotation_periods(ca_overlap), key=key)
         else:
             folder = cert_dir or context.with_resource(_temporary_folder())
-            keeper = partial(FolderKeeper, folder, _names(host, cert_name), key=key)
+            keeper = partial(FolderKeeper, folder, _certificate_names(host, cert_name), key=key)
         if kube and webhook_configuration:
             api = RegistrationApi(kube.with_retries(1), webhook_configuration)
             settle_s = min(SETTLE_S, ca_overlap)
@@ -197,12 +199,12 @@ def serve_command(
     except CannotListenError as error:
         raise Failure(f"{error}; choose --{error.setting.replace('_', '-')}") from error
     click.echo(f"certificates: {server.certificates} (CA for clients: ca.crt)", err=True)
-    reviews = address(host, server.port)
-    operations = address(operations_host, server.operations_port)
+    reviews = format_address(host, server.port)
+    operations = format_address(operations_host, server.operations_port)
     click.echo(f"reviews:      https://{reviews}/mutate and /validate", err=True)
     if not registration:
-        # Whoever started this registers it by hand; in a cluster it is nobody's to read in a log.
-        path = server.certificates.bind_path.own
+        # The user registers it by hand. In a cluster it must not be in a log.
+        path = server.certificates.bind_path.current
         click.echo(f"bindings:     https://{reviews}{path}", err=True)
     click.echo(f"operations:   http://{operations}/readyz", err=True)
     server.run()
@@ -210,32 +212,32 @@ def serve_command(
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Make a folder for the life of this process."""
+    """Create a folder that exists as long as this process."""
     process = os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="vramwarden-"))
     try:
         yield folder
     finally:
-        # The worker, a fork of this process, leaves this block, too.
+        # The worker, which is a fork of this process, leaves this block, too.
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _key(path: Path | None) -> bytes:
-    """Read the key; empty where there is no such file, as before somebody made its Secret."""
+def _read_key(path: Path | None) -> bytes:
+    """Return the key; empty if there is no file, as before its Secret is created."""
     try:
         key = path.read_bytes().strip() if path else None
     except FileNotFoundError:
         key = None
     except OSError as error:
         raise Failure(f"{path} cannot be read ({error.strerror}); it is to hold a key") from error
-    if key is not None and len(key) < _SHORTEST_KEY:
-        raise Failure(f"{path}: a key has {_SHORTEST_KEY} bytes or more; make it by "
+    if key is not None and len(key) < _MIN_KEY_BYTES:
+        raise Failure(f"{path}: a key has {_MIN_KEY_BYTES} bytes or more; make it by "
                       "`openssl rand -hex 32`")  # fmt: skip
     return key or b""
 
 
-def _names(host: str, further: tuple[str, ...]) -> tuple[str, ...]:
+def _certificate_names(host: str, further: tuple[str, ...]) -> tuple[str, ...]:
     names = ["localhost", "127.0.0.1", "::1", *further]
     if host not in {"0.0.0.0", "::", ""}:  # noqa: S104 - all addresses are no name
         names.append(host)

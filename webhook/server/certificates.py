@@ -1,9 +1,9 @@
 """The serving certificate, from a folder or from the Secret that replicas share.
 
-A replaced certificate is served on the next handshake. The worker makes one TLS context when it
-starts. OpenSSL's server-name callback may give a handshake another context, and is called even if
-the client sends no name. So the context that listens has no certificate, each handshake gets the
-current one, and open connections keep the one that they have.
+A replaced certificate is served from the next handshake on. The worker creates one TLS context when
+it starts, and that context has no certificate. OpenSSL's server-name callback, which is called even
+if the client sends no name, gives each handshake the context with the current certificate. Open
+connections keep the certificate that they have.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from threading import Event, Thread
 from typing import Final
 
 from certs import (
-    Advance,
     Bundle,
+    CaBundleUpdate,
     CertificatesError,
-    Publish,
     Replica,
-    Terms,
-    create,
+    RotationPeriods,
+    SetUpdate,
     describe,
+    issue_into_folder,
     load_into,
-    read,
+    read_folder,
     stamp,
 )
 from webhook.adapters.kube.certificates import CertificatesApi, Round
-from webhook.server.bind_path import BindPath
+from webhook.server.informer import set_on_change
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics, SharedCertificateMetrics
-from webhook.server.mirror import trigger
-from webhook.server.operations import ServerPart, repeat
+from webhook.server.operations import ServerPart, run_periodically
+from webhook.server.registration import BindPath
 
 FOLDER_S: Final = 3600.0
 """Time between two checks of a certificate from a folder."""
@@ -49,42 +49,42 @@ FIRST_RETRY_S: Final = 1.0
 
 
 class CertificateKeeper(ServerPart):
-    """The certificate for handshakes: the last good one; without any, handshakes fail.
+    """Provides the certificate for handshakes, which is the last valid one.
 
-    Its `str` names the place of the certificate.
+    Handshakes fail if there is none. `str` returns the place of the certificate.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog, key: bytes) -> None:
         self.bind_path = BindPath(key)
-        """The paths of /bind that go with the certificate."""
+        """The paths of /bind, which are derived from the certificate."""
         self._metrics = metrics
         self._log = log
         self._current: ssl.SSLContext | None = None
         self._served = Bundle()
 
     @property
-    def loaded(self) -> bool:
+    def has_certificate(self) -> bool:
         """Return True if there is a certificate to serve."""
         return self._current is not None
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context to listen with."""
-        context = _context()
-        context.sni_callback = self._choose
+    def listening_context(self) -> ssl.SSLContext:
+        """Return the TLS context for the listening socket."""
+        context = _create_context()
+        context.sni_callback = self._set_context
         return context
 
     def _refresh(self) -> None:
-        """Use another certificate if that is due; called at the start of each handshake."""
+        """Load a replaced certificate; called at the start of each handshake."""
 
     def _load(self, bundle: Bundle) -> None:
-        """Serve another certificate from now on; raises CertificatesError if it is unusable."""
-        context = _context()
+        """Serve a certificate from now on; raise CertificatesError if it is unusable."""
+        context = _create_context()
         load_into(context, bundle, str(self))
-        self.bind_path.serve(bundle)
+        self.bind_path.use_certificate(bundle)
         self._current, self._served = context, bundle
 
-    def _use(self, read_set: Callable[[], Bundle]) -> None:
-        """Serve another certificate from now on, if it is usable; count and log the result."""
+    def _try_load(self, read_set: Callable[[], Bundle]) -> None:
+        """Serve a certificate from now on if it is usable; count and log the result."""
         try:
             self._load(read_set())
         except CertificatesError as error:
@@ -94,14 +94,14 @@ class CertificateKeeper(ServerPart):
             self._metrics.certificate_loads.labels("loaded").inc()
             self._log.info("certificate loaded")
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _old: object) -> None:
-        """Give a handshake the current certificate."""
+    def _set_context(self, connection: ssl.SSLObject, _name: str | None, _old: object) -> None:
+        """Set the context of a handshake to the one with the current certificate."""
         self._refresh()
         if self._current is not None:
             connection.context = self._current
 
 
-def _context() -> ssl.SSLContext:
+def _create_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # The API server speaks HTTP/1.1 to webhooks, so that its calls spread over replicas.
@@ -110,7 +110,7 @@ def _context() -> ssl.SSLContext:
 
 
 class FolderKeeper(CertificateKeeper):
-    """Serves the certificate in a folder, and each that replaces it there."""
+    """Serves the certificate in a folder, and reads it again when it is replaced there."""
 
     def __init__(
         self,
@@ -123,45 +123,45 @@ class FolderKeeper(CertificateKeeper):
         """Issue a certificate for `names` if the folder has none; raises CertificatesError."""
         super().__init__(metrics, log, key)
         self._folder = folder
-        if read(folder) == Bundle():
-            create(folder, names, datetime.now(UTC))
+        if read_folder(folder) == Bundle():
+            issue_into_folder(folder, names, datetime.now(UTC))
         self._stamp = stamp(folder)
-        self._load(read(folder))
+        self._load(read_folder(folder))
 
     def __str__(self) -> str:
         """Return the folder's path."""
         return str(self._folder)
 
     def start(self) -> None:
-        """Check the certificate from time to time, on a daemon thread."""
-        repeat(self.check, FOLDER_S, self._log, "certificates", "certificates failed")
+        """Check the certificate at intervals, on a daemon thread."""
+        run_periodically(self.check, FOLDER_S, self._log, "certificates", "certificates failed")
 
     def check(self) -> None:
-        """Log what is wrong with the certificate that is served; measure its days left."""
-        found = describe(self._served, datetime.now(UTC))
-        if found.problems:
-            self._log.warning("certificates have problems", problems=list(found.problems))
-        self._metrics.show_certificates(found)
+        """Log problems of the served certificate, and publish its remaining days."""
+        status = describe(self._served, datetime.now(UTC))
+        if status.problems:
+            self._log.warning("certificates have problems", problems=list(status.problems))
+        self._metrics.show_certificates(status)
 
     def _refresh(self) -> None:
-        seen = stamp(self._folder)
-        if seen != self._stamp:
-            self._stamp = seen
-            self._use(lambda: read(self._folder))
+        current = stamp(self._folder)
+        if current != self._stamp:
+            self._stamp = current
+            self._try_load(lambda: read_folder(self._folder))
 
 
 class SecretKeeper(CertificateKeeper):
-    """Reconciles Secret and caBundles together with other replicas.
+    """Reconciles the Secret and the caBundles together with other replicas.
 
-    `certs.replica` decides what is due, and the API does it; thread, log and metrics are here.
-    Without the API server the certificate stays served: nothing here removes one.
+    `certs.replica` decides what is due, and `CertificatesApi` does it. This class has the threads,
+    the log lines and the metrics. Without the API server the last certificate stays in use.
     """
 
     def __init__(
         self,
         api: CertificatesApi,
         names: tuple[str, ...],
-        terms: Terms,
+        periods: RotationPeriods,
         metrics: Metrics,
         log: JsonLog,
         key: bytes = b"",
@@ -169,8 +169,8 @@ class SecretKeeper(CertificateKeeper):
         """Send no request to the cluster yet; raises CertificatesError for impossible names."""
         super().__init__(metrics, log, key)
         self._api = api
-        self._replica = Replica(names, terms)
-        self._sync_s = min(SYNC_S, max(PAUSE_S, terms.settle_s / 4))
+        self._replica = Replica(names, periods)
+        self._sync_s = min(SYNC_S, max(PAUSE_S, periods.settle_s / 4))
         self._shared_metrics = SharedCertificateMetrics(metrics)
         self._changed = Event()
         self._to_serve = Bundle()
@@ -181,51 +181,51 @@ class SecretKeeper(CertificateKeeper):
         return self._api.title
 
     def start(self) -> None:
-        """Begin to reconcile the certificates on daemon threads."""
+        """Start the daemon threads, which reconcile the certificates."""
         Thread(target=self._run, name="certificates", daemon=True).start()
         for number, followed in enumerate(self._api.followed()):
-            trigger(self._changed, followed, self._log, f"certificates-watch-{number}")
+            set_on_change(self._changed, followed, self._log, f"certificates-watch-{number}")
 
     def obstacle(self) -> str:
-        """Return why no traffic should come; empty once it may, and from then on.
+        """Return why this replica is not ready yet; empty as soon as it has been ready once.
 
-        A replica reconciles a caBundle that is damaged later, ready or not; being unready then
-        would only delay the calls that follow.
+        A caBundle that is damaged later is reconciled, ready or not. If the replica were unready,
+        that would only delay the calls that follow.
         """
         return self._unready
 
-    def keep(self) -> bool:
-        """Do what is due, and log it; return True if all of it succeeded."""
+    def sync(self) -> bool:
+        """Do and log what is due; return True if all of it succeeded."""
         failures: tuple[str, ...]
         try:
-            found = self._api.round(self._replica)
+            result = self._api.round(self._replica)
         except CertificatesError as error:
             failures = (str(error),)
             if self._unready:
                 self._unready = f"no certificate yet: {error}"
         else:
-            failures = found.failures
-            self._adopt(found)
+            failures = result.failures
+            self._apply(result)
         if self._served.certificate_pem:
             self._metrics.show_certificates(describe(self._served, datetime.now(UTC)))
         self._report(failures)
         return not failures
 
-    def _adopt(self, found: Round) -> None:
-        for step in found.done:
+    def _apply(self, result: Round) -> None:
+        for step in result.done:
             self._log_step(step)
-        if found.served != self._to_serve:
-            self._to_serve = found.served
-            self._use(lambda: found.served)
-        self._shared_metrics.ca_bundle_published.set(not found.unready)
+        if result.served != self._to_serve:
+            self._to_serve = result.served
+            self._try_load(lambda: result.served)
+        self._shared_metrics.ca_bundle_published.set(not result.unready)
         if self._unready:
-            lacking = "" if self.loaded else "no valid certificate yet"
-            self._unready = lacking or found.unready
+            missing = "" if self.has_certificate else "no valid certificate yet"
+            self._unready = missing or result.unready
             if self._unready:
-                self._unready = "; ".join((self._unready, *found.failures))
+                self._unready = "; ".join((self._unready, *result.failures))
 
-    def _log_step(self, step: Advance | Publish) -> None:
-        if isinstance(step, Publish):
+    def _log_step(self, step: SetUpdate | CaBundleUpdate) -> None:
+        if isinstance(step, CaBundleUpdate):
             webhooks = [name for name, _ in step.bundles]
             self._log.info(
                 "caBundle written", configuration=step.configuration.title, webhooks=webhooks
@@ -251,10 +251,10 @@ class SecretKeeper(CertificateKeeper):
         while True:
             self._changed.clear()
             try:
-                succeeded = self.keep()
-            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                has_succeeded = self.sync()
+            except Exception:  # noqa: BLE001 - the thread must survive; the next sync may succeed
                 self._log.exception("certificates failed")
-                succeeded = False
-            retry_s = FIRST_RETRY_S if succeeded else min(2 * retry_s, self._sync_s)
+                has_succeeded = False
+            retry_s = FIRST_RETRY_S if has_succeeded else min(2 * retry_s, self._sync_s)
             time.sleep(PAUSE_S)
-            self._changed.wait(self._sync_s if succeeded else retry_s)
+            self._changed.wait(self._sync_s if has_succeeded else retry_s)

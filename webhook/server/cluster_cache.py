@@ -1,14 +1,15 @@
-"""Keeps in mind what decisions follow from beside the policy: what the cluster has.
+"""Facts about the cluster that decisions depend on, in addition to the policy.
 
-| known | for rules | without an answer |
+| fact | needed by | until it is known |
 | --- | --- | --- |
-| whether there is a RuntimeClass `nvidia` | with runtimeClassName `Auto` | there is none |
-| nodes with slices of GPUs (MIG) | with accounting `MIG` | there are none |
-| whether the driver of some node holds caps, by placement | with driverLimit `Require` | no word |
-| labels of namespaces | that ask for some, and those alone | the review is not answered |
+| the RuntimeClass `nvidia` exists | rules with runtimeClassName `Auto` | there is none |
+| nodes with slices of GPUs (MIG) | rules with accounting `MIG` | there are none |
+| the driver of a node enforces caps, from placement | rules with driverLimit `Require` | unknown |
+| labels of namespaces | rules that select by them | the review is not answered |
 
-Placement follows the nodes whose memory our own agent advertises. Those with slices are others: an
-agent leaves GPUs in MIG mode alone. Of a cluster without such nodes the API server sends nothing.
+Placement watches the nodes whose memory the node agent advertises. Nodes with slices are others,
+because an agent ignores GPUs in MIG mode. If a cluster has no such nodes, the API server sends
+nothing.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from webhook.core.nvidia.device_plugin import MIXED_STRATEGY_LABEL, read_mig_pro
 from webhook.core.policy.cluster import Cluster, Namespaces, SlicedNode
 from webhook.core.policy.model import Accounting, Policy, Rollout
 from webhook.names import NVIDIA_RUNTIME_CLASS
+from webhook.server.informer import Informer
 from webhook.server.log import JsonLog
-from webhook.server.mirror import Mirror
 
 T = TypeVar("T")
 
-KNOWN_WITHIN_S: Final = 10.0
-"""How long a replica that cannot find out stays unready: what is decided without may be poorer, but
-a pod that nobody decides about is denied for certain."""
+SETTLE_TIMEOUT_S: Final = 10.0
+"""Time after which a replica becomes ready although facts are unknown. Decisions without them may
+be worse, but without any ready replica a pod is denied."""
 
 
 class ClusterCache:
-    """Follows what decisions need to know; may be read from any thread.
+    """Watches facts about the cluster; may be read from any thread.
 
-    The labels of a namespace that is not known may not be guessed. It is a few milliseconds old as
-    a rule, and the API server asks again in a second; its `failurePolicy` says what becomes of a
-    pod where that does not help.
+    The labels of an unknown namespace are never guessed. Such a namespace is usually a few
+    milliseconds old, and the API server calls again after a second. If it is still unknown then,
+    the `failurePolicy` decides about the pod.
     """
 
     def __init__(
@@ -55,159 +56,165 @@ class ClusterCache:
         clock: Callable[[], float] = time.monotonic,
         limits: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """Send no request yet; `policy` returns the one in force, `limits` what `Cluster` says."""
+        """Send no request yet.
+
+        `policy` returns the policy in force, and `limits` the value of `Cluster.limits`.
+        """
         self._limits = limits
         self._kube = kube
         self._policy = policy
         self._log = log
         self._clock = clock
         self._started_s = clock()
-        self._changing = Lock()
-        self._known = Cluster(rollout), frozenset[str]()
-        """What is known, and which labels of namespaces that has; replaced as a whole."""
-        self._of_rules: tuple[tuple[Any, ...], frozenset[str]] = ((), frozenset())
-        self._serves: Mirror[Any] | None = None
-        """What follows the labels that are known now."""
-        self._latest: Mirror[Any] | None = None
-        """What follows those for which rules ask now."""
+        self._lock = Lock()
+        self._state = Cluster(rollout), frozenset[str]()
+        """The facts, and the names of the labels in them; replaced as a whole."""
+        self._label_cache: tuple[tuple[Any, ...], frozenset[str]] = ((), frozenset())
+        """The rules seen last, and the names of the labels that they select by."""
+        self._serving: Informer[Any] | None = None
+        """Informer of the labels in `_state`."""
+        self._latest: Informer[Any] | None = None
+        """Informer of the labels that the current rules select by."""
         self._wanted: frozenset[str] = frozenset()
-        self._has_known_labels = False
+        self._has_labels = False
         # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
         path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
-        classes = Collection(kube=kube, path=path, project=_name_of, name=name)
+        classes = Collection(kube=kube, path=path, project=_read_class, name=name)
         mixed = ",".join(f"{key}={value}" for key, value in MIXED_STRATEGY_LABEL.items())
-        nodes = Collection(kube=kube, path="/api/v1/nodes", project=_slices_of, labels=mixed)
-        self.classes = self._mirror("RuntimeClasses", classes, self._use_classes)
-        self.nodes = self._mirror("nodes with slices", nodes, self._use_nodes)
+        nodes = Collection(kube=kube, path="/api/v1/nodes", project=_read_slices, labels=mixed)
+        self.classes = self._informer("RuntimeClasses", classes, self._use_classes)
+        self.nodes = self._informer("nodes with slices", nodes, self._use_nodes)
 
     def start(self) -> None:
-        """Begin to follow on daemon threads."""
+        """Start the daemon threads."""
         self._started_s = self._clock()
         self.classes.start()
         self.nodes.start()
         self.policy_changed()
 
     def obstacle(self) -> str:
-        """Return why no traffic should come yet; empty once all is known, cannot be, or need not.
+        """Return why this replica is not ready yet; empty if no needed fact is missing.
 
-        A replica that cannot find out can still judge pods whose rules ask for none of it.
+        It is also empty if a fact may not be read, and after `SETTLE_TIMEOUT_S`: the replica can
+        still judge pods whose rules do not need the fact.
         """
-        if self._clock() - self._started_s >= KNOWN_WITHIN_S:
+        if self._clock() - self._started_s >= SETTLE_TIMEOUT_S:
             return ""
         policy = self._policy()
         missing = []
         if not self.classes.is_settled:
             missing.append(f"RuntimeClass {NVIDIA_RUNTIME_CLASS} not read yet")
-        asks = any(Accounting.MIG in policy.accountings_for(rule) for rule in policy.rules)
-        if asks and not self.nodes.is_settled:
+        needs_slices = any(Accounting.MIG in policy.accountings_for(rule) for rule in policy.rules)
+        if needs_slices and not self.nodes.is_settled:
             missing.append("nodes with slices (MIG) not read yet")
-        knows = self._has_known_labels or (self._latest and self._latest.is_settled)
-        if self._wanted_by(policy) and not knows:
+        are_labels_settled = self._has_labels or (self._latest and self._latest.is_settled)
+        if self._wanted_labels(policy) and not are_labels_settled:
             missing.append("labels of namespaces not read yet")
         return "; ".join(missing)
 
-    def known_for(self, policy: Policy) -> Cluster:
-        """Return what is known; of namespaces nothing, where the policy asks for other labels."""
+    def view_for(self, policy: Policy) -> Cluster:
+        """Return the facts for a policy, without namespaces if it selects by other labels."""
         limits = self._limits()
-        if limits is not self._known[0].limits:
+        if limits is not self._state[0].limits:
             self._replace(limits=limits)
-        cluster, labels = self._known  # once: another thread may replace it
-        return cluster if self._wanted_by(policy) <= labels else replace(cluster, namespaces={})
+        cluster, labels = self._state  # once: another thread may replace it
+        return cluster if self._wanted_labels(policy) <= labels else replace(cluster, namespaces={})
 
     def policy_changed(self) -> None:
-        """Follow the labels for which the policy in force asks; called by one thread at a time."""
-        begun = self.follow_labels()
-        if begun:
-            begun.start()
+        """Watch the labels that the policy selects by; called by one thread at a time."""
+        informer = self.follow_labels()
+        if informer:
+            informer.start()
 
-    def follow_labels(self) -> Mirror[Any] | None:
-        """Return what follows from now on; None where that goes on already, or need not begin.
+    def follow_labels(self) -> Informer[Any] | None:
+        """Return the new informer of labels; None if the labels are the same, or none are needed.
 
-        What was followed for the policy before serves on until the other one is known.
+        The informer for the previous policy is used until the new one has listed all namespaces.
         """
-        wanted = self._wanted_by(self._policy())
+        wanted = self._wanted_labels(self._policy())
         if wanted == self._wanted:
             return None
-        with self._changing:
-            if self._latest and self._latest is not self._serves:
+        with self._lock:
+            if self._latest and self._latest is not self._serving:
                 self._latest.stop()
             self._wanted, self._latest = wanted, None
         if not wanted:
             self._use_labels(None, wanted, {})
             return None
         followed = Collection(kube=self._kube, path=PATH, project=partial(labelled, wanted=wanted))
-        self._latest = mirror = self._mirror(
-            "namespaces", followed, lambda found: self._use_labels(mirror, wanted, found)
+        self._latest = informer = self._informer(
+            "namespaces", followed, lambda labels: self._use_labels(informer, wanted, labels)
         )
-        return mirror
+        return informer
 
-    def _mirror(
+    def _informer(
         self,
-        what: str,
+        title: str,
         collection: Collection[tuple[str, T]],
         use: Callable[[Mapping[str, T]], None],
-    ) -> Mirror[tuple[str, T]]:
-        """Return what follows objects and hands them on by name; each time as another mapping."""
-        known: dict[str, T] = {}
+    ) -> Informer[tuple[str, T]]:
+        """Return an informer that calls `use` with a new mapping by name at each change."""
+        by_name: dict[str, T] = {}
 
-        def on_list(things: Sequence[tuple[str, T]]) -> None:
-            nonlocal known
-            known = dict(things)
-            use(known)
+        def on_list(listed: Sequence[tuple[str, T]]) -> None:
+            nonlocal by_name
+            by_name = dict(listed)
+            use(by_name)
 
-        def on_change(kind: str, thing: tuple[str, T]) -> None:
-            nonlocal known
-            known = {**known, thing[0]: thing[1]}
-            if kind == "DELETED":
-                del known[thing[0]]
-            use(known)
+        def on_change(event_type: str, changed: tuple[str, T]) -> None:
+            nonlocal by_name
+            name, value = changed
+            by_name = {**by_name, name: value}
+            if event_type == "DELETED":
+                del by_name[name]
+            use(by_name)
 
-        return Mirror(what, collection, on_list, on_change, self._log)
+        return Informer(title, collection, on_list, on_change, self._log)
 
-    def _use_classes(self, found: Mapping[str, None]) -> None:
-        names = frozenset(found)
-        if names != self._known[0].runtime_classes or not self.classes.is_listed:
+    def _use_classes(self, by_name: Mapping[str, None]) -> None:
+        names = frozenset(by_name)
+        if names != self._state[0].runtime_classes or not self.classes.is_listed:
             self._replace(runtime_classes=names)
             self._log.info("RuntimeClass", name=NVIDIA_RUNTIME_CLASS, exists=bool(names))
 
-    def _use_nodes(self, found: Mapping[str, SlicedNode]) -> None:
-        """Keep what is new."""
-        nodes = tuple(found[name] for name in sorted(found) if found[name].profiles)
-        if nodes != self._known[0].sliced_nodes:
+    def _use_nodes(self, by_name: Mapping[str, SlicedNode]) -> None:
+        """Store and log the nodes if they have changed."""
+        nodes = tuple(by_name[name] for name in sorted(by_name) if by_name[name].profiles)
+        if nodes != self._state[0].sliced_nodes:
             self._replace(sliced_nodes=nodes)
             profiles = sorted({profile for node in nodes for profile in node.profiles})
             self._log.info("slices of GPUs", nodes=len(nodes), profiles=profiles)
 
     def _use_labels(
-        self, mirror: Mirror[Any] | None, wanted: frozenset[str], found: Namespaces
+        self, informer: Informer[Any] | None, wanted: frozenset[str], namespaces: Namespaces
     ) -> None:
-        """Answer from now on by what a mirror found, if it was not stopped meanwhile."""
-        with self._changing:
-            if mirror and mirror.is_over:
+        """Use the labels of an informer from now on, unless it was stopped meanwhile."""
+        with self._lock:
+            if informer and informer.is_stopped:
                 return
-            if self._serves and self._serves is not mirror:
-                self._serves.stop()
-            self._serves, self._has_known_labels = mirror, True
-            self._known = replace(self._known[0], namespaces=found), wanted
+            if self._serving and self._serving is not informer:
+                self._serving.stop()
+            self._serving, self._has_labels = informer, True
+            self._state = replace(self._state[0], namespaces=namespaces), wanted
 
-    def _replace(self, **known: Any) -> None:
-        with self._changing:
-            cluster, labels = self._known
-            self._known = replace(cluster, **known), labels
+    def _replace(self, **facts: Any) -> None:
+        with self._lock:
+            cluster, labels = self._state
+            self._state = replace(cluster, **facts), labels
 
-    def _wanted_by(self, policy: Policy) -> frozenset[str]:
-        rules, wanted = self._of_rules
+    def _wanted_labels(self, policy: Policy) -> frozenset[str]:
+        rules, wanted = self._label_cache
         if policy.rules is not rules:
             wanted = policy.namespace_labels
-            self._of_rules = policy.rules, wanted
+            self._label_cache = policy.rules, wanted
         return wanted
 
 
-def _name_of(found: Json) -> tuple[str, None]:
-    return str(found["metadata"]["name"]), None
+def _read_class(runtime_class: Json) -> tuple[str, None]:
+    return str(runtime_class["metadata"]["name"]), None
 
 
-def _slices_of(node: Json) -> tuple[str, SlicedNode]:
+def _read_slices(node: Json) -> tuple[str, SlicedNode]:
     metadata = node["metadata"]
     labels = metadata.get("labels") or {}
     return str(metadata["name"]), SlicedNode(read_mig_profiles(labels), labels)

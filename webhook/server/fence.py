@@ -11,8 +11,8 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.release_objects import FenceApi
 from webhook.core.policy.fence import fence_data, seal_age_s, seal_data
 from webhook.core.policy.model import Policy, Rollout
+from webhook.server.informer import set_on_change
 from webhook.server.log import JsonLog
-from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart
 
 _RULES: Final = "the fence's rules"
@@ -26,8 +26,8 @@ PAUSE_S: Final = 0.5
 """Delay after each read, which slows down a conflict with another writer."""
 
 SETTLE_S: Final = 120.0
-"""How long another replica's text is left unchanged: a changed policy reaches the replicas within a
-minute or two of each other, and until then they would only overwrite each other's."""
+"""Time for which another replica's text is left unchanged. A changed policy reaches the replicas
+within a minute or two of each other. Until then they would overwrite each other's text."""
 
 
 class FenceKeeper(ServerPart):
@@ -35,11 +35,11 @@ class FenceKeeper(ServerPart):
 
     | stored | written |
     | --- | --- |
-    | our text, under any seal | no |
+    | the text of this replica, under any seal | no |
     | nothing | yes |
-    | another text, and ours is new | yes |
-    | what a replica sealed less than `SETTLE_S` ago | no |
-    | anything else: an older text, one of no replica | yes |
+    | another text, and this replica's text is new | yes |
+    | a text that a replica sealed less than `SETTLE_S` ago | no |
+    | any other, such as an older text or one without a valid seal | yes |
 
     No review waits for it. Without the ConfigMap the fence denies nothing, and the webhook decides.
     """
@@ -58,28 +58,28 @@ class FenceKeeper(ServerPart):
         self._rollout = rollout
         self._key = key
         self._log = log
-        self._due = Event()
-        self._due.set()
-        self._shown: Policy | None = None
+        self._write_due = Event()
+        self._write_due.set()
+        self._written_policy: Policy | None = None
         self._data: Mapping[str, str] = {}
         self._is_new = True
 
     def start(self) -> None:
-        """Begin on daemon threads."""
+        """Start the daemon threads."""
         Thread(target=self._run, name=_RULES, daemon=True).start()
-        trigger(self._due, self._api.followed(), self._log, f"{_RULES}, watch")
+        set_on_change(self._write_due, self._api.followed(), self._log, f"{_RULES}, watch")
 
     def policy_changed(self) -> None:
-        """Have the new policy written at once; returns immediately."""
-        self._due.set()
+        """Make the thread write the new policy at once; return immediately."""
+        self._write_due.set()
 
-    def keep(self) -> bool:
-        """Write what is due, and log it; return True if that succeeded."""
+    def sync(self) -> bool:
+        """Write and log what is due; return True if that succeeded."""
         policy = self._policy()
-        if policy is not self._shown:
+        if policy is not self._written_policy:
             data = fence_data(policy, self._rollout)
             self._is_new |= data != self._data
-            self._shown, self._data = policy, data
+            self._written_policy, self._data = policy, data
         try:
             written = self._write()
         except KubeError as error:
@@ -105,10 +105,10 @@ class FenceKeeper(ServerPart):
 
     def _run(self) -> None:
         while True:
-            self._due.wait(SYNC_S)
-            self._due.clear()
+            self._write_due.wait(SYNC_S)
+            self._write_due.clear()
             try:
-                self.keep()
-            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                self.sync()
+            except Exception:  # noqa: BLE001 - the thread must survive; the next sync may succeed
                 self._log.exception(f"writing {_RULES} failed")
             time.sleep(PAUSE_S)

@@ -1,19 +1,17 @@
-"""HTTP/1.1 on one connection: requests out of bytes, answers into bytes, one after the other.
+"""HTTP/1.1 on one connection: it parses requests and writes their answers, one after the other.
 
-`httptools` parses (llhttp, the parser of Node.js); here is what it leaves open: how much of each
-part there may be, what is ambiguous, and when a connection ends. What arrives whole and can be
-answered at once, as nearly every review, takes no task and no timer: bytes in, one write out.
-Who answers is not known here: a `Handler` is asked. Specification: RFC 9110 and RFC 9112.
+`httptools` is the parser (llhttp of Node.js). This module bounds the size of each part, rejects
+ambiguous requests and decides when a connection ends. A request that arrives in one piece and can
+be answered at once, like nearly every review, needs no task and no timer. A `Handler` answers the
+requests. Specification: RFC 9110 and RFC 9112.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from httptools import (
     HttpParserCallbackError,
@@ -28,88 +26,44 @@ from webhook.server.connections import (
     REQUEST_S,
     SMALL_BODY_BYTES,
     Connections,
-    Peer,
     Slot,
     Stage,
 )
+from webhook.server.handler import Answer, Endpoint, Handler, build_rejection
 
 BODY_TIMEOUT_S: Final = 5.0
-"""Our webhooks are registered with `timeoutSeconds: 5` at most: afterwards nobody waits."""
+"""Time for a body to arrive. The webhooks are registered with `timeoutSeconds: 5` at most, so no
+API server waits longer."""
 
 ANSWER_S: Final = 30.0
-"""From a request to the end of its answer; the API server waits for a webhook 30 s at most."""
+"""Time from a request to the end of its answer; the API server waits at most 30 s for a webhook."""
 
 KEEPALIVE_S: Final = 120.0
-"""The API server drops idle connections after 90 s; were we first, a call could meet an EOF."""
+"""Time after which an idle connection is closed. The API server closes it after 90 s. If the
+webhook were first, a call could meet an EOF."""
 
 PREFIX_S: Final = 1.0
-"""How long the beginning of a body that is too large may take; it comes with the headers."""
+"""Time for the beginning of a body that is too large; it arrives with the headers."""
 
-
-_ONCE: Final = frozenset(
+_SINGLE_HEADERS: Final = frozenset(
     {b"content-type", b"content-length", b"transfer-encoding", b"expect", b"host"}
 )
-"""The headers that are read, or are ambiguous where they come twice."""
-
-
-@dataclass(slots=True)
-class Answer:
-    """An HTTP answer; immutable by convention."""
-
-    status: int
-    body: bytes
-    content_type: bytes = b"application/json"
-
-
-def rejection(status: int, sentence: str) -> Answer:
-    """Build the answer to a request that is not what is asked for here: one sentence."""
-    return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """What answers requests of one kind."""
-
-    max_bytes: int
-    """Of a body."""
-    answer: Callable[[bytes, Peer], Answer | Coroutine[Any, Any, Answer]]
-    """Answers a body from an address: at once where that is possible."""
-    too_large: Callable[[bytes], Answer]
-    """Answers a body that is too large, by the first `prefix_bytes` of it."""
-    prefix_bytes: int = 0
-    is_secret: bool = False
-    """Whoever asks for it is trusted."""
-
-
-class Handler(Protocol):
-    """Who is asked what to answer."""
-
-    def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
-        """Return what a request asks for; or the answer where it is nothing."""
-
-    def count_rejected(self, code: int, /) -> None:
-        """Count a request that is answered here, or is cut off (400)."""
-
-    def overloaded(self) -> Answer:
-        """Answer a request for whose body there is no room, or whose address has no time left."""
-
-    def failed(self) -> Answer:
-        """Answer a request on which the handler failed; called as it happens."""
+"""Headers that this module reads, or that are ambiguous if repeated."""
 
 
 class _MalformedError(Exception):
-    """What came is no request that has one meaning; carries one sentence."""
+    """The request is malformed or ambiguous; the message is sent to the client."""
 
 
-class _UnfairError(Exception):
-    """What came costs what no API server costs."""
+class _AbusiveError(Exception):
+    """The client causes costs that no API server causes."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection: reads a request, has it answered, writes the answer; then the next.
+    """One connection, which reads a request and writes its answer before it reads the next.
 
-    It is cut off where it costs what no API server does: a head without an end, or a request that
-    does not wait for the answer to the one before it, as no client of Go sends any.
+    It is closed if the client causes costs that no API server causes: by a head without an end, or
+    by a request before the previous one is answered, which no Go client sends.
     """
 
     def __init__(self, handler: Handler, connections: Connections, slot: Slot) -> None:
@@ -121,128 +75,130 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
-        """The caller does not read the answers."""
-        self._is_over = False
+        """The client does not read the answers."""
+        self._is_closing = False
         """No further request is read."""
         self._framing_bytes = 0
-        self._counted_bytes = 0
-        self._begin()
+        self._reserved_bytes = 0
+        self._reset()
 
-    def _begin(self) -> None:
-        """Wait for the next request."""
+    def _reset(self) -> None:
+        """Prepare for the next request."""
         self._target = b""
-        self._read: dict[bytes, bytes] = {}
-        self._headers = 0
-        self._chunks = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._header_count = 0
+        self._chunk_count = 0
         self._endpoint: Endpoint | Answer | None = None
-        """What this one asks for, from its head to its answer."""
-        self._announced_bytes = 0
+        """Set from the end of the request's head until its answer."""
+        self._content_length = 0
         self._body: bytes | bytearray = b""
         self._has_begun = False
         self._is_complete = False
         self._is_last = False
-        self._has_no_body = False
-        self._is_expected = False
-        """The caller waits to be told that they may send the body."""
+        self._is_head_request = False
+        self._expects_continue = False
+        """The client waits for `100 Continue` before it sends the body."""
 
-    # What the transport calls.
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, once the handshake is over."""
+        """Store the transport, after the TLS handshake."""
         self._transport = transport
         self._parser = HttpRequestParser(self)
         self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         self._slot.close = self._transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up what is being received or answered; make room for another connection."""
+        """Cancel the request that is received or answered, and release the connection's slot."""
         del exc
         if self._task:
             self._task.cancel()
         elif self._endpoint:
-            self._handler.count_rejected(400)  # cut off: nobody is left to answer
-        self._settle()
-        self._is_over = True
-        # They refer to this one, and it to them: without the collector nothing of it would go.
+            self._handler.count_rejected(400)  # cut off: no client is left to answer
+        self._end_request()
+        self._is_closing = True
+        # These cycles of references would otherwise wait for the garbage collector.
         self._parser = self._transport = self._task = None
-        self._connections.forget(self._slot)
+        self._connections.release(self._slot)
 
     def data_received(self, data: bytes) -> None:
-        """Take what arrived, and answer the request that is complete."""
-        if self._is_over:
-            return  # dropped; `Slot.due_s` bounds for how long
+        """Parse data, and answer a request that is complete."""
+        if self._is_closing:
+            return  # dropped; `Slot.due_s` limits the time
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
             self._reject_upgrade()
         except HttpParserCallbackError as error:
-            self._cut_short(error.__context__ or error)
+            self._handle_parse_error(error.__context__ or error)
         except HttpParserError as error:
-            self._cut_short(error)
+            self._handle_parse_error(error)
         else:
             if self._framing_bytes > MAX_HEAD_BYTES:
-                self._cut_short(_UnfairError())
+                self._handle_parse_error(_AbusiveError())
             elif self._task is None:
                 if self._is_complete:
                     self._respond()
                 elif self._has_begun:
-                    self._wait_for_more()
+                    self._bound_partial_request()
 
     def pause_writing(self) -> None:
-        """Read no further request until the caller has read the answers."""
+        """Read no further request until the client has read the answers."""
         self._is_paused = True
         if self._transport:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on once they have."""
+        """Read requests again: the client has read the answers."""
         self._is_paused = False
-        if self._transport and not self._is_over:
+        if self._transport and not self._is_closing:
             self._transport.resume_reading()
             if self._task is None and not self._has_begun:
-                self._be_idle()
+                self._become_idle()
 
-    # What the parser calls.
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        """Begin a request; raises _UnfairError while another one is not answered."""
+        """Start a request; raise _AbusiveError if the previous one is not answered yet."""
         if self._is_complete:
-            raise _UnfairError
+            raise _AbusiveError
         self._has_begun = True
 
     def on_url(self, part: bytes) -> None:
-        """Take a part of the target."""
+        """Append a part of the request target."""
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer, of which none counts."""
-        self._headers += 1
-        if self._headers > MAX_HEADERS:
+        """Count a header or trailer; store it if it is a header that this module reads."""
+        self._header_count += 1
+        if self._header_count > MAX_HEADERS:
             raise _MalformedError(f"more than {MAX_HEADERS} headers")
         name = name.lower()
-        if name in _ONCE and self._endpoint is None:
-            if name in self._read:
+        if name in _SINGLE_HEADERS and self._endpoint is None:
+            if name in self._headers:
                 raise _MalformedError(f"{name.decode()} stands there twice")
-            self._read[name] = value
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Judge the head of a request; raises _MalformedError where it may mean two things."""
-        read, version = self._read, self._parser.get_http_version()
+        """Route a request by its head; raise _MalformedError if the head is ambiguous."""
+        headers, version = self._headers, self._parser.get_http_version()
         if version not in _VERSIONS:
             raise _MalformedError(f"HTTP/{version} is not spoken here")
-        if b"transfer-encoding" in read:
-            if b"content-length" in read:
+        if b"transfer-encoding" in headers:
+            if b"content-length" in headers:
                 raise _MalformedError("Content-Length with Transfer-Encoding")
-            if version != "1.1" or read[b"transfer-encoding"].strip().lower() != b"chunked":
+            if version != "1.1" or headers[b"transfer-encoding"].strip().lower() != b"chunked":
                 raise _MalformedError("of transfer encodings only chunked, of HTTP/1.1, is known")
-        self._announced_bytes = int(read.get(b"content-length", 0))
+        self._content_length = int(headers.get(b"content-length", 0))
         self._is_last = version != "1.1" or not self._parser.should_keep_alive()
         method = self._parser.get_method()
-        self._has_no_body = method == b"HEAD"
-        self._is_expected = version == "1.1" and read.get(b"expect", b"").lower() == b"100-continue"
+        self._is_head_request = method == b"HEAD"
+        self._expects_continue = (
+            version == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue"
+        )
         path = self._target.partition(b"?")[0]
-        endpoint = self._handler.route(method, path, read.get(b"content-type", b""))
+        endpoint = self._handler.route(method, path, headers.get(b"content-type", b""))
         if isinstance(endpoint, Endpoint) and endpoint.is_secret:
             self._connections.trust(self._slot)
         self._endpoint = endpoint
@@ -250,12 +206,12 @@ class Connection(asyncio.Protocol):
 
     def on_chunk_header(self) -> None:
         """Count a chunk."""
-        self._chunks += 1
-        if self._chunks > MAX_CHUNKS:
+        self._chunk_count += 1
+        if self._chunk_count > MAX_CHUNKS:
             raise _MalformedError(f"the body comes in more than {MAX_CHUNKS} chunks")
 
     def on_body(self, part: bytes) -> None:
-        """Take a part of the body."""
+        """Append a part of the body."""
         self._framing_bytes -= len(part)
         if not self._body:
             self._body = part
@@ -265,65 +221,65 @@ class Connection(asyncio.Protocol):
             self._body += part
 
     def on_message_complete(self) -> None:
-        """Take the end of a request; it is answered once the parser is through what arrived."""
+        """Mark the request complete; it is answered after the parser has read all data."""
         self._is_complete = True
 
-    # What happens then.
+    # Requests and answers
 
-    def _wait_for_more(self) -> None:
-        """Bound the request of which more is to come."""
+    def _bound_partial_request(self) -> None:
+        """Limit size and time of a request that is not complete."""
         if self._slot.stage is Stage.IDLE:
             self._slot.stage = Stage.RECEIVING
             self._slot.due_s = self._connections.loop.time() + REQUEST_S
         endpoint, size = self._endpoint, len(self._body)
         if endpoint is None:
-            return  # its head is not complete
+            return  # the head is not complete
         if isinstance(endpoint, Answer):
             self._write(endpoint)
             return
-        is_too_large = self._announced_bytes > endpoint.max_bytes
+        is_too_large = self._content_length > endpoint.max_bytes
         if size > endpoint.max_bytes or (is_too_large and size >= endpoint.prefix_bytes):
-            self._give_up_large()
+            self._answer_too_large()
             return
-        if not self._has_room(size):
+        if not self._reserve_body(size):
             self._write(self._handler.overloaded())
         elif self._timer is None:
             call_later = self._connections.loop.call_later
             if is_too_large:
-                self._timer = call_later(PREFIX_S, self._give_up_large)
+                self._timer = call_later(PREFIX_S, self._answer_too_large)
                 return
-            slow = rejection(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+            slow = build_rejection(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
             self._timer = call_later(BODY_TIMEOUT_S, self._reject, slow)
-            if self._is_expected:
+            if self._expects_continue:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _has_room(self, size: int) -> bool:
-        """Count a body of this size where it is large; return whether there is room for it."""
-        before = self._counted_bytes
-        self._counted_bytes = size if size > SMALL_BODY_BYTES else 0
-        more = self._counted_bytes - before
-        return more == 0 or self._connections.hold(self._slot.peer, more)
+    def _reserve_body(self, size: int) -> bool:
+        """Reserve memory for a body of this size if it is large; return False if none is left."""
+        before = self._reserved_bytes
+        self._reserved_bytes = size if size > SMALL_BODY_BYTES else 0
+        more = self._reserved_bytes - before
+        return more == 0 or self._connections.reserve(self._slot.peer, more)
 
-    def _give_up_large(self) -> None:
+    def _answer_too_large(self) -> None:
         if isinstance(self._endpoint, Endpoint):
             prefix = bytes(self._body[: self._endpoint.prefix_bytes])
             self._write(self._endpoint.too_large(prefix))
 
     def _respond(self) -> None:
-        """Answer a request that is complete."""
+        """Answer the complete request."""
         endpoint, peer = self._endpoint, self._slot.peer
         if isinstance(endpoint, Answer):
             self._write(endpoint)
         elif endpoint is None or len(self._body) > endpoint.max_bytes:
-            self._give_up_large()
-        elif not (self._has_room(len(self._body)) and peer.has_time()):
+            self._answer_too_large()
+        elif not (self._reserve_body(len(self._body)) and peer.has_time()):
             self._write(self._handler.overloaded())
         else:
             body = self._body if type(self._body) is bytes else bytes(self._body)
-            self._release()
+            self._release_body()
             try:
-                answer = peer.timed(endpoint.answer, body, peer)
-            except Exception:  # noqa: BLE001 - whatever the bug, the caller gets an answer
+                answer = peer.run_timed(endpoint.answer, body, peer)
+            except Exception:  # noqa: BLE001 - the client gets an answer in spite of a bug
                 answer = self._handler.failed()
             if isinstance(answer, Answer):
                 self._write(answer)
@@ -331,9 +287,9 @@ class Connection(asyncio.Protocol):
                 self._slot.stage = Stage.ANSWERING
                 self._slot.due_s = self._connections.loop.time() + ANSWER_S
                 self._task = self._connections.loop.create_task(answer)
-                self._task.add_done_callback(self._respond_late)
+                self._task.add_done_callback(self._on_answered)
 
-    def _respond_late(self, task: asyncio.Task[Answer]) -> None:
+    def _on_answered(self, task: asyncio.Task[Answer]) -> None:
         self._task = None
         if task.cancelled():
             return
@@ -341,26 +297,26 @@ class Connection(asyncio.Protocol):
             answer = task.result()
         except Exception:  # noqa: BLE001 - as above
             answer = self._handler.failed()
-        if not self._is_over:
+        if not self._is_closing:
             self._write(answer)
 
     def _reject_upgrade(self) -> None:
-        """Answer a request to speak something else; what follows would be of that protocol."""
+        """Answer a request for another protocol, and close: further data would be of that one."""
         self._is_last = True
         if isinstance(self._endpoint, Answer):
             self._write(self._endpoint)
         else:
-            self._reject(_malformed("no protocol but HTTP/1.1 is spoken here"))
+            self._reject(_malformed_answer("no protocol but HTTP/1.1 is spoken here"))
 
-    def _cut_short(self, error: BaseException) -> None:
-        """End a connection on which something else came than a request that has its turn."""
-        if isinstance(error, _UnfairError) or self._is_complete:
+    def _handle_parse_error(self, error: BaseException) -> None:
+        """Reject a malformed request, or close the connection of an abusive client."""
+        if isinstance(error, _AbusiveError) or self._is_complete:
             self._connections.count_closed("protocol")
-            self._settle()
-            self._is_over = True
+            self._end_request()
+            self._is_closing = True
             self._transport.abort()
         elif isinstance(error, _MalformedError | HttpParserError):
-            self._reject(_malformed(str(error)))
+            self._reject(_malformed_answer(str(error)))
         else:
             self._write(self._handler.failed())
 
@@ -369,48 +325,48 @@ class Connection(asyncio.Protocol):
         self._write(answer)
 
     def _write(self, answer: Answer) -> None:
-        """Write an answer; end the connection where more of the request would still come."""
+        """Write an answer; close the connection if the request was not received completely."""
         connections, slot = self._connections, self._slot
-        ends = self._is_last or not self._is_complete or connections.is_draining
-        head = _head(answer.status, answer.content_type, ends)
-        body = b"" if self._has_no_body else answer.body
+        is_last = self._is_last or not self._is_complete or connections.is_draining
+        head = _head(answer.status, answer.content_type, is_last)
+        body = b"" if self._is_head_request else answer.body
         self._transport.write(
             b"%bdate: %b\r\ncontent-length: %d\r\n\r\n%b"
             % (head, connections.date, len(answer.body), body)
         )
-        self._settle()
-        if ends:
-            self._is_over = True
+        self._end_request()
+        if is_last:
+            self._is_closing = True
             slot.stage = Stage.RECEIVING
             slot.due_s = min(slot.due_s, connections.loop.time() + CLOSE_S)
-            # What they still send is received and dropped by uvloop until the answer is out
-            # (sslproto.pyx, FLUSHING), so nobody's write fails; `CLOSE_S` bounds for how long.
+            # Until the answer is sent, uvloop receives and drops further data (sslproto.pyx,
+            # FLUSHING), so no write of the client fails; `CLOSE_S` limits the time.
             self._transport.close()
             return
         self._framing_bytes = 0
-        self._begin()
+        self._reset()
         if self._is_paused:
             slot.stage = Stage.RECEIVING
             slot.due_s = connections.loop.time() + ANSWER_S
         else:
-            self._be_idle()
+            self._become_idle()
 
-    def _be_idle(self) -> None:
+    def _become_idle(self) -> None:
         self._slot.stage = Stage.IDLE
         self._slot.due_s = self._connections.loop.time() + KEEPALIVE_S
 
-    def _settle(self) -> None:
-        """Take a request out of what is counted."""
-        self._release()
-        if self._counted_bytes:
-            self._connections.hold(self._slot.peer, -self._counted_bytes)
-            self._counted_bytes = 0
+    def _end_request(self) -> None:
+        """Release everything that the request has reserved."""
+        self._release_body()
+        if self._reserved_bytes:
+            self._connections.reserve(self._slot.peer, -self._reserved_bytes)
+            self._reserved_bytes = 0
         if self._endpoint:
             self._endpoint = None
             self._connections.in_flight -= 1
 
-    def _release(self) -> None:
-        """Hold no part of a body any more, nor wait for one."""
+    def _release_body(self) -> None:
+        """Release the body, and stop the timer for its arrival."""
         self._body = b""
         if self._timer:
             self._timer.cancel()
@@ -420,19 +376,19 @@ class Connection(asyncio.Protocol):
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 
-def _malformed(sentence: str) -> Answer:
+def _malformed_answer(sentence: str) -> Answer:
     return Answer(400, sentence.encode(), b"text/plain")
 
 
 @cache
-def _head(status: int, content_type: bytes, ends: bool) -> bytes:
-    """Return the part of an answer's head that is the same each time."""
-    found = HTTPStatus(status)
-    lines = [f"HTTP/1.1 {found.value} {found.phrase}", f"content-type: {content_type.decode()}"]
-    if found is HTTPStatus.SERVICE_UNAVAILABLE:
+def _head(status: int, content_type: bytes, is_last: bool) -> bytes:
+    """Return the constant part of an answer's head."""
+    code = HTTPStatus(status)
+    lines = [f"HTTP/1.1 {code.value} {code.phrase}", f"content-type: {content_type.decode()}"]
+    if code is HTTPStatus.SERVICE_UNAVAILABLE:
         lines.append("retry-after: 1")
-    if found is HTTPStatus.METHOD_NOT_ALLOWED:
+    if code is HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append("allow: POST")  # RFC 9110 section 15.5.6
-    if ends:
+    if is_last:
         lines.append("connection: close")
     return "".join(f"{line}\r\n" for line in lines).encode()

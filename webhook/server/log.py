@@ -1,8 +1,8 @@
-"""One JSON line per event on standard error: a constant message, then keys and values.
+"""The log: one JSON line per event on standard error, with a constant message, keys and values.
 
-Bodies, environment values and patches are never logged: they may hold secrets. The kubelet keeps
-50 MiB of a pod's log, so a line has a bound: what a caller may write into it cannot turn over the
-trail of what they did.
+Bodies, environment values and patches are never logged, because they may contain secrets. The
+kubelet keeps 50 MiB of a pod's log. The length of a line is limited, so that a caller cannot push
+the traces of earlier requests out of the log.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from webhook.names import LONGEST_NAME
 from webhook.server.bounds import MAX_ITEMS, MAX_LINE_BYTES, MAX_TRACE
 
 
-def short(value: object) -> str | None:
-    """Return a text of a request as it is logged: cut, and without what is no text."""
+def text_for_log(value: object) -> str | None:
+    """Return a text of a request for the log: shortened, or its type if it is not a text."""
     if value is None:
         return None
     if type(value) is not str:
@@ -31,29 +31,29 @@ def short(value: object) -> str | None:
 
 
 class JsonLog(Journal):
-    """The server's journal: written by orjson, since every review may be a line of it."""
+    """The server's journal, which uses orjson because every review may write a line."""
 
     def __init__(self, stream: IO[bytes] | None = None) -> None:
-        # Unbuffered: each line is one call of the system, and what it does not take is lost.
+        # Unbuffered: each line is one system call, and what the stream does not accept is lost.
         if stream is None:
             stream = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)
         self._stream: IO[bytes] = stream
         super().__init__(self._put)
 
     def info(self, message: str, **values: Any) -> None:
-        """Write what is worth knowing."""
+        """Write an event for information."""
         self.event("info", message, **values)
 
     def warning(self, message: str, **values: Any) -> None:
-        """Write what somebody should check."""
+        """Write an event that should be checked."""
         self.event("warning", message, **values)
 
     def error(self, message: str, **values: Any) -> None:
-        """Write what is wrong and not a bug of ours."""
+        """Write a failure that is not a bug in vramwarden."""
         self.event("error", message, **values)
 
     def exception(self, message: str, **values: Any) -> None:
-        """Write a bug of ours, with the trace of the exception being handled."""
+        """Write a bug in vramwarden, with the trace of the exception being handled."""
         self.event("error", message, trace=traceback.format_exc(), **values)
 
     def _put(self, line: bytes) -> None:
@@ -61,35 +61,35 @@ class JsonLog(Journal):
             line = line[written:]
 
     def _line(self, values: dict[str, Any]) -> bytes:
-        """Write a line as JSON; one that is too long is cut in its texts, or loses its values."""
+        """Return a line as JSON; in one that is too long texts are shortened, or values dropped."""
         line = orjson.dumps(values, default=str, option=_LINE)
         if len(line) > MAX_LINE_BYTES:
-            line = orjson.dumps(_cut(values), default=str, option=_LINE)
+            line = orjson.dumps(_shorten_values(values), default=str, option=_LINE)
         if len(line) > MAX_LINE_BYTES:
-            kept = {name: values[name] for name in ("ts", "level")}
-            kept |= {"msg": short(values["msg"]), "cut": True}
-            line = orjson.dumps(kept, option=_LINE)
+            shorter = {name: values[name] for name in ("ts", "level")}
+            shorter |= {"msg": text_for_log(values["msg"]), "cut": True}
+            line = orjson.dumps(shorter, option=_LINE)
         return line
 
 
-def _cut(values: dict[str, Any]) -> dict[str, Any]:
-    """Cut each text of a line, and each list; of a trace the end says what happened."""
-    found: dict[str, Any] = {"cut": True}
+def _shorten_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with shorter texts and lists; of a trace the end is kept."""
+    result: dict[str, Any] = {"cut": True}
     for name, value in values.items():
         if isinstance(value, str):
-            found[name] = value[-MAX_TRACE:] if name == "trace" else short(value)
+            result[name] = value[-MAX_TRACE:] if name == "trace" else text_for_log(value)
         elif isinstance(value, list | tuple):
-            found[name] = [short(str(item)) for item in value[:MAX_ITEMS]]
+            result[name] = [text_for_log(str(item)) for item in value[:MAX_ITEMS]]
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS
 
 
 class _LogHandler(logging.Handler):
-    """Turns the standard library's log records into our lines."""
+    """Writes log records of the standard library as JSON lines."""
 
     def __init__(self, log: JsonLog) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class _LogHandler(logging.Handler):
 
 
 class ServerLogger(GunicornLogger):  # type: ignore[misc]  # gunicorn is not typed
-    """Gunicorn's logger, its lines as JSON."""
+    """Gunicorn's logger with JSON lines."""
 
     def setup(self, cfg: Any) -> None:
-        """Send messages of gunicorn and the event loop through our log, which has each request."""
+        """Send the messages of gunicorn and asyncio to `JsonLog`, which has each request."""
         super().setup(cfg)
         handlers: list[logging.Handler] = [_LogHandler(JsonLog())]
         self.error_log.handlers = logging.getLogger("asyncio").handlers = handlers

@@ -1,4 +1,4 @@
-"""Metrics of the webhook: base units, totals, closed sets of label values."""
+"""Metrics of the webhook, in base units; each label has a fixed set of values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Metrics:
             "Answered reviews, by webhook, operation, decision and first reason.",
             ["webhook", "operation", "decision", "reason"],
         )
-        self._counted: dict[tuple[str, str, str, str], Counter] = {}
+        self._request_counters: dict[tuple[str, str, str, str], Counter] = {}
         self._duration = Histogram(
             "vramwarden_admission_duration_seconds",
             "Time from the last byte of a review to the first byte of its answer.",
@@ -61,7 +61,7 @@ class Metrics:
             "took too long (`timeout`), or data that no API server sends (`protocol`).",
             ["reason"],
         )
-        for reason in ("too_many", "timeout", "protocol"):  # shown before the first of each
+        for reason in ("too_many", "timeout", "protocol"):  # exported before the first event
             self._closed.labels(reason)
         self._patch_checks = counter(
             "vramwarden_patch_checks",
@@ -69,7 +69,7 @@ class Metrics:
             "under each policy, then one in 256. `failed` is a bug in vramwarden.",
             ["result"],
         )
-        for result in ("passed", "failed"):  # shown before the first of each
+        for result in ("passed", "failed"):  # exported before the first event
             self._patch_checks.labels(result)
         self.policy_loads = counter(
             "vramwarden_policy_loads",
@@ -105,32 +105,32 @@ class Metrics:
         )
         build = Info("vramwarden_build", "This release.", registry=self.registry)
         build.info({"version": __version__})
-        for result in ("loaded", "rejected"):  # shown before the first of each
+        for result in ("loaded", "rejected"):  # exported before the first event
             self.policy_loads.labels(result)
 
     def count(
         self, webhook: str, operation: str, decision: str, reason: str, duration_s: float
     ) -> None:
-        """Count an answer, by its first reason."""
+        """Count an answered review by its first reason."""
         if operation not in _OPERATIONS:
             operation = "other"
-        self._answered(webhook, operation, decision, reason)
-        taken = self._durations.get(webhook)
-        if taken is None:
-            taken = self._durations[webhook] = self._duration.labels(webhook)
-        taken.observe(duration_s)
+        self._count_request(webhook, operation, decision, reason)
+        histogram = self._durations.get(webhook)
+        if histogram is None:
+            histogram = self._durations[webhook] = self._duration.labels(webhook)
+        histogram.observe(duration_s)
 
-    def _answered(self, webhook: str, operation: str, decision: str, reason: str) -> None:
-        """Count by labels of closed sets; `labels` takes longer than this lookup."""
+    def _count_request(self, webhook: str, operation: str, decision: str, reason: str) -> None:
+        """Count a review; the dictionary is faster than `Counter.labels`."""
         labels = webhook, operation, decision, reason
-        counted = self._counted.get(labels)
-        if counted is None:
-            counted = self._counted[labels] = self._requests.labels(*labels)
-        counted.inc()
+        counter = self._request_counters.get(labels)
+        if counter is None:
+            counter = self._request_counters[labels] = self._requests.labels(*labels)
+        counter.inc()
 
     def count_unread(self, webhook: str, reason: str) -> None:
         """Count a review that was denied without being decoded."""
-        self._answered(webhook, "other", "denied", reason)
+        self._count_request(webhook, "other", "denied", reason)
 
     def count_patch_check(self, *, passed: bool) -> None:
         """Count a patch that was applied before it was sent."""
@@ -149,10 +149,10 @@ class Metrics:
         self._policy.info({"digest": policy.short_digest})
         self._policy_rules.set(len(policy.rules))
 
-    def show_certificates(self, found: Status) -> None:
+    def show_certificates(self, status: Status) -> None:
         """Publish the validity of the serving certificate and its CA."""
-        shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
-        for role, certificate in shown.items():
+        certificates = {"serving": status.serving, "ca": next(iter(status.authorities), None)}
+        for role, certificate in certificates.items():
             if certificate is not None:
                 self.certificate_days_left.labels(role).set(certificate.days_left)
                 self.certificate_expiry.labels(role).set(certificate.not_after.timestamp())

@@ -1,6 +1,6 @@
-"""The plain port: a Flask application on threads of its own, and what its probes say.
+"""The plain port: a Flask application with probes and metrics, on separate threads.
 
-Apart from the TLS port, so that neither a flood of reviews delays a probe nor a probe a review.
+It is separate from the TLS port, so that a flood of reviews delays no probe and a probe no review.
 """
 
 from __future__ import annotations
@@ -19,93 +19,93 @@ from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
 OPERATIONS_PORT: Final = 8080
-"""Where probes and metrics are served by default."""
+"""Default port of probes and metrics."""
 
 STALL_S: Final = 10.0
-"""An event loop that has not turned for this long answers no reviews either."""
+"""Time without a turn of the event loop after which the process counts as dead."""
 
 
 class ServerPart(Protocol):
-    """What runs beside the reviews."""
+    """A part of the server that runs in the background."""
 
     def start(self) -> None:
-        """Begin on daemon threads; called once, after the fork."""
+        """Start the daemon threads; called once, after the fork."""
 
     def obstacle(self) -> str:
-        """Return why no traffic should come yet; empty for no reason."""
+        """Return why the replica is not ready yet; empty for no reason."""
         return ""
 
 
-def repeat(
-    work: Callable[[], object], pause_s: float, log: JsonLog, name: str, failed: str
+def run_periodically(
+    work: Callable[[], object], pause_s: float, log: JsonLog, name: str, failure_message: str
 ) -> None:
-    """Work again and again, with a pause, on a daemon thread of this name; returns at once."""
+    """Call `work` forever, with a pause after each call, on a daemon thread; return at once."""
 
     def run() -> None:
         while True:
             try:
                 work()
             except Exception:
-                log.exception(failed)
+                log.exception(failure_message)
             time.sleep(pause_s)
 
     Thread(target=run, name=name, daemon=True).start()
 
 
 class Health:
-    """The state behind /livez and /readyz.
+    """The state that /livez and /readyz report.
 
-    Liveness depends on the event loop alone: a restart helps against neither an invalid policy nor
-    an unreachable API server. Readiness ends when draining begins, so that traffic goes elsewhere
-    while connections that are kept alive are still answered.
+    Liveness depends only on the event loop: a restart repairs neither an invalid policy nor an
+    unreachable API server. Readiness ends when draining begins. New traffic then goes to other
+    replicas, and requests on open connections are still answered.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last_turn: float | None = None
-        self._serving: Callable[[], bool] = lambda: False
+        self._last_turn_s: float | None = None
+        self._is_serving: Callable[[], bool] = lambda: False
         self._obstacles: list[Callable[[], str]] = []
 
-    def serve_while(self, serving: Callable[[], bool]) -> None:
-        """Be ready from now on, as long as `serving` holds."""
-        self._serving = serving
+    def serve_while(self, is_serving: Callable[[], bool]) -> None:
+        """Become ready, and stay ready while `is_serving` returns True."""
+        self._is_serving = is_serving
 
-    def wait_for(self, obstacle: Callable[[], str]) -> None:
+    def add_obstacle(self, obstacle: Callable[[], str]) -> None:
         """Stay unready while `obstacle` returns a reason."""
         self._obstacles.append(obstacle)
 
     def beat(self) -> None:
-        """Record that the event loop turned."""
-        self._last_turn = self._clock()
+        """Record a turn of the event loop."""
+        self._last_turn_s = self._clock()
 
     def dead(self) -> str:
         """Return why the process should be restarted; empty while it is alive."""
-        if self._last_turn is None:
+        if self._last_turn_s is None:
             return ""
-        stalled_s = self._clock() - self._last_turn
+        stalled_s = self._clock() - self._last_turn_s
         return f"the event loop has stood still for {stalled_s:.0f} s" * (stalled_s > STALL_S)
 
     def unready(self) -> str:
-        """Return why no traffic should come; empty while it may."""
-        if self._last_turn is None:
+        """Return why the replica is not ready; empty while it is ready."""
+        if self._last_turn_s is None:
             return "starting"
         obstacles = "; ".join(filter(None, (obstacle() for obstacle in self._obstacles)))
-        return self.dead() or ("" if self._serving() else "draining") or obstacles
+        return self.dead() or ("" if self._is_serving() else "draining") or obstacles
 
 
 def create_app(health: Health, metrics: Metrics, details: Callable[[], dict[str, str]]) -> Flask:
-    """Return the application; `details` is what `/readyz?verbose` shows."""
+    """Return the Flask application; `details` returns further lines of `/readyz?verbose`."""
     app = Flask("vramwarden")
 
     @app.get("/livez")
     def livez() -> Response:
-        return _verdict(health.dead())
+        return _probe_response(health.dead())
 
     @app.get("/readyz")
     def readyz() -> Response:
         unready = health.unready()
         if "verbose" not in request.args:
-            return _verdict(unready)
+            return _probe_response(unready)
         lines = {"status": unready or "ok", **details()}
         text = "".join(f"{name}: {value}\n" for name, value in lines.items())
         return Response(text, 503 if unready else 200, mimetype="text/plain")
@@ -122,15 +122,15 @@ def create_app(health: Health, metrics: Metrics, details: Callable[[], dict[str,
     return app
 
 
-def _verdict(why_not: str) -> Response:
-    return Response(f"{why_not or 'ok'}\n", 503 if why_not else 200, mimetype="text/plain")
+def _probe_response(failure: str) -> Response:
+    return Response(f"{failure or 'ok'}\n", 503 if failure else 200, mimetype="text/plain")
 
 
 def bind_port(host: str, port: int | None) -> PlainHttpServer:
-    """Take the port; raises OSError where it is taken.
+    """Bind the port; raise OSError if it is taken.
 
-    Without a port, take the usual one or, where that is taken, any: a second server on a laptop
-    should start.
+    If `port` is None, bind the default port or, if that is taken, any free one. A second server on
+    a laptop can then start, too.
     """
     try:
         return PlainHttpServer(host, OPERATIONS_PORT if port is None else port)

@@ -9,10 +9,10 @@ from typing import Final
 
 from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.rule_coverage import policy_warnings
-from webhook.server.bounds import MOST_WARNINGS
+from webhook.server.bounds import MAX_WARNINGS
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.operations import ServerPart, repeat
+from webhook.server.operations import ServerPart, run_periodically
 
 RELOAD_S: Final = 2.0
 """Interval between two reads. The kubelet takes up to a minute to update a mounted ConfigMap."""
@@ -29,8 +29,10 @@ class PolicyReload(ServerPart):
     """Called on that thread after each successful reload, once the new policy is in force."""
 
     def start(self) -> None:
-        """Reload on a daemon thread."""
-        repeat(self.refresh, RELOAD_S, self.log, "policies", "reloading the policy failed")
+        """Start the daemon thread."""
+        run_periodically(
+            self.refresh, RELOAD_S, self.log, "policies", "reloading the policy failed"
+        )
 
     def refresh(self) -> None:
         """Reload the policy if its files changed; count and log the result."""
@@ -51,7 +53,7 @@ class PolicyReload(ServerPart):
             )
 
     def show(self) -> None:
-        """Show in the metrics which policy is in force; warn if it does nothing."""
+        """Publish the policy in force as metrics; warn about rules without effect."""
         policy = self.policies.current
         self.metrics.show_policy(policy)
         self.metrics.policy_loaded_at.set_to_current_time()
@@ -59,10 +61,10 @@ class PolicyReload(ServerPart):
             self.log.warning(
                 "the policy has no rules, so every pod is left alone", policy=policy.short_digest
             )
-        found = [str(warning) for warning in islice(policy_warnings(policy), MOST_WARNINGS)]
-        if found:
+        warnings = [str(warning) for warning in islice(policy_warnings(policy), MAX_WARNINGS)]
+        if warnings:
             self.log.warning(
                 "the policy has rules that hardly do what they say; move or narrow them",
                 policy=policy.short_digest,
-                rules=found,
+                rules=warnings,
             )

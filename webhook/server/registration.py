@@ -1,44 +1,139 @@
-"""Writes into our webhook configurations what is known at run time: the path of bind, the owner.
+"""The path of /bind and the owner, which replicas write into the webhook configurations.
 
-The chart leaves the path out, in every certificate mode. The owner is the release's namespace, so
-that webhooks do not outlive a namespace that somebody deletes by hand, and with it our replicas.
+The TLS port has no authentication, and a Binding reserves GPUs. The path of /bind therefore begins
+with a secret, which only API servers know. It is derived from the private key of the serving
+certificate, so it changes with each certificate. It is also derived from the key that replicas
+mount as a file, so reading the certificate's Secret is not enough to know it. All replicas derive
+the same path without storing it. Only admins and the webhook's own account may read and write the
+webhook configurations. The path is never logged or shown in metrics.
+
+The chart leaves the path out, in every certificate mode. The owner is the release's namespace: if
+a person deletes the namespace, and the replicas with it, the webhooks are deleted, too.
 """
 
 from __future__ import annotations
 
+import hmac
+import re
 import time
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
+from cryptography import x509
+
+from certs import Bundle, derived_secret, readable_certificates
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.release_objects import Registered, RegistrationApi
-from webhook.server.bind_path import BindPath, is_bind_path
+from webhook.server.informer import set_on_change
 from webhook.server.log import JsonLog
-from webhook.server.mirror import trigger
 
 SETTLE_S: Final = 120.0
-"""How long another replica may serve another certificate: the kubelet takes up to a minute and a
-half to bring a changed Secret."""
+"""Time for which another replica may serve a different certificate: the kubelet takes up to a
+minute and a half to update a mounted Secret."""
 
 SYNC_S: Final = 30.0
-"""Between two syncs where no watch reports a change."""
+"""Interval between two syncs if no watch reports a change."""
 
 _FIRST_RETRY_S: Final = 1.0
 _PAUSE_S: Final = 0.5
 
+_PURPOSE: Final = "vramwarden: the path of bind, v1"
+_SHAPE: Final = re.compile(r"/[0-9a-f]{32}/bind")
+_MAX_EARLIER: Final = 8
+
+
+def derive_bind_path(key_pem: bytes, key: bytes = b"") -> str:
+    """Return the path for a certificate's private key and the replicas' key.
+
+    Raises CertificatesError.
+    """
+    secret = derived_secret(key_pem, _PURPOSE)
+    if key:
+        secret = hmac.digest(key, secret, "sha256")[: len(secret)]
+    return f"/{secret.hex()}/bind"
+
+
+def is_bind_path(path: str) -> bool:
+    """Return True if a path has the shape of those that `derive_bind_path` returns."""
+    return _SHAPE.fullmatch(path) is not None
+
+
+class BindPath:
+    """The paths at which Bindings are accepted; safe from any thread.
+
+    | path | accepted |
+    | --- | --- |
+    | of the certificate that is served | yes |
+    | of a certificate that this replica served before | until the CA of that one is forgotten |
+    | in the webhook configuration, as last read | yes, if `is_bind_path` |
+    | any other, such as `/bind` | no |
+    """
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+        self.current = ""
+        """Path of the certificate that is served; empty if there is none yet."""
+        self._earlier: dict[str, frozenset[x509.Certificate]] = {}
+        self._authorities: frozenset[x509.Certificate] = frozenset()
+        self._configured = ""
+        self._accepted: tuple[bytes, ...] = ()
+        self._lock = Lock()
+
+    def use_certificate(self, bundle: Bundle) -> None:
+        """Make the path of this certificate the current one; raises CertificatesError."""
+        path = derive_bind_path(bundle.key_pem, self._key)
+        authorities = frozenset(readable_certificates(bundle.ca_pem))
+        with self._lock:
+            self._replace_current(path, authorities)
+            self._update_accepted()
+
+    def _replace_current(self, path: str, authorities: frozenset[x509.Certificate]) -> None:
+        if self.current and path != self.current:
+            self._earlier[self.current] = self._authorities
+        self._earlier.pop(path, None)
+        # A set without CAs does not show which CAs are forgotten: cert-manager may leave them out.
+        kept = [
+            (earlier, earlier_authorities)
+            for earlier, earlier_authorities in self._earlier.items()
+            if not (earlier_authorities and authorities) or earlier_authorities & authorities
+        ]
+        self._earlier = dict(kept[-_MAX_EARLIER:])
+        self.current, self._authorities = path, authorities
+
+    def set_configured(self, path: str) -> None:
+        """Set the path that the webhook configuration contains."""
+        with self._lock:
+            self._configured = path if is_bind_path(path) else ""
+            self._update_accepted()
+
+    def accepts(self, path: str) -> bool:
+        """Return True if Bindings are accepted at this path.
+
+        The time depends on the length of the path alone, not on how much of it is right.
+        """
+        requested = path.encode(errors="surrogateescape")
+        is_accepted = False
+        for accepted in self._accepted:
+            is_accepted |= hmac.compare_digest(requested, accepted)
+        return is_accepted
+
+    def _update_accepted(self) -> None:
+        paths = dict.fromkeys((self.current, self._configured, *self._earlier))
+        self._accepted = tuple(path.encode() for path in paths if path)
+
 
 class Registration:
-    """Keeps the webhook configurations of one replica; others of the same key write the same.
+    """Reconciles the webhook configurations; replicas with the same key write the same.
 
-    | bind is called at | written |
+    | path of bind in the configuration | written |
     | --- | --- |
-    | the path of our certificate | nothing |
-    | no path, or one of another shape, as after a re-installation | ours, at once |
-    | another path of that shape | ours, once both were so for the settling time |
+    | the current one of this replica | nothing |
+    | none, or one of another shape, as after a re-installation | the current one, at once |
+    | another path of that shape | the current one, if both are unchanged for the settling time |
 
-    The last may be another replica's, whose certificate is newer or older than ours. For as long as
-    it stands there, its path is answered, too.
+    The last may be the path of another replica, whose certificate is newer or older. It is
+    accepted while it is in the configuration.
     """
 
     def __init__(
@@ -49,7 +144,7 @@ class Registration:
         settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet; `clock` gives monotonic seconds."""
+        """Send no request yet; `clock` returns monotonic seconds."""
         self._api = api
         self._bind_path = bind_path
         self._log = log
@@ -57,100 +152,110 @@ class Registration:
         self._clock = clock
         self._sync_s = min(SYNC_S, max(_PAUSE_S, settle_s / 4))
         self._differing: tuple[str, str] | None = None
-        self._since_s = 0.0
-        self._tried = False
+        """The configured path and the current one, if they differ."""
+        self._differing_since_s = 0.0
+        self._has_tried = False
         self._changed = Event()
 
     def start(self) -> None:
-        """Begin on daemon threads."""
+        """Start the daemon threads."""
         Thread(target=self._run, name="registration", daemon=True).start()
-        trigger(self._changed, self._api.followed(), self._log, "registration-watch")
+        set_on_change(self._changed, self._api.followed(), self._log, "registration-watch")
 
     def obstacle(self) -> str:
-        """Return why no traffic should come yet; empty after the first try, whatever came of it.
+        """Return why this replica is not ready; empty after the first try, even if it failed.
 
-        Without a path pods are bound without a GPU and get it late; without traffic nobody gets
-        any.
+        Without a path pods are bound without a GPU and get it late. Without traffic no pod gets a
+        GPU.
         """
-        return "" if self._tried else "the path of bind is not registered yet"
+        return "" if self._has_tried else "the path of bind is not registered yet"
 
     def sync(self) -> bool:
-        """Do what is due, and log it; return whether all of it succeeded."""
-        if not self._bind_path.own:
+        """Write and log what is due; return True if all of it succeeded."""
+        if not self._bind_path.current:
             return False  # no certificate yet
         try:
-            registered = self._api.read()
+            configurations = self._api.read()
         except KubeError as error:
-            self._tried = True
+            self._has_tried = True
             self._report("registration", "webhook configurations cannot be read", error)
             return False
         self._log.over("registration", "webhook configurations are read again")
-        failed = [one for one in registered if not (self._write_path(one) and self._own(one))]
-        self._tried = True
+        failed = [
+            configuration
+            for configuration in configurations
+            if not (self._write_path(configuration) and self._write_owner(configuration))
+        ]
+        self._has_tried = True
         return not failed
 
     def _write_path(self, registered: Registered) -> bool:
-        """Have bind called at our path; return whether no retry is needed."""
+        """Write the current path if it is due; return True if no retry is needed."""
         if registered.bind is None:
             return True
-        own, path = self._bind_path.own, registered.bind
-        self._bind_path.configured(path)
-        if path == own:
+        current, configured = self._bind_path.current, registered.bind
+        self._bind_path.set_configured(configured)
+        if configured == current:
             self._differing = None
             return True
-        if is_bind_path(path) and not self._settled(path, own):
+        if is_bind_path(configured) and not self._has_settled(configured, current):
             return True
         try:
-            self._api.write_path(registered, own)
+            self._api.write_path(registered, current)
         except KubeError as error:
-            return self._failed("path", "the path of bind cannot be written", error)
-        self._bind_path.configured(own)
+            return self._handle_failure("path", "the path of bind cannot be written", error)
+        self._bind_path.set_configured(current)
         self._log.forget("path")
         self._log.info("path of bind written", configuration=registered.title)
-        self._changed.set()  # what else is due needs the version that it has now
+        self._changed.set()  # a write of the owner needs the new resourceVersion
         return True
 
-    def _settled(self, path: str, own: str) -> bool:
-        """Return whether bind has been called elsewhere than at our path for long enough."""
-        if self._differing != (path, own):
-            self._differing, self._since_s = (path, own), self._clock()
-        return self._clock() - self._since_s >= self._settle_s
+    def _has_settled(self, configured: str, current: str) -> bool:
+        """Return True if these two paths have differed for the settling time."""
+        if self._differing != (configured, current):
+            self._differing = configured, current
+            self._differing_since_s = self._clock()
+        return self._clock() - self._differing_since_s >= self._settle_s
 
-    def _own(self, registered: Registered) -> bool:
-        """Make a configuration go with its namespace; return whether no retry is needed."""
+    def _write_owner(self, registered: Registered) -> bool:
+        """Set the namespace as owner, so that the configuration is garbage-collected with it.
+
+        Return True if no retry is needed.
+        """
         if registered.owned or not registered.namespace:
             return True
         try:
             self._api.write_owner(registered)
         except KubeError as error:
-            about = f"owner of {registered.kind}"
-            return self._failed(about, "the owner of a configuration cannot be written", error)
+            subject = f"owner of {registered.kind}"
+            message = "the owner of a configuration cannot be written"
+            return self._handle_failure(subject, message, error)
         self._log.info(
             "owner written", configuration=registered.title, namespace=registered.namespace
         )
         return True
 
-    def _failed(self, about: str, message: str, error: KubeError) -> bool:
-        """Report a failure; return whether no retry is needed, since it would fail as well."""
+    def _handle_failure(self, subject: str, message: str, error: KubeError) -> bool:
+        """Report a failed write; return True if a retry would fail as well."""
         if error.conflict:
             return False
-        self._report(about, message, error)
+        self._report(subject, message, error)
         return not error.retryable
 
-    def _report(self, about: str, message: str, error: KubeError) -> None:
-        self._log.once(about, "error", message, str(error))
+    def _report(self, subject: str, message: str, error: KubeError) -> None:
+        self._log.once(subject, "error", message, str(error))
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while True:
             self._changed.clear()
             try:
-                succeeded = self.sync()
-            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
+                has_succeeded = self.sync()
+            except Exception:  # noqa: BLE001 - the thread must survive; the next sync may succeed
                 self._log.exception("registration failed")
-                succeeded = False
-            if not self._bind_path.own:
+                has_succeeded = False
+            if not self._bind_path.current:
                 retry_s = _FIRST_RETRY_S / 2
             time.sleep(_PAUSE_S)
-            self._changed.wait(self._sync_s if succeeded else retry_s)
-            retry_s = _FIRST_RETRY_S if succeeded else min(2 * retry_s, self._sync_s)
+            self._changed.wait(self._sync_s if has_succeeded else retry_s)
+            retry_s = _FIRST_RETRY_S if has_succeeded else min(2 * retry_s, self._sync_s)

@@ -1,9 +1,10 @@
-"""One review from bytes to bytes: decoded, decided, encoded, counted, logged."""
+"""Reviews: each is decoded, decided, encoded, counted and logged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -35,41 +36,42 @@ from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.model import Policy
 from webhook.server.connections import SMALL_BODY_BYTES
-from webhook.server.http import Answer, rejection
-from webhook.server.log import JsonLog, short
+from webhook.server.handler import Answer, build_rejection
+from webhook.server.log import JsonLog, text_for_log
 from webhook.server.metrics import Metrics
 
 Warn = Callable[[str, Mapping[str, Any], int], str]
-KnownFor = Callable[[Policy], Cluster]
-"""From the policy in force to what is known of the cluster."""
+ViewFor = Callable[[Policy], Cluster]
+"""Returns the facts about the cluster for the policy in force."""
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 
 ADVISE: Final = "advise"
-"""What reviews of workloads are called in metrics and log lines."""
+"""Name of workload reviews in metrics and log lines."""
 
 PREFIX_BYTES: Final = 1024
-"""Where a review begins, its uid stands in these."""
+"""Size of the beginning of a review, which contains its uid."""
 
-PROVEN_EVERY: Final = 256
-"""Of so many patches under one policy one is proven as it is sent: less than one in a hundred."""
-MOST_PROVEN_BYTES: Final = 16 * 2**10
-"""Size of the largest review whose patch may be proven. A proof takes two to five times as long as
-the decision, and both together must not keep the event loop for long."""
+PATCH_CHECK_INTERVAL: Final = 256
+"""One in this number of patches under a policy is checked before it is sent: less than 1 %."""
+MAX_CHECKED_BYTES: Final = 16 * 2**10
+"""Maximum size of a review whose patch is checked. A check takes two to five times as long as the
+decision, and both together must not block the event loop for long."""
+
+_NO_ADVICE: Final = WorkloadAdvice()
+_NAMESPACE_UNKNOWN: Final = build_rejection(
+    503, "the namespace's labels are not known yet; retry in a second"
+)
 
 
-_SILENCE: Final = WorkloadAdvice()
-_UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retry in a second")
-
-
-def unknown(_policy: Policy) -> Cluster:
-    """Know nothing, as a server does that follows no cluster."""
+def unknown_cluster(_policy: Policy) -> Cluster:
+    """Return a view without any facts, for a server that watches no cluster."""
     return UNKNOWN_CLUSTER
 
 
 @dataclass(slots=True)
 class Review:
-    """A review that was read and waits for its answer; immutable by convention."""
+    """A decoded review that is not answered yet; immutable by convention."""
 
     webhook: str
     request: Request
@@ -77,10 +79,10 @@ class Review:
 
 
 class Reviews:
-    """Reads reviews and writes their answers, each counted and logged.
+    """Decodes reviews and encodes their answers; counts and logs them.
 
-    A bad *review* is an HTTP 4xx to the API server; a bad *object* is a denial inside an answer,
-    shown to the user.
+    A malformed *review* is rejected with HTTP 4xx, which the API server gets. A malformed *object*
+    is denied, which the user gets.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog) -> None:
@@ -88,71 +90,72 @@ class Reviews:
         self._log = log
 
     def read(self, webhook: str, body: bytes) -> Review | Answer:
-        """Read a review; return the answer where the body is none."""
+        """Decode a review; return a rejection if the body is not one."""
         started_s = perf_counter()
         try:
             return Review(webhook, read_review(body), started_s)
         except BadReviewError as error:
             self._metrics.count_rejected(400)
             self._log.warning("review rejected", webhook=webhook, code=400, why=str(error))
-            return rejection(400, str(error))
+            return build_rejection(400, str(error))
 
     def write(
         self,
         review: Review,
-        made: Answerable,
+        decision: Answerable,
         patch: Sequence[Operation] | None = None,
         node: str = "",
     ) -> Answer:
-        """Answer a review with what was decided; `patch` replaces the one that was made.
+        """Answer a review with a decision; `patch` replaces the patch of the decision.
 
-        `node` is logged, of a review about a node.
+        `node` is logged with a review about a node.
         """
         request = review.request
-        patch = made.patch if patch is None else patch
-        answer = Answer(200, write_review(request.uid, made, patch))
-        decision, reasons = made.outcome.value, made.reasons
+        patch = decision.patch if patch is None else patch
+        answer = Answer(200, write_review(request.uid, decision, patch))
+        outcome, reasons = decision.outcome.value, decision.reasons
         duration_s = perf_counter() - review.started_s
         reason = reasons[0] if reasons else ""
-        self._metrics.count(review.webhook, request.operation, decision, reason, duration_s)
-        said = _about(review)
-        said["decision"] = decision
-        said["reasons"] = reasons
+        self._metrics.count(review.webhook, request.operation, outcome, reason, duration_s)
+        fields = _log_fields(review)
+        fields["decision"] = outcome
+        fields["reasons"] = reasons
         if node:
-            said["node"] = node
-        said.update(made.log_fields)
-        said["durationMs"] = round(duration_s * 1000, 3)
-        self._log.line("info", "review", said)
+            fields["node"] = node
+        fields.update(decision.log_fields)
+        fields["durationMs"] = round(duration_s * 1000, 3)
+        self._log.line("info", "review", fields)
         return answer
 
     def fail(self, review: Review, body: bytes) -> Answer:
-        """Answer a review that meets a bug of ours, whose trace is in the log only."""
+        """Answer a review that caused an exception; its trace is in the log only."""
         duration_s = perf_counter() - review.started_s
         self._metrics.count(review.webhook, "other", "failed", "InternalError", duration_s)
-        self._log.exception("review failed", **_about(review))
+        self._log.exception("review failed", **_log_fields(review))
         return Answer(200, body)
 
 
-class _SampledProofs:
-    """Proves some patches before they are sent: laws prove them all, but of the pods that we drew.
+class _PatchChecks:
+    """Checks a sample of the patches before they are sent.
 
-    The first under each policy, and then one in `PROVEN_EVERY`: a proof takes as long as a
-    decision, and so it takes part in no percentile up to the 99th. After one that failed nothing
-    counts as proven, and the next patch is. Two threads may count one review twice, or not at all.
+    Property tests check the patches of generated pods; this checks those of real pods. The sample
+    is the first patch under each policy, and then one in `PATCH_CHECK_INTERVAL`. A check takes as
+    long as a decision, so it affects no percentile up to the 99th. After a failed check the next
+    patch is checked, too. Two threads may count one review twice, or not at all.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._policy: str | None = None
-        """The digest of the policy under which a patch held last."""
-        self._left = 0
+        """Digest of the policy under which a check passed last."""
+        self._remaining = 0
 
     def sample(
         self, request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster
     ) -> None:
-        """Prove a patch, if it is its turn; raises PatchError, or another bug, where it fails."""
-        if policy.digest == self._policy and self._left > 0:
-            self._left -= 1
+        """Check a patch if its turn has come; raise PatchError or another error if it fails."""
+        if policy.digest == self._policy and self._remaining > 0:
+            self._remaining -= 1
             return
         self._policy = None
         try:
@@ -161,7 +164,7 @@ class _SampledProofs:
             self._metrics.count_patch_check(passed=False)
             raise
         self._metrics.count_patch_check(passed=True)
-        self._policy, self._left = policy.digest, PROVEN_EVERY - 1
+        self._policy, self._remaining = policy.digest, PATCH_CHECK_INTERVAL - 1
 
 
 class PodReviews:
@@ -172,86 +175,90 @@ class PodReviews:
         policy: Callable[[], Policy],
         metrics: Metrics,
         log: JsonLog,
-        warn: Warn = lambda _namespace, _metadata, asked_bytes: warn_of_size(asked_bytes),
-        known_for: KnownFor = unknown,
+        warn: Warn = lambda _namespace, _metadata, requested_bytes: warn_of_size(requested_bytes),
+        view_for: ViewFor = unknown_cluster,
     ) -> None:
-        """Let `warn` say what a new pod asks too much or too little of; it never waits."""
-        self._known_for = known_for
+        """Store the settings; `warn` returns a warning about the amount of a new pod, at once."""
+        self._view_for = view_for
         self._policy = policy
         self._warn = warn
         self._metrics = metrics
         self._log = log
         self._reviews = Reviews(metrics, log)
-        self._proofs = _SampledProofs(metrics)
+        self._patch_checks = _PatchChecks(metrics)
 
     def answer(self, phase: Phase, body: bytes) -> Answer:
         """Answer one review."""
         if len(body) > SMALL_BODY_BYTES and is_dense(body):
-            too_dense = rejection(400, "the body holds too many values for an AdmissionReview")
-            return self._unread(phase, body[:PREFIX_BYTES], write_too_dense, too_dense)
+            too_dense = build_rejection(
+                400, "the body holds too many values for an AdmissionReview"
+            )
+            return self._answer_unread(phase, body[:PREFIX_BYTES], write_too_dense, too_dense)
         review = self._reviews.read(phase.value, body)
         if isinstance(review, Answer):
             return review
 
-        # Each read once: a policy that is replaced meanwhile cannot split a decision.
+        # Each is read once, so that a policy that is replaced meanwhile affects no decision.
         policy = self._policy()
-        cluster = self._known_for(policy)
+        cluster = self._view_for(policy)
         request = review.request
         try:
-            decision = self._advised(request, decide(request, policy, cluster, phase))
+            decision = self._add_advice(request, decide(request, policy, cluster, phase))
             patch: Sequence[Operation] = decision.patch
             if patch and len(body) <= SMALL_BODY_BYTES:
                 patch = condense(request.obj, patch, "spec")
-                if len(body) <= MOST_PROVEN_BYTES:
-                    self._proofs.sample(request, patch, policy, cluster)
+                if len(body) <= MAX_CHECKED_BYTES:
+                    self._patch_checks.sample(request, patch, policy, cluster)
             return self._reviews.write(review, decision, patch)
         except NamespaceUnknownError as error:
-            self._log.warning("review not answered", **_about(review), why=str(error))
-            self._metrics.count_rejected(_UNKNOWN.status)
-            return _UNKNOWN
-        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
+            self._log.warning("review not answered", **_log_fields(review), why=str(error))
+            self._metrics.count_rejected(_NAMESPACE_UNKNOWN.status)
+            return _NAMESPACE_UNKNOWN
+        except Exception:  # noqa: BLE001 - the API server gets an answer in spite of a bug
             return self._reviews.fail(review, write_failure(request.uid))
 
-    def _advised(self, request: Request, decision: Decision) -> Decision:
-        """Add what histories say."""
-        asked_bytes = decision.advice_bytes
+    def _add_advice(self, request: Request, decision: Decision) -> Decision:
+        """Return the decision with the warning about the pod's amount, if there is one."""
+        requested_bytes = decision.advice_bytes
         metadata = request.obj.get("metadata")
-        if asked_bytes is None or not isinstance(metadata, dict):
+        if requested_bytes is None or not isinstance(metadata, dict):
             return decision
         try:
-            sentence = self._warn(request.namespace, metadata, asked_bytes)
-        except Exception:  # noqa: BLE001 - advice is no reason to fail
+            sentence = self._warn(request.namespace, metadata, requested_bytes)
+        except Exception:  # noqa: BLE001 - a review is answered without advice, too
             self._log.exception("advice failed")
             return decision
         return decision.with_advice(sentence)
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
-        """Answer a body of which only the beginning was read, since it is larger than the limit."""
-        bare = rejection(413, f"the body is larger than {limit_bytes // 2**20} MiB")
-        return self._unread(phase, first_bytes, lambda uid: write_too_large(uid, limit_bytes), bare)
+        """Answer a body of which only the beginning was received, since it exceeds the limit."""
+        rejection = build_rejection(413, f"the body is larger than {limit_bytes // 2**20} MiB")
+        write = partial(write_too_large, limit_bytes=limit_bytes)
+        return self._answer_unread(phase, first_bytes, write, rejection)
 
-    def _unread(
-        self, phase: Phase, first_bytes: bytes, write: Callable[[str], bytes], bare: Answer
+    def _answer_unread(
+        self, phase: Phase, first_bytes: bytes, write: Callable[[str], bytes], rejection: Answer
     ) -> Answer:
-        """Deny a review by the uid in its first bytes; return the bare answer where none stands."""
+        """Deny a review that was not decoded; return `rejection` if its uid is not found."""
         uid = uid_in_prefix(first_bytes)
         if uid is None:
-            self._metrics.count_rejected(bare.status)
-            return bare
+            self._metrics.count_rejected(rejection.status)
+            return rejection
         reason = Reason.TOO_COMPLEX.value
         self._metrics.count_unread(phase.value, reason)
-        about = {"webhook": phase.value, "uid": uid, "decision": "denied", "reasons": [reason]}
-        self._log.line("info", "review", about)
+        fields = {"webhook": phase.value, "uid": uid, "decision": "denied", "reasons": [reason]}
+        self._log.line("info", "review", fields)
         return Answer(200, write(uid))
 
 
 class TemplateReviews:
-    """Answers reviews of workloads: their authors read what their pods would be told.
+    """Answers reviews of workloads with the warnings and denials that their pods would get.
 
-    A controller makes the pods, and shows nobody the warnings or denials that those meet. Nobody is
-    ever denied: it is registered with `failurePolicy: Ignore`, so that no workload waits for us.
-    What cannot be read, is too large, stands in a namespace that is not known yet, or meets a bug
-    of ours is allowed in silence: an answer that denies would count.
+    Controllers do not surface warnings and denials of the pods that they create, so the author of
+    the workload gets them. No workload is ever denied: the webhook is registered with
+    `failurePolicy: Ignore`, but an answer that denies would still count. A workload is therefore
+    allowed without a warning if it is too large, cannot be decoded, is in a namespace that is not
+    known yet, or causes an exception.
     """
 
     def __init__(
@@ -260,10 +267,10 @@ class TemplateReviews:
         metrics: Metrics,
         log: JsonLog,
         more: MoreAdvice = size_alone,
-        known_for: KnownFor = unknown,
+        view_for: ViewFor = unknown_cluster,
     ) -> None:
-        """Let `more` say what else is known of a workload's pods; it never waits."""
-        self._known_for = known_for
+        """Store the settings; `more` returns further advice about a workload's pods, at once."""
+        self._view_for = view_for
         self._policy = policy
         self._metrics = metrics
         self._more = more
@@ -272,59 +279,59 @@ class TemplateReviews:
     def answer(self, body: bytes) -> Answer:
         """Answer one review."""
         if len(body) > SMALL_BODY_BYTES and is_dense(body):
-            return self._unread(body[:PREFIX_BYTES], "holds too many values")
+            return self._answer_unread(body[:PREFIX_BYTES], "holds too many values")
         review = self._reviews.read(ADVISE, body)
         if isinstance(review, Answer):
             return review
         policy, request = self._policy(), review.request
         try:
-            advice = advise(request, policy, self._known_for(policy), self._more)
+            advice = advise(request, policy, self._view_for(policy), self._more)
         except NamespaceUnknownError:
-            advice = _SILENCE
-        except Exception:  # noqa: BLE001 - as above
-            return self._reviews.fail(review, write_review(request.uid, _SILENCE))
+            advice = _NO_ADVICE
+        except Exception:  # noqa: BLE001 - a workload is allowed in spite of a bug
+            return self._reviews.fail(review, write_review(request.uid, _NO_ADVICE))
         return self._reviews.write(review, advice)
 
     def too_large(self, first_bytes: bytes, limit_bytes: int) -> Answer:
-        """Answer a body of which only the beginning was read, since it is larger than the limit."""
-        return self._unread(first_bytes, f"is larger than {limit_bytes // 2**20} MiB")
+        """Answer a body of which only the beginning was received, since it exceeds the limit."""
+        return self._answer_unread(first_bytes, f"is larger than {limit_bytes // 2**20} MiB")
 
-    def _unread(self, first_bytes: bytes, what: str) -> Answer:
-        """Allow what is not read, by the uid in its first bytes where one stands there."""
+    def _answer_unread(self, first_bytes: bytes, problem: str) -> Answer:
+        """Allow a review that was not decoded; reject it if its uid is not found."""
         uid = uid_in_prefix(first_bytes)
         if uid is not None:
-            return Answer(200, write_review(uid, _SILENCE))
-        answer = rejection(413, f"the body {what}")
+            return Answer(200, write_review(uid, _NO_ADVICE))
+        answer = build_rejection(413, f"the body {problem}")
         self._metrics.count_rejected(answer.status)
         return answer
 
 
-def _about(review: Review) -> dict[str, Any]:
+def _log_fields(review: Review) -> dict[str, Any]:
     request = review.request
-    about: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "webhook": review.webhook,
-        "uid": short(request.uid),
-        "operation": short(request.operation),
-        "kind": short(request.kind),
-        "namespace": short(request.namespace),
-        "user": short(request.user),
+        "uid": text_for_log(request.uid),
+        "operation": text_for_log(request.operation),
+        "kind": text_for_log(request.kind),
+        "namespace": text_for_log(request.namespace),
+        "user": text_for_log(request.user),
     }
     if request.subresource:
-        about["subresource"] = short(request.subresource)
+        fields["subresource"] = text_for_log(request.subresource)
     if request.dry_run:
-        about["dryRun"] = True
+        fields["dryRun"] = True
     metadata = request.obj.get("metadata")
     if isinstance(metadata, dict):
         name = request.name or metadata.get("name") or metadata.get("generateName")
-        about["name"] = short(name)
-        about["owner"] = _owner(metadata)
+        fields["name"] = text_for_log(name)
+        fields["owner"] = _first_owner(metadata)
     else:
-        about["name"] = short(request.name)
-    return about
+        fields["name"] = text_for_log(request.name)
+    return fields
 
 
-def _owner(metadata: dict[str, Any]) -> str | None:
+def _first_owner(metadata: dict[str, Any]) -> str | None:
     owners = metadata.get("ownerReferences")
     if not isinstance(owners, list) or not owners or not isinstance(owners[0], dict):
         return None
-    return f"{short(owners[0].get('kind'))}/{short(owners[0].get('name'))}"
+    return f"{text_for_log(owners[0].get('kind'))}/{text_for_log(owners[0].get('name'))}"

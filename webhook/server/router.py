@@ -1,10 +1,10 @@
-"""The TLS port's routes: which requests may come in, who answers each, and how much waits at once.
+"""The TLS port's routes: accepted requests, the handlers that answer them, and limits of waiting.
 
-The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
-Small reviews are answered where they arrive, on the event loop, since that costs less than any
-hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others;
-those from trusted addresses first.
-Decoding holds the interpreter, for 25 ms at most (`MOST_REVIEW_VALUES`); deciding shares it.
+The port has no authentication. Any pod that reaches it can post, so no input is trusted before it
+is decoded. Small reviews are answered on the event loop, since that costs less than passing them to
+a thread. Large ones are answered one by one on a thread, those of trusted addresses first, so that
+the event loop answers others meanwhile. Decoding holds the interpreter lock, for at most 25 ms
+(`MOST_REVIEW_VALUES`). A decision shares the interpreter with other threads.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from webhook.server.bounds import (
     MAX_WAITING_BINDINGS,
 )
 from webhook.server.connections import SMALL_BODY_BYTES, Peer
-from webhook.server.http import Answer, Endpoint, rejection
+from webhook.server.handler import Answer, Endpoint, build_rejection
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews, WaitingBinding
 from webhook.server.reviews import PHASES, PREFIX_BYTES, PodReviews, TemplateReviews
 
-READ_BYTES_PER_BYTE: Final = 32
-"""The most memory that a byte of JSON takes once it is read: `{"a":{}}` took 28."""
+DECODED_BYTES_PER_BYTE: Final = 32
+"""Maximum memory per byte of JSON after decoding; 28 was measured, for `{"a":{}}`."""
 
-WAIT_S: Final = 4.0
-"""A large review waits for its turn, and is answered, within this time, so that a caller who still
-waits learns that it may retry."""
-
+MAX_WAIT_S: Final = 4.0
+"""Maximum time to answer a large review, including its wait for the thread. After it the caller,
+which still waits, is asked to retry."""
 
 JSON: Final = b"application/json"
 
-ADVISED_AT: Final = b"/advise"
-"""Where workloads are reviewed."""
+ADVISE_PATH: Final = b"/advise"
+"""Path of workload reviews."""
 
 
 class Router:
-    """Takes POST /mutate, /validate, /advise and bindings; rejects all else in one sentence."""
+    """Routes POST /mutate, /validate, /advise and Bindings; rejects other requests."""
 
     def __init__(
         self,
@@ -54,17 +53,17 @@ class Router:
         metrics: Metrics,
         log: JsonLog,
         *,
-        binds_at: Callable[[str], bool],
+        is_bind_path: Callable[[str], bool],
         templates: TemplateReviews | None = None,
-        wait_s: float = WAIT_S,
+        wait_s: float = MAX_WAIT_S,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
-        """Take bindings at the paths for which `binds_at` holds (`bind_path`).
+        """Accept Bindings at the paths for which `is_bind_path` returns True.
 
-        Without `templates` workloads are not reviewed.
+        If `templates` is None, workloads are not reviewed.
         """
         self._endpoints = {
-            path.encode(): self._judged_by(
+            path.encode(): self._create_endpoint(
                 partial(reviews.answer, phase),
                 partial(reviews.too_large, phase, limit_bytes=MAX_BODY_BYTES),
             )
@@ -72,19 +71,19 @@ class Router:
         }
         if templates:
             too_large = partial(templates.too_large, limit_bytes=MAX_BODY_BYTES)
-            self._endpoints[ADVISED_AT] = self._judged_by(templates.answer, too_large)
+            self._endpoints[ADVISE_PATH] = self._create_endpoint(templates.answer, too_large)
         self._binding = Endpoint(
             max_bytes=MAX_BINDING_BYTES,
-            answer=self._bind,
-            too_large=lambda _: self._rejected(_TOO_LARGE),
+            answer=self._answer_binding,
+            too_large=lambda _: self._count_rejection(_TOO_LARGE),
             is_secret=True,
         )
-        self._binds_at = binds_at
+        self._is_bind_path = is_bind_path
         self._bindings = bindings
-        # One: two would decode at the same time, and hold up the event loop twice as long.
+        # One thread: two would decode at the same time, and delay the event loop twice as long.
         self._thread = ThreadPoolExecutor(1, "large-review")
         self._large_reviews: dict[bool, deque[_LargeReview]] = {True: deque(), False: deque()}
-        """Those that wait for the thread, by whether their address is trusted."""
+        """Reviews that wait for the thread; the key is True for those of trusted addresses."""
         self.count_rejected = metrics.count_rejected
         self._log = log
         self._wait_s = wait_s
@@ -93,38 +92,38 @@ class Router:
         self._waiting_bindings = 0
 
     def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
-        """Return what a request asks for; or the answer where it is nothing."""
+        """Return the endpoint of a request, or its answer if there is none."""
         if method != b"POST":
-            return self._rejected(_NOT_POSTED)
+            return self._count_rejection(_METHOD_NOT_ALLOWED)
         if content_type != JSON and content_type.split(b";", 1)[0].strip().lower() != JSON:
-            return self._rejected(_NOT_JSON)
-        found = self._endpoints.get(path)
-        if found is None and self._binds_at(path.decode(errors="surrogateescape")):
+            return self._count_rejection(_UNSUPPORTED_TYPE)
+        endpoint = self._endpoints.get(path)
+        if endpoint is None and self._is_bind_path(path.decode(errors="surrogateescape")):
             return self._binding
-        return found or self._rejected(_NOT_FOUND)
+        return endpoint or self._count_rejection(_NOT_FOUND)
 
     def overloaded(self) -> Answer:
-        """Answer where too much comes at once."""
-        return self._rejected(_OVERLOADED)
+        """Answer a request if there are too many."""
+        return self._count_rejection(_OVERLOADED)
 
     def failed(self) -> Answer:
-        """Answer a request on which we failed outside of a review; to be called as it happens."""
+        """Answer a request that failed outside of a review; called while the error is handled."""
         self._log.exception("request failed")
-        return self._rejected(_FAILED)
+        return self._count_rejection(_FAILED)
 
-    def _rejected(self, answer: Answer) -> Answer:
+    def _count_rejection(self, answer: Answer) -> Answer:
         self.count_rejected(answer.status)
         return answer
 
-    def _judged_by(
+    def _create_endpoint(
         self, judge: Callable[[bytes], Answer], too_large: Callable[[bytes], Answer]
     ) -> Endpoint:
-        """Return what answers reviews of pods or workloads."""
+        """Return an endpoint for reviews of pods or workloads."""
 
         def answer(body: bytes, peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
             if len(body) <= SMALL_BODY_BYTES:
                 return judge(body)
-            return self._in_turn(_LargeReview(judge, body, peer))
+            return self._answer_large(_LargeReview(judge, body, peer))
 
         return Endpoint(
             max_bytes=MAX_BODY_BYTES,
@@ -133,8 +132,8 @@ class Router:
             prefix_bytes=PREFIX_BYTES,
         )
 
-    async def _in_turn(self, review: _LargeReview) -> Answer:
-        """Answer a large review on the thread for those."""
+    async def _answer_large(self, review: _LargeReview) -> Answer:
+        """Answer a large review on the thread."""
         self._large_reviews[review.peer.is_trusted].append(review)
         self._thread.submit(self._judge_next)
         try:
@@ -144,29 +143,29 @@ class Router:
             return self.overloaded()
 
     def _judge_next(self) -> None:
-        """Answer the large review whose turn it is; called on the thread, once for each."""
+        """Answer the next large review; called on the thread, once per review."""
         review = (self._large_reviews[True] or self._large_reviews[False]).popleft()
         peer, answer = review.peer, review.answer
         if not answer.set_running_or_notify_cancel():
-            return  # its caller does not wait any more
+            return  # its caller no longer waits
         try:
             has_time = peer.has_time()
             answer.set_result(
-                peer.timed(review.judge, review.body) if has_time else self.overloaded()
+                peer.run_timed(review.judge, review.body) if has_time else self.overloaded()
             )
-        except Exception as error:  # noqa: BLE001 - as on the event loop
+        except Exception as error:  # noqa: BLE001 - the event loop raises it again, and answers
             answer.set_exception(error)
 
-    def _bind(self, body: bytes, _peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
-        """Answer a Binding: at once from memory, else when its turn has come."""
+    def _answer_binding(self, body: bytes, _peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
+        """Answer a Binding: at once if no request is needed, otherwise after it has waited."""
         begun = self._bindings.begin(body)
         if isinstance(begun, Answer):
             return begun
-        return self._waited(begun, READ_BYTES_PER_BYTE * len(body))
+        return self._finish_binding(begun, DECODED_BYTES_PER_BYTE * len(body))
 
-    async def _waited(self, waiting: WaitingBinding, size: int) -> Answer:
-        full = self._buffered_bytes + size > self._max_buffered_bytes
-        if full or self._waiting_bindings >= MAX_WAITING_BINDINGS:
+    async def _finish_binding(self, waiting: WaitingBinding, size: int) -> Answer:
+        is_full = self._buffered_bytes + size > self._max_buffered_bytes
+        if is_full or self._waiting_bindings >= MAX_WAITING_BINDINGS:
             return self.overloaded()
         self._waiting_bindings += 1
         self._buffered_bytes += size
@@ -179,7 +178,7 @@ class Router:
 
 @dataclass(eq=False, slots=True)
 class _LargeReview:
-    """A review that waits for the thread."""
+    """A large review that waits for the thread."""
 
     judge: Callable[[bytes], Answer]
     body: bytes
@@ -187,10 +186,12 @@ class _LargeReview:
     answer: Future[Answer] = field(default_factory=Future)
 
 
-_OR: Final = " or ".join(PHASES)
-_NOT_POSTED: Final = rejection(405, f"reviews are posted: POST {_OR}")
-_NOT_JSON: Final = rejection(415, "the content type must be application/json")
-_NOT_FOUND: Final = rejection(404, f"reviews of pods go to {_OR}")
-_TOO_LARGE: Final = rejection(413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB")
-_OVERLOADED: Final = rejection(503, "too many reviews at once; retry in a second")
-_FAILED: Final = rejection(500, "vramwarden failed on this request; its log has the cause")
+_REVIEW_PATHS: Final = " or ".join(PHASES)
+_METHOD_NOT_ALLOWED: Final = build_rejection(405, f"reviews are posted: POST {_REVIEW_PATHS}")
+_UNSUPPORTED_TYPE: Final = build_rejection(415, "the content type must be application/json")
+_NOT_FOUND: Final = build_rejection(404, f"reviews of pods go to {_REVIEW_PATHS}")
+_TOO_LARGE: Final = build_rejection(
+    413, f"the body is larger than {MAX_BINDING_BYTES // 2**10} KiB"
+)
+_OVERLOADED: Final = build_rejection(503, "too many reviews at once; retry in a second")
+_FAILED: Final = build_rejection(500, "vramwarden failed on this request; its log has the cause")

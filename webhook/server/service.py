@@ -1,4 +1,9 @@
-"""Composition root of the webhook: settings in, gunicorn running until it is stopped."""
+"""Composition root of the webhook, and gunicorn's worker, which drains before it ends.
+
+On SIGTERM the worker sends `Connection: close` with every answer. It ends when no connection is
+left, or after `DRAIN_S`. If it closed a connection whose last answer announced keep-alive, the
+caller's next POST could meet an EOF, which the API server does not retry.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import asyncio
 import errno
 import gc
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +22,15 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import uvloop
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.base import Worker
 
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.release_objects import FenceApi
 from webhook.adapters.policy.files import PolicySource
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy, Rollout
-from webhook.server.bind_path import BindPath
 from webhook.server.certificates import CertificateKeeper
 from webhook.server.cluster_cache import ClusterCache
 from webhook.server.connections import Connections
@@ -34,118 +42,121 @@ from webhook.server.operations import Health, ServerPart, bind_port, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policies import PolicyReload
-from webhook.server.registration import Registration
+from webhook.server.registration import BindPath, Registration
 from webhook.server.reviews import PodReviews, TemplateReviews
 from webhook.server.router import Router
-from webhook.server.worker import DRAIN_S, DrainingWorker
 
 P = TypeVar("P", bound="ServerPart")
 
 _BACKLOG: Final = 2048  # gunicorn's own
-_GARBAGE: Final = 100_000
-"""Objects made before the collector runs; Python's own figure is 700."""
-_NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_GC_THRESHOLD: Final = 100_000
+"""Number of allocations before the garbage collector runs; Python's default is 700."""
+_HOST_ERRORS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""Errors of `bind` that are caused by the host, not by the port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where to listen and what to serve with."""
+    """Addresses of the server, and everything that it serves with."""
 
     policy: Path
     certificates: Callable[[Metrics, JsonLog], CertificateKeeper]
-    """Called once the ports are taken."""
+    """Called after the ports are bound."""
     host: str
     port: int
     operations_host: str
     operations_port: int | None
-    """None means the default one or, where that is taken, any."""
+    """None for the default port or, if that is taken, any free one."""
     enforcer_image: str
     api_servers: Sequence[IPv4Network | IPv6Network] = ()
-    """Where API servers are, as far as that is known."""
+    """Addresses of API servers, as far as they are known."""
     registration: Callable[[BindPath, JsonLog], Registration] | None = None
-    """Registers the path of bind; None where somebody else does."""
+    """Registers the path of bind; None if another program or a person does."""
     rollout: Rollout = Rollout.ENFORCE
     kube: Kube | None = None
-    """The process' one connection; None for a server that knows no cluster."""
+    """The only connection of this process to the API server; None without a cluster."""
     placement_namespace: str = ""
-    """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
-    neither places nor writes them, and follows no cluster."""
+    """Namespace of the assignment lists and of the fence's rules. If it is empty, the server
+    assigns no GPU, writes no rules and watches no cluster."""
     key: bytes = b""
-    """Seals the fence's rules; the same in all replicas."""
+    """Key of all replicas, which seals the fence's rules."""
 
 
 class CannotListenError(Exception):
-    """A port that cannot be listened on: where, why, and which setting is at fault."""
+    """The server cannot listen: the address, the reason, and the setting that is wrong."""
 
     def __init__(self, part: str, host: str, port: int | None, error: Exception) -> None:
-        unknown = isinstance(error, socket.gaierror | UnicodeError)
-        by_host = unknown or getattr(error, "errno", None) in _NOT_OURS
-        where = host if by_host or port is None else address(host, port)
-        why = getattr(error, "strerror", None) or "not a host name"
-        super().__init__(f"{where} cannot be listened on ({why})")
-        self.setting = f"{part}{'host' if by_host else 'port'}"
+        is_unknown = isinstance(error, socket.gaierror | UnicodeError)
+        is_host_wrong = is_unknown or getattr(error, "errno", None) in _HOST_ERRORS
+        where = host if is_host_wrong or port is None else format_address(host, port)
+        reason = getattr(error, "strerror", None) or "not a host name"
+        super().__init__(f"{where} cannot be listened on ({reason})")
+        self.setting = f"{part}{'host' if is_host_wrong else 'port'}"
 
 
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
-    """The webhook under gunicorn, which is the master of one worker process.
+    """The webhook as a gunicorn application: a master and one worker process.
 
-    One process holds one policy and one set of counters; a platform scales by replicas.
+    There is one worker, because a process has one policy in force and one set of counters. The
+    webhook is scaled by replicas.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Take the ports, then prepare certificate and policy.
+        """Bind the ports, then prepare certificate and policy.
 
         Raises CannotListenError, CertificatesError, PolicyInvalidError, KubeError.
         """
         self._settings = settings
         with _listening("", settings.host, settings.port):
             self._listener, self.port = _listen(settings.host, settings.port)
-        where = settings.operations_host, settings.operations_port
-        with _listening("operations_", *where):
-            self._operations = bind_port(*where)
+        operations = settings.operations_host, settings.operations_port
+        with _listening("operations_", *operations):
+            self._operations = bind_port(*operations)
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
         self._parts: list[ServerPart] = []
-        self.certificates = self._part(settings.certificates(self._metrics, self._log))
+        self.certificates = self._add_part(settings.certificates(self._metrics, self._log))
         if settings.registration:
-            self._part(settings.registration(self.certificates.bind_path, self._log))
+            self._add_part(settings.registration(self.certificates.bind_path, self._log))
         kube, namespace = settings.kube, settings.placement_namespace
         self._policies = PolicySource(settings.policy, settings.enforcer_image)
-        dependents: list[Callable[[], None]] = []
+        on_policy_change: list[Callable[[], None]] = []
         placement: PlacementService | None = None
-        known_for: Callable[[Policy], Cluster] = partial(_alone, Cluster(settings.rollout))
+        view_for: Callable[[Policy], Cluster] = partial(_fixed_view, Cluster(settings.rollout))
         if kube and namespace:
-            rules = FenceApi(kube, namespace), self._policy, settings.rollout
-            keeper = self._part(FenceKeeper(*rules, settings.key, self._log))
+            fence = FenceApi(kube, namespace), self._policy, settings.rollout
+            keeper = self._add_part(FenceKeeper(*fence, settings.key, self._log))
             if not settings.key:
                 self._log.warning("there is no key: what fences read is not proven to be ours")
-            known = kube, self._policy, settings.rollout, self._log
-            cache = self._part(ClusterCache(*known, limits=lambda: placed.limits()))  # noqa: PLW0108 - made below
-            known_for = cache.known_for
-            of_pods = self._metrics, self._log, self._policy, known_for
-            placed = placement = self._part(PlacementService(kube, namespace, *of_pods))
-            dependents += keeper.policy_changed, cache.policy_changed
-        told = self._metrics, self._log
+            following = kube, self._policy, settings.rollout, self._log
+            cache = self._add_part(ClusterCache(*following, limits=lambda: placed.limits()))  # noqa: PLW0108 - assigned below
+            view_for = cache.view_for
+            placing = self._metrics, self._log, self._policy, view_for
+            placed = placement = self._add_part(PlacementService(kube, namespace, *placing))
+            on_policy_change += keeper.policy_changed, cache.policy_changed
+        reporting = self._metrics, self._log
         # The last part, so that the others have started before a reload reaches them.
-        self._policy_reload = self._part(PolicyReload(self._policies, *told, dependents))
+        self._policy_reload = self._add_part(
+            PolicyReload(self._policies, *reporting, on_policy_change)
+        )
         binder = placement.binder if placement else None
         warn: dict[str, Any] = {"warn": placement.advisor.warn} if placement else {}
         more: dict[str, Any] = {"more": placement.advisor.warn_author} if placement else {}
-        self._bindings = BindingReviews(binder, *told)
-        self._reviews = PodReviews(self._policy, *told, known_for=known_for, **warn)
-        self._templates = TemplateReviews(self._policy, *told, known_for=known_for, **more)
+        self._bindings = BindingReviews(binder, *reporting)
+        self._reviews = PodReviews(self._policy, *reporting, view_for=view_for, **warn)
+        self._templates = TemplateReviews(self._policy, *reporting, view_for=view_for, **more)
         if kube:
             kube.disconnect()
         super().__init__()
 
     @property
     def operations_port(self) -> int:
-        """Where probes and metrics are served."""
+        """Port of probes and metrics."""
         return self._operations.server_port
 
     def load_config(self) -> None:
-        """Configure gunicorn."""
+        """Set gunicorn's options."""
         options: dict[str, Any] = {
             "bind": [f"fd://{self._listener}"],
             "proc_name": "vramwarden",
@@ -155,7 +166,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "logger_class": ServerLogger,
             "loglevel": "warning",
             "post_worker_init": self._worker_started,
-            # A read-only root has no other place for the workers' heartbeat files.
+            # With a read-only root file system, the workers' heartbeat files fit nowhere else.
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,  # noqa: S108
             "control_socket_disable": True,
         }
@@ -163,21 +174,21 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self.cfg.set(name, value)
 
     def load(self) -> Callable[[asyncio.AbstractEventLoop, socket.socket], Connections]:
-        """Return what the worker runs."""
+        """Return the function that makes the worker's connections."""
         return self._serve
 
     def _serve(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> Connections:
-        """Make the TLS port's connections, and let the event loop show that it turns."""
+        """Return the connections of the TLS port; start the event loop's heartbeat."""
         self._beating = loop.create_task(_beat(self._health.beat))
         self._log.info(
             "serving",
-            address=address(self._settings.host, self.port),
+            address=format_address(self._settings.host, self.port),
             policy=self._policies.current.short_digest,
             rules=[rule.name for rule in self._policies.current.rules],
             certificates=str(self.certificates),
-            operations=address(self._settings.operations_host, self._operations.server_port),
+            operations=format_address(self._settings.operations_host, self._operations.server_port),
         )
-        context = self.certificates.context()
+        context = self.certificates.listening_context()
         connect = partial(Connection, self.router())
         closed, api_servers = self._metrics.count_closed, self._settings.api_servers
         connections = Connections(loop, listener, context, connect, closed, api_servers)
@@ -185,32 +196,32 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         return connections
 
     def router(self) -> Router:
-        """Return what answers requests."""
+        """Return the handler of the TLS port's requests."""
         return Router(
             self._reviews,
             self._bindings,
             self._metrics,
             self._log,
-            binds_at=self.certificates.bind_path.answers,
+            is_bind_path=self.certificates.bind_path.accepts,
             templates=self._templates,
         )
 
     def _worker_started(self, worker: Any) -> None:
-        """Start, after the fork, what runs beside the reviews."""
-        # A large review is 200,000 objects, and not one of them is garbage until it is answered.
-        # The collector would go through them a dozen times while the event loop waits.
+        """Start the background parts; gunicorn calls it in the worker, after the fork."""
+        # A large review consists of 200,000 objects, and none of them is garbage before it is
+        # answered. The collector would traverse them a dozen times while the event loop waits.
         gc.freeze()
-        gc.set_threshold(_GARBAGE)
+        gc.set_threshold(_GC_THRESHOLD)
         self._health.serve_while(lambda: not worker.draining)
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         for part in self._parts:
             part.start()
 
-    def _part(self, part: P) -> P:
-        """Take what runs beside the reviews; no traffic comes before it says so."""
+    def _add_part(self, part: P) -> P:
+        """Register a background part: it is started after the fork and delays readiness."""
         self._parts.append(part)
-        self._health.wait_for(part.obstacle)
+        self._health.add_obstacle(part.obstacle)
         return part
 
     def _policy(self) -> Policy:
@@ -225,8 +236,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         }
 
 
-def _alone(cluster: Cluster, _policy: Policy) -> Cluster:
-    """Return what a server knows that follows no cluster."""
+def _fixed_view(cluster: Cluster, _policy: Policy) -> Cluster:
+    """Return the same view for every policy, for a server that watches no cluster."""
     return cluster
 
 
@@ -241,12 +252,12 @@ def _listening(part: str, host: str, port: int | None) -> Iterator[None]:
 def _listen(host: str, port: int) -> tuple[int, int]:
     """Listen; return the socket's descriptor, which gunicorn takes over, and the port.
 
-    Gunicorn itself would try five times, after certificates are issued, and end without saying
-    what to do.
+    Gunicorn would try five times, only after certificates are issued, and then end with a message
+    that names no cure.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        # As gunicorn has it: a restart need not wait for connections of the one before.
+        # As gunicorn does: a restart need not wait for connections of the previous process.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
@@ -263,6 +274,79 @@ async def _beat(beat: Callable[[], None]) -> None:
         await asyncio.sleep(1.0)
 
 
-def address(host: str, port: int) -> str:
-    """Return how an address is written, in URLs too."""
+def format_address(host: str, port: int) -> str:
+    """Return host and port as one text, as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+DRAIN_S: Final = 10.0
+"""Time that idle connections get, to send one more review each."""
+
+QUIET_S: Final = 1.0
+"""Time without any connection after which draining ends: a call that was routed here before the
+replica became unready may still be connecting."""
+
+_BEAT_S: Final = 1.0
+_POLL_S: Final = 0.1
+
+
+class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
+    """The worker process: one event loop, which runs the connections that the application makes."""
+
+    draining = False
+
+    def init_process(self) -> None:
+        """Create the event loop, which handles the signals."""
+        self.loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        super().init_process()
+
+    def init_signals(self) -> None:
+        """Handle signals on the event loop, between two reviews."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self.loop.add_signal_handler(signal.SIGTERM, self._begin_to_drain)
+        for number in (signal.SIGQUIT, signal.SIGINT):
+            self.loop.add_signal_handler(number, self.loop.stop)
+        self.loop.add_signal_handler(signal.SIGUSR1, self.log.reopen_files)
+        self.loop.add_signal_handler(signal.SIGWINCH, lambda: None)
+        # Gunicorn sends it to a worker whose heartbeat has stopped.
+        self.loop.add_signal_handler(signal.SIGABRT, sys.exit, 1)
+
+    def run(self) -> None:
+        """Serve until the loop is stopped."""
+        listener = self.sockets[0].sock
+        self._connections: Connections = self.wsgi(self.loop, listener)
+        self._connections.start()
+        self._beat()
+        self.loop.run_forever()
+        self._connections.close()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
+
+    def _beat(self) -> None:
+        """Send the master a heartbeat each second; end if the master is gone."""
+        self.notify()
+        if self.ppid == os.getppid():
+            self.loop.call_later(_BEAT_S, self._beat)
+        else:
+            self.loop.stop()
+
+    def _begin_to_drain(self) -> None:
+        if not self.draining:
+            self.draining = self._connections.is_draining = True
+            self._draining = self.loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        now_s = last_seen_s = self.loop.time()
+        deadline_s = now_s + DRAIN_S
+        while now_s < min(deadline_s, last_seen_s + QUIET_S):
+            await asyncio.sleep(_POLL_S)
+            now_s = self.loop.time()
+            if self._connections.slots:
+                last_seen_s = now_s
+        # Connections that are still open are idle.
+        self.loop.stop()

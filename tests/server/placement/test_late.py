@@ -30,7 +30,7 @@ from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
-from webhook.server.bounds import MOST_TOLD
+from webhook.server.bounds import MAX_WAITING_UPDATES
 from webhook.server.placement import assignment_lists
 from webhook.server.placement.assignment_lists import AT_ONCE
 from webhook.server.placement.late import (
@@ -303,7 +303,7 @@ def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, mo
 
 
 def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(world):
-    waiting = bare(world, *[9] * 4 * MOST_TOLD)[1:]  # one of them gets a GPU
+    waiting = bare(world, *[9] * 4 * MAX_WAITING_UPDATES)[1:]  # one of them gets a GPU
     replica = Replica(world)
     replica.late_now()
     assert all("the largest free amount is 1Mi," in world.told(uid) for uid in waiting)
@@ -313,7 +313,7 @@ def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(
         replica.hear_node()
         world.time_s += ANNOTATE_EVERY_S
         late(replica)
-    assert world.count(ANNOTATE) <= 7 * MOST_TOLD
+    assert world.count(ANNOTATE) <= 7 * MAX_WAITING_UPDATES
     assert all(amount_told(world, uid) > 1 for uid in waiting)  # and yet each is told in turn
 
 

@@ -18,8 +18,8 @@ from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PendingAssignment, PodState
 from webhook.core.pod.gpus import Gpu
+from webhook.server.informer import Informer
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.mirror import Mirror
 from webhook.server.placement import tracker as module
 from webhook.server.placement.tracker import Tracker
 
@@ -65,11 +65,11 @@ def tracker():
 
 
 def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeypatch):
-    def end(mirror, _pause_s):
-        mirror.stop()
-        mirror._end_if_over()
+    def end(informer, _pause_s):
+        informer.stop()
+        informer._raise_if_stopped()
 
-    monkeypatch.setattr(Mirror, "_sleep", end)
+    monkeypatch.setattr(Informer, "_sleep", end)
     pod, node = "/api/v1/namespaces/team/pods/train", "/api/v1/nodes/n1"
     labels = {"vramwarden.io/managed": "true", "vramwarden.io/gpu": "true"}
     tracker.server.put(pod, {"metadata": {"uid": "p1", "labels": labels}})
@@ -81,9 +81,9 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
 
     tracker.server.fails("watch", change)  # and then watches say so
     found = []
-    for mirror in (tracker.pods, tracker.nodes):
+    for informer in (tracker.pods, tracker.nodes):
         found.append((tracker.obstacle(), tracker.knows_pod("team/train"), tracker.node("n1")))
-        mirror.run()
+        informer.run()
     assert found == [
         ("pods and nodes not read yet", False, None),
         ("nodes not read yet", False, None),

@@ -50,7 +50,7 @@ class Scene:
             bindings,
             metrics,
             RecordedLog(),
-            binds_at="/bind".__eq__,
+            is_bind_path="/bind".__eq__,
             max_buffered_bytes=2**20,
         )
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from certs import Advance, Bundle, CertificatesError, Configuration, Publish, Replica, SetAction
+from certs import (
+    Bundle,
+    CaBundleUpdate,
+    CertificatesError,
+    Replica,
+    SetAction,
+    SetUpdate,
+    WebhookConfiguration,
+)
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
@@ -51,7 +59,7 @@ class Round:
     """Result of one round: what to serve, the steps done, and what is wrong."""
 
     served: Bundle
-    done: tuple[Advance | Publish, ...]
+    done: tuple[SetUpdate | CaBundleUpdate, ...]
     unready: str
     """Why an API server might reject the certificate; empty if none does."""
     failures: tuple[str, ...]
@@ -88,11 +96,11 @@ class CertificatesApi:
         Raises CertificatesError if the Secret cannot be read, is missing and cannot be created, or
         holds something broken. The caller continues to serve what it served.
         """
-        done: list[Advance | Publish] = []
+        done: list[SetUpdate | CaBundleUpdate] = []
         failed: dict[str, str] = {}
         for _ in range(_ATTEMPTS):
             stored = self.secret()
-            configurations: tuple[Configuration, ...] | None = None
+            configurations: tuple[WebhookConfiguration, ...] | None = None
             failures = []
             try:
                 configurations = self.configurations()
@@ -100,18 +108,18 @@ class CertificatesApi:
                 failures.append(str(error))
             replica.observe(configurations)
             with self._locating_errors():
-                due = replica.due(stored.bundle, configurations)
+                due = replica.due_steps(stored.bundle, configurations)
             step = next((one for one in due if self._target(one) not in failed), None)
             if step is None:
                 failures += failed.values()
                 if not stored.bundle.certificate_pem:
                     what, cure = "holds no certificate", "; ".join(failures)
                     raise CertificatesError(self.title, what, cure)
-                served = replica.serve(stored.bundle)
-                unready = replica.why_not_ready(configurations)
+                served = replica.select_served(stored.bundle)
+                unready = replica.unready_reason(configurations)
                 return Round(served, tuple(done), unready, tuple(failures))
             try:
-                if isinstance(step, Publish):
+                if isinstance(step, CaBundleUpdate):
                     self.publish(step.configuration, step.bundles)
                 else:
                     self.store(step.bundle, stored)
@@ -123,7 +131,7 @@ class CertificatesApi:
                 done.append(step)
         raise self._restless()
 
-    def rotate(self, replica: Replica) -> Advance:
+    def rotate(self, replica: Replica) -> SetUpdate:
         """Announce another CA, which rounds bring into use; raises CertificatesError."""
         for _ in range(_ATTEMPTS):
             stored = self.secret()
@@ -148,7 +156,7 @@ class CertificatesApi:
         files = {name: b64decode(text) for name, text in (found.get("data") or {}).items()}
         return StoredBundle(Bundle.from_files(files), found["metadata"]["resourceVersion"])
 
-    def configurations(self) -> tuple[Configuration, ...]:
+    def configurations(self) -> tuple[WebhookConfiguration, ...]:
         """Return those of the configurations that exist, of both kinds."""
         found = (
             (kind, self._found(f"{kind} {name}", f"{path}/{quote(name, safe='')}"))
@@ -175,7 +183,9 @@ class CertificatesApi:
                 raise CertificatesError(self.title, "has no namespace", cure) from error
             raise self._failure(f"{self.title} (create)", error) from error
 
-    def publish(self, configuration: Configuration, bundles: Iterable[tuple[str, bytes]]) -> None:
+    def publish(
+        self, configuration: WebhookConfiguration, bundles: Iterable[tuple[str, bytes]]
+    ) -> None:
         """Give webhooks these caBundles; a strategic merge patch finds them by name."""
         webhooks = [
             {"name": name, "clientConfig": {"caBundle": b64encode(pem).decode()}}
@@ -201,11 +211,11 @@ class CertificatesApi:
             yield
         except CertificatesError as error:
             raise CertificatesError(
-                f"{self.title}, {error.where}", error.what, error.cure
+                f"{self.title}, {error.location}", error.problem, error.cure
             ) from error
 
-    def _target(self, step: Advance | Publish) -> str:
-        return step.configuration.title if isinstance(step, Publish) else self.title
+    def _target(self, step: SetUpdate | CaBundleUpdate) -> str:
+        return step.configuration.title if isinstance(step, CaBundleUpdate) else self.title
 
     def _restless(self) -> CertificatesError:
         what = "and the caBundles change faster than we can follow"
@@ -246,10 +256,10 @@ def _nothing(_found: Json) -> None:
     """Keep nothing, so that no key stays in memory."""
 
 
-def _configuration(kind: str, found: Json) -> Configuration:
+def _configuration(kind: str, found: Json) -> WebhookConfiguration:
     bundles = tuple(
         (webhook["name"], b64decode(webhook["clientConfig"].get("caBundle") or ""))
         for webhook in found.get("webhooks") or ()
     )
     metadata = found["metadata"]
-    return Configuration(kind, metadata["name"], metadata["resourceVersion"], bundles)
+    return WebhookConfiguration(kind, metadata["name"], metadata["resourceVersion"], bundles)

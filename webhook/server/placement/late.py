@@ -23,7 +23,7 @@ from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.fit import RETRIES
 from webhook.core.placement.pod_state import PendingAssignment, PodState
 from webhook.names import GPU_WAITS_ANNOTATION
-from webhook.server.bounds import MOST_TOLD
+from webhook.server.bounds import MAX_WAITING_UPDATES
 from webhook.server.log import JsonLog
 from webhook.server.metrics import PlacementMetrics
 from webhook.server.placement.assignment_lists import AssignmentLists
@@ -246,7 +246,7 @@ after `PATIENCE_S`, even if some of its containers run |
         sentence = sentence[:LONGEST_SENTENCE]
         now_s = self._clock()
         annotated_at_s = self._annotated_at_s.get(pod.uid)
-        pause_s = ANNOTATE_EVERY_S * max(1, len(self._annotated_at_s) / MOST_TOLD)
+        pause_s = ANNOTATE_EVERY_S * max(1, len(self._annotated_at_s) / MAX_WAITING_UPDATES)
         if (pod.pending and pod.pending.last_message == sentence) or (
             annotated_at_s is not None and now_s - annotated_at_s < pause_s
         ):

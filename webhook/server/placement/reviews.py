@@ -16,7 +16,7 @@ from webhook.core.placement.binding_review import (
     read_binding,
 )
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.server.http import Answer
+from webhook.server.handler import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.binder import Binder, UndecidedBinding

@@ -14,7 +14,8 @@ from webhook.core.placement.pod_state import PodState, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy
-from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
+from webhook.server.histories import Advisor, HistoryCache
+from webhook.server.history_writer import HistoryWriter
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
@@ -40,14 +41,14 @@ class PlacementService:
         metrics: Metrics,
         log: JsonLog,
         policy: Callable[[], Policy],
-        known_for: Callable[[Policy], Cluster],
+        view_for: Callable[[Policy], Cluster],
     ) -> None:
         """Send no request yet.
 
-        `policy` returns the policy in force, `known_for` the state of the cluster for it.
+        `policy` returns the policy in force, `view_for` the state of the cluster for it.
         """
         self._policy = policy
-        self._known_for = known_for
+        self._view_for = view_for
 
         api = partial(PlacementApi, namespace=namespace, asked=lambda: policy().pod_labels)
         at_once = api(kube.with_retries(1, ANSWER_S))
@@ -84,7 +85,7 @@ class PlacementService:
         self._tracker.start()
         self._maintenance.start()
         self._late.start(self._lists, self._tracker)
-        self._known.mirror.start()
+        self._known.informer.start()
         self._recorder.start()
 
     def _ended(self, pod: PodState) -> None:
@@ -95,7 +96,7 @@ class PlacementService:
     def _find_terms(self, pod: PodState) -> CapTerms | None:
         """Return the terms of a new entry, under the policy in force."""
         policy = self._policy()
-        return terms_by_rule(pod, policy, self._known_for(policy))
+        return terms_by_rule(pod, policy, self._view_for(policy))
 
     def _gpus_of(self, node: str) -> Sequence[Gpu]:
         found = self._tracker.node(node)

@@ -16,9 +16,9 @@ from typing import Final, TypeVar
 from webhook.adapters.kube.follow import Collection
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.placement.pod_state import PodState
+from webhook.server.informer import Informer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import PlacementMetrics
-from webhook.server.mirror import Mirror
 
 T = TypeVar("T")
 
@@ -66,16 +66,16 @@ class Tracker:
         self._largest_bytes: int | None = None
         self._limits: bool | None = None
         self._failing: dict[str, str] = {}
-        self.pods = self._mirror("pods", api.pods, self._on_pods, self._on_pod)
-        self.nodes = self._mirror("nodes", api.nodes, self._on_nodes, self._on_node)
+        self.pods = self._informer("pods", api.pods, self._on_pods, self._on_pod)
+        self.nodes = self._informer("nodes", api.nodes, self._on_nodes, self._on_node)
         questions = self._on_questions, self._on_question
-        self.questions = self._mirror("agent_requests", api.questions, *questions)
+        self.questions = self._informer("agent_requests", api.questions, *questions)
         metrics.waiting.set_function(lambda: len(self.pending_pods()))
 
     def start(self) -> None:
         """Start the daemon threads."""
-        for mirror in (self.pods, self.nodes, self.questions):
-            mirror.start()
+        for informer in (self.pods, self.nodes, self.questions):
+            informer.start()
 
     def obstacle(self) -> str:
         """Return why bindings cannot be answered reliably yet; empty once all lists were read."""
@@ -129,15 +129,15 @@ class Tracker:
                 return list(self._pending)
             return [node for node in nodes if node in self._pending]
 
-    def _mirror(
+    def _informer(
         self,
         what: str,
         collection: Collection[T],
         on_list: Callable[[Sequence[T]], None],
         on_change: Callable[[str, T], None],
-    ) -> Mirror[T]:
+    ) -> Informer[T]:
         on_watch = partial(self._on_watch, what)
-        return Mirror(what, collection, on_list, on_change, self._log, on_watch=on_watch)
+        return Informer(what, collection, on_list, on_change, self._log, on_watch=on_watch)
 
     def _on_watch(self, what: str, why: str) -> None:
         self._metrics.watch_failed.labels(what).set(bool(why))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from certs import Bundle, describe, holds
+from certs import Bundle, describe, has_all_authorities
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
@@ -379,7 +379,7 @@ class Installation(ClusterFacts):
         served = self.attempt(lambda: self.certificate)
         if served is None or not served.bundle.ca_pem:
             return False
-        return not holds(hook.ca_pem, served.bundle)
+        return not has_all_authorities(hook.ca_pem, served.bundle)
 
     @fact("get secrets")
     def has_key(self) -> bool:

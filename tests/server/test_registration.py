@@ -1,4 +1,4 @@
-"""The path of /bind: which paths are answered, who writes it where, and what else is 404."""
+"""The path of /bind: which paths are accepted, and what replicas write into configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs import Bundle, issue_ca, issue_serving, read
+from certs import Bundle, issue_ca, issue_serving, read_folder
 from tests.certs.handshakes import put, renewed
 from tests.server.placement.binding_reviews import review
 from tests.support.api_server import ApiServer
@@ -17,85 +17,93 @@ from tests.support.recorded_log import RecordedLog
 from tests.support.server_process import running
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.release_objects import BIND_WEBHOOK, RegistrationApi
-from webhook.server.bind_path import BindPath, bind_path, is_bind_path
-from webhook.server.registration import Registration
+from webhook.server.registration import BindPath, Registration, derive_bind_path, is_bind_path
 
 NOW = datetime(2030, 5, 1, tzinfo=UTC)
 FOREIGN = "/" + "f" * 32 + "/bind"
 
 
 def a_set(ca=None, *, ca_pem=None):
-    """Return a set with a certificate of its own; of its own CA, unless one is given."""
+    """Return a set with a new certificate, of a new CA if none is given."""
     ca = ca or issue_ca(NOW)
     pair = issue_serving(ca, ["hook"], NOW)
     ca_pem = ca.certificate_pem if ca_pem is None else ca_pem
     return Bundle(pair.certificate_pem, pair.key_pem, ca_pem, ca.key_pem)
 
 
-def test_before_there_is_a_certificate_nothing_is_answered():
+def test_no_path_is_accepted_before_there_is_a_certificate():
     path = BindPath()
-    assert not any(map(path.answers, ("", "/", "/bind", FOREIGN)))
+    assert not any(map(path.accepts, ("", "/", "/bind", FOREIGN)))
 
 
-def test_the_path_follows_from_the_key_of_the_certificate():
+def test_the_path_is_derived_from_the_key_of_the_certificate():
     served = a_set()
     path = BindPath()
-    path.serve(served)
-    assert path.own == bind_path(served.key_pem)
-    assert re.fullmatch("/[0-9a-f]{32}/bind", path.own)
-    assert path.answers(path.own)
-    asked = ("/bind", FOREIGN, path.own + "/", path.own.upper(), path.own[:-1], "", "/\udcff", "é")
-    assert not any(map(path.answers, asked))
+    path.use_certificate(served)
+    assert path.current == derive_bind_path(served.key_pem)
+    assert re.fullmatch("/[0-9a-f]{32}/bind", path.current)
+    assert path.accepts(path.current)
+    asked = (
+        "/bind",
+        FOREIGN,
+        path.current + "/",
+        path.current.upper(),
+        path.current[:-1],
+        "",
+        "/\udcff",
+        "é",
+    )
+    assert not any(map(path.accepts, asked))
 
 
-def test_who_knows_the_certificate_alone_does_not_know_the_path():
+def test_the_path_also_depends_on_the_replicas_key():
     served, other, key = a_set(), a_set(), b"0123456789abcdef" * 2
-    paths = [bind_path(served.key_pem), bind_path(served.key_pem, key[1:])]
-    paths += [bind_path(one.key_pem, key) for one in (served, other)]
+    paths = [derive_bind_path(served.key_pem), derive_bind_path(served.key_pem, key[1:])]
+    paths += [derive_bind_path(one.key_pem, key) for one in (served, other)]
     assert all(map(is_bind_path, paths))
     assert len(set(paths)) == 4
     replicas = [BindPath(key) for _ in range(2)]
     for one in replicas:
-        one.serve(served)
-        assert one.own == bind_path(served.key_pem, key)
+        one.use_certificate(served)
+        assert one.current == derive_bind_path(served.key_pem, key)
 
 
-def test_the_path_before_is_answered_until_its_ca_is_forgotten():
+def test_the_previous_path_is_accepted_until_its_ca_is_forgotten():
     old_ca, new_ca = issue_ca(NOW), issue_ca(NOW + timedelta(days=1))
     both = new_ca.certificate_pem + old_ca.certificate_pem
     path = BindPath()
     first, renewed = a_set(old_ca), a_set(old_ca)
     for served in (first, renewed):
-        path.serve(served)
-    assert path.answers(bind_path(first.key_pem))
+        path.use_certificate(served)
+    assert path.accepts(derive_bind_path(first.key_pem))
     switched = a_set(new_ca, ca_pem=both)
-    path.serve(switched)
-    assert path.answers(bind_path(first.key_pem))
-    assert path.answers(bind_path(renewed.key_pem))
-    path.serve(replace(switched, ca_pem=new_ca.certificate_pem))
-    assert not path.answers(bind_path(first.key_pem))
-    assert not path.answers(bind_path(renewed.key_pem))
-    assert path.answers(path.own)
+    path.use_certificate(switched)
+    assert path.accepts(derive_bind_path(first.key_pem))
+    assert path.accepts(derive_bind_path(renewed.key_pem))
+    path.use_certificate(replace(switched, ca_pem=new_ca.certificate_pem))
+    assert not path.accepts(derive_bind_path(first.key_pem))
+    assert not path.accepts(derive_bind_path(renewed.key_pem))
+    assert path.accepts(path.current)
 
 
-def test_of_sets_without_cas_the_last_few_paths_are_answered():
+def test_the_last_few_paths_of_sets_without_cas_are_accepted():
     path = BindPath()
     sets = [replace(a_set(), ca_pem=b"") for _ in range(12)]
     for served in sets:
-        path.serve(served)
-    answered = [path.answers(bind_path(served.key_pem)) for served in sets]
+        path.use_certificate(served)
+    answered = [path.accepts(derive_bind_path(served.key_pem)) for served in sets]
     assert answered == [False] * 3 + [True] * 9
 
 
-def test_what_stands_in_the_configuration_is_answered_while_it_stands_there():
+def test_the_configured_path_is_accepted_while_it_is_configured():
     path = BindPath()
-    path.serve(a_set())
-    path.configured(FOREIGN)
-    assert path.answers(FOREIGN)
+    path.use_certificate(a_set())
+    path.set_configured(FOREIGN)
+    assert path.accepts(FOREIGN)
     for guessable in ("/bind", "", "/" + "f" * 31 + "/bind"):
-        path.configured(guessable)
-        assert not path.answers(FOREIGN)
-        assert not path.answers(guessable)
+        path.set_configured(guessable)
+        assert not path.accepts(FOREIGN)
+        assert not path.accepts(guessable)
 
 
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gpu", "uid": "u"}
@@ -103,7 +111,7 @@ PATHS = {kind.removesuffix("WebhookConfiguration"): f"{path}/ours" for kind, pat
 
 
 class Api(ApiServer):
-    """An API server with our configurations, of which only the mutating one has bind."""
+    """An API server with both configurations, of which only the mutating one has bind."""
 
     def __init__(self, bind="", *, owned=True, url=""):
         super().__init__()
@@ -116,7 +124,7 @@ class Api(ApiServer):
 
     @property
     def bind(self):
-        """Return how bind is called."""
+        """Return the clientConfig of bind."""
         return self.objects[PATHS["Mutating"]]["webhooks"][0]["clientConfig"]
 
     @property
@@ -125,18 +133,18 @@ class Api(ApiServer):
 
     @property
     def writes(self):
-        """Return what was to be written into which configuration, also in vain."""
+        """Return subject and kind of each write, including failed ones."""
         kinds = {path: kind for kind, path in PATHS.items()}
         sent = [(body, kinds[path]) for _, path, body in self.sent()]
         return [("path" if "webhooks" in body else "owner", kind) for body, kind in sent]
 
 
 class Replica:
-    """One replica's part, without threads, and the time in the test's hand."""
+    """The registration of one replica, without threads; the test sets its time."""
 
     def __init__(self, api):
         self.bind_path = BindPath()
-        self.bind_path.serve(a_set())
+        self.bind_path.use_certificate(a_set())
         self.now_s = 1000.0
         self.log = RecordedLog()
         registered = RegistrationApi(api.kube(), "ours")
@@ -151,48 +159,48 @@ def test_a_path_that_is_missing_or_guessable_is_written_at_once(bind):
     one = Replica(api)
     assert one.registration.obstacle() == "the path of bind is not registered yet"
     assert one.sync() is True
-    assert api.bind["service"]["path"] == one.bind_path.own
+    assert api.bind["service"]["path"] == one.bind_path.current
     assert one.registration.obstacle() == ""
     assert one.sync() is True
     assert api.writes == [("path", "Mutating")]
     assert one.log.messages == ["path of bind written"]
-    assert one.bind_path.own not in str(one.log.lines)
+    assert one.bind_path.current not in str(one.log.lines)
 
 
-def test_the_path_of_another_certificate_is_answered_and_replaced_when_it_has_settled():
+def test_the_path_of_another_certificate_is_accepted_and_replaced_after_settling():
     api = Api(FOREIGN)
     one = Replica(api)
     assert one.sync() is True
-    assert one.bind_path.answers(FOREIGN)
+    assert one.bind_path.accepts(FOREIGN)
     one.now_s += 119
     assert one.sync() is True
     assert api.writes == []
     api.bind["service"]["path"] = "/" + "e" * 32 + "/bind"
     one.sync()
-    one.now_s += 119  # it changed meanwhile, so the time begins again
+    one.now_s += 119  # the path changed, so the time starts again
     one.sync()
     assert api.writes == []
     one.now_s += 1
     assert one.sync() is True
-    assert api.bind["service"]["path"] == one.bind_path.own
-    assert not one.bind_path.answers(FOREIGN)
+    assert api.bind["service"]["path"] == one.bind_path.current
+    assert not one.bind_path.accepts(FOREIGN)
 
 
-def test_two_replicas_of_different_keys_answer_each_others_path_and_seldom_write():
+def test_replicas_with_different_keys_accept_each_others_path_and_seldom_write():
     api = Api()
     both = [Replica(api), Replica(api)]
     for minute in range(60):
-        for one in (*both, *both):  # each write wakes the other one by its watch
+        for one in (*both, *both):  # each write wakes the other replica by its watch
             one.now_s = 1000.0 + 60.0 * minute
             one.sync()
-        assert all(one.bind_path.answers(api.bind["service"]["path"]) for one in both)
+        assert all(one.bind_path.accepts(api.bind["service"]["path"]) for one in both)
     assert 1 < len(api.writes) <= 31
 
 
-def test_owners_are_written_beside_and_need_no_path():
+def test_owners_are_written_without_a_path_of_bind():
     api = Api(owned=False)
     one = Replica(api)
-    assert one.sync() is False  # what it knows is older than the path
+    assert one.sync() is False  # its version is older than the written path
     assert one.sync() is True
     assert api.owners == [[OWNER], [OWNER]]
     assert api.writes == [
@@ -203,15 +211,15 @@ def test_owners_are_written_beside_and_need_no_path():
     ]
 
 
-def test_webhooks_called_by_url_have_no_namespace_to_belong_to():
+def test_webhooks_that_are_called_by_url_have_no_owner():
     api = Api(owned=False, url="https://192.0.2.1:9443/x")
     one = Replica(api)
     assert (one.sync(), api.writes) == (True, [("path", "Mutating")])
-    assert api.bind == {"url": f"https://192.0.2.1:9443{one.bind_path.own}"}
+    assert api.bind == {"url": f"https://192.0.2.1:9443{one.bind_path.current}"}
 
 
 @pytest.mark.parametrize("forbidden", ["path", "owner"])
-def test_a_right_that_is_missing_is_said_once_and_keeps_nothing_else_from_being_done(forbidden):
+def test_a_missing_right_is_logged_once_and_the_rest_is_written(forbidden):
     def deny(request):
         return 403 if ("webhooks" in request.body) == (forbidden == "path") else None
 
@@ -224,19 +232,19 @@ def test_a_right_that_is_missing_is_said_once_and_keeps_nothing_else_from_being_
         written = ("", [[OWNER], [OWNER]])
         said = ["the path of bind cannot be written", *["owner written"] * 2]
     else:
-        written = (one.bind_path.own, [[], []])
+        written = (one.bind_path.current, [[], []])
         said = ["path of bind written", *["the owner of a configuration cannot be written"] * 2]
     assert (api.bind["service"]["path"], api.owners) == written
     assert one.log.messages == said
 
 
-def test_while_the_api_server_is_away_the_last_path_stays_answered():
+def test_the_last_path_is_accepted_while_the_api_server_is_unreachable():
     api = Api(FOREIGN)
     one = Replica(api)
     one.sync()
     api.fails("GET", 500, forever=True)
     assert (one.sync(), one.sync()) == (False, False)
-    assert one.bind_path.answers(FOREIGN)
+    assert one.bind_path.accepts(FOREIGN)
     api.recovers()
     assert one.sync() is True
     assert one.log.messages == [
@@ -245,16 +253,16 @@ def test_while_the_api_server_is_away_the_last_path_stays_answered():
     ]
 
 
-def test_without_a_certificate_nothing_is_asked():
+def test_no_request_is_sent_without_a_certificate():
     api = Api()
     one = Replica(api)
-    one.bind_path.own = ""
+    one.bind_path.current = ""
     assert (one.sync(), api.asked) == (False, [])
     assert one.registration.obstacle() != ""
 
 
 @pytest.mark.process
-def test_at_any_other_path_a_binding_is_404_before_its_body_comes(tmp_path):
+def test_a_binding_at_another_path_is_404_before_its_body_arrives(tmp_path):
     with running(tmp_path) as server:
         own = server.bind_path
         assert is_bind_path(own)
@@ -272,7 +280,7 @@ def test_at_any_other_path_a_binding_is_404_before_its_body_comes(tmp_path):
             )
             assert connection.recv(100).startswith(b"HTTP/1.1 404 ")
         before = own
-        put(server.certificates, renewed(read(server.certificates), ["localhost"]))
+        put(server.certificates, renewed(read_folder(server.certificates), ["localhost"]))
         assert server.bind_path != before
         assert server.post(review(), server.bind_path)[0] == 200
         assert server.post(review(), before)[0] == 200

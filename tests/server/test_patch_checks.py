@@ -1,4 +1,4 @@
-"""A sample of patches is proven before it is sent, and one that does not hold is not sent."""
+"""A sample of patches is checked before it is sent; a patch that fails is not sent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from webhook.core.pod.patch import PatchError
 from webhook.server import reviews
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import MOST_PROVEN_BYTES, PROVEN_EVERY, PodReviews
+from webhook.server.reviews import MAX_CHECKED_BYTES, PATCH_CHECK_INTERVAL, PodReviews
 
 
 class Scene:
-    """Reviews under a policy that may be replaced; `wrong` is a bug in whatever is proven."""
+    """Reviews under a policy that can be replaced; `wrong` makes checks fail."""
 
     def __init__(self, monkeypatch):
         self.policy = a_policy()
@@ -43,7 +43,7 @@ class Scene:
         return json.loads(answer.body)["response"]
 
     def counted(self):
-        """Return how many proofs held and how many failed."""
+        """Return the numbers of passed and failed checks."""
         name = "vramwarden_patch_checks_total"
         value = self.metrics.registry.get_sample_value
         return tuple(value(name, {"result": result}) for result in ("passed", "failed"))
@@ -54,14 +54,14 @@ def scene(monkeypatch):
     return Scene(monkeypatch)
 
 
-def test_the_first_patch_under_each_policy_is_proven_and_then_one_in_256(scene):
+def test_the_first_patch_under_each_policy_is_checked_and_then_one_in_256(scene):
     assert scene.counted() == (0, 0)
     assert scene.asks("plain", a_pod())["allowed"] is True
     assert scene.proven == []  # nothing was patched
-    for number in range(PROVEN_EVERY + 1):
+    for number in range(PATCH_CHECK_INTERVAL + 1):
         assert scene.asks(number)["patch"]
     first = scene.policy.digest
-    assert scene.proven == [("0", first), (str(PROVEN_EVERY), first)]
+    assert scene.proven == [("0", first), (str(PATCH_CHECK_INTERVAL), first)]
     assert scene.counted() == (2, 0)
 
     scene.policy = replace(scene.policy, digest="f" * 64)
@@ -70,16 +70,16 @@ def test_the_first_patch_under_each_policy_is_proven_and_then_one_in_256(scene):
     assert scene.proven[2:] == [("new policy", "f" * 64)]
 
 
-def test_no_patch_of_a_larger_review_is_proven(scene):
-    large = a_pod("8Gi", annotations={"note": "x" * MOST_PROVEN_BYTES})
+def test_no_patch_of_a_larger_review_is_checked(scene):
+    large = a_pod("8Gi", annotations={"note": "x" * MAX_CHECKED_BYTES})
     assert scene.asks("large", large)["patch"]
     assert scene.proven == []
 
 
 @pytest.mark.parametrize("wrong", [PatchError("planted"), KeyError("planted")])
-def test_a_patch_that_fails_its_proof_is_not_sent_and_none_after_it_counts_as_proven(scene, wrong):
+def test_a_patch_that_fails_its_check_is_not_sent_and_the_next_one_is_checked(scene, wrong):
     assert scene.asks("good")["patch"]
-    for uid in range(PROVEN_EVERY - 1):
+    for uid in range(PATCH_CHECK_INTERVAL - 1):
         scene.asks(uid)
     scene.wrong = wrong
     for uid in ("bad", "bad too"):
@@ -101,7 +101,7 @@ def test_a_patch_that_fails_its_proof_is_not_sent_and_none_after_it_counts_as_pr
     assert scene.counted() == (2, 2)
 
 
-def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(scene):
+def test_after_a_failure_under_another_policy_the_previous_one_is_checked_again(scene):
     before = scene.policy
     assert scene.asks("good")["patch"]
     scene.policy, scene.wrong = replace(before, digest="f" * 64), PatchError("planted")
@@ -112,7 +112,7 @@ def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(sce
     assert [uid for uid, _ in scene.proven] == ["good", "bad", "good again"]
 
 
-def test_a_proof_really_applies_the_patch(scene, monkeypatch):
+def test_a_check_applies_the_patch(scene, monkeypatch):
     decide = reviews.decide
 
     def bad(request, policy, cluster, phase):

@@ -1,4 +1,4 @@
-"""Options of what runs in a cluster: durations, which node, by which driver."""
+"""Options that several programs in a cluster have, such as the node and its namespace."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from webhook.core.pod.duration import parse_seconds
 from webhook.names import DOCUMENTATION_URL_ENV
 
 NODE_OPTION = click.option(
-    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
+    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="Name of this node."
 )
-LISTS_OPTION = click.option(
+NAMESPACE_OPTION = click.option(
     "--namespace",
     default="",
     help="Namespace of the webhook's GPU assignments: the release's.",
@@ -25,12 +25,12 @@ POD_UID_OPTION = click.option(
     default="",
     envvar="POD_UID",
     show_envvar=True,
-    help="UID of our own pod, by which the node's names of cgroups are learned.",
+    help="UID of this program's pod, which shows how the node names cgroups.",
 )
 KUBECONFIG_OPTION = click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+    help="Kubeconfig of the API server.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
 )
 DOCUMENTATION_OPTION = click.option(
     "--documentation-url",
@@ -38,7 +38,7 @@ DOCUMENTATION_OPTION = click.option(
     default="",
     envvar=DOCUMENTATION_URL_ENV,
     show_envvar=True,
-    help="URL of the documentation's pages, with {page} in it, for messages that name one.",
+    help="URL of the documentation's pages, with {page} in it, for messages that refer to one.",
 )
 KERNEL_DRIVER_OPTION = click.option(
     "--kernel-driver",
@@ -47,33 +47,33 @@ KERNEL_DRIVER_OPTION = click.option(
     envvar="VRAMWARDEN_KERNEL_DRIVER",
     show_envvar=True,
     show_default=True,
-    help="The file that exists while the kernel has a driver.",
+    help="File that exists while the kernel has an NVIDIA driver.",
 )
 
 
-def holds_caps(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of what holds the caps of a node's pods by its list: sentry and limiter."""
-    options = KUBECONFIG_OPTION, KERNEL_DRIVER_OPTION, POD_UID_OPTION, LISTS_OPTION, NODE_OPTION
+def enforcement_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of programs that enforce a node's assignment list: sentry and limiter."""
+    options = KUBECONFIG_OPTION, KERNEL_DRIVER_OPTION, POD_UID_OPTION, NAMESPACE_OPTION, NODE_OPTION
     for option in options:
         command = option(command)
     return command
 
 
-def require_place(node: str, namespace: str) -> None:
-    """Raise UsageError where a program does not know its node, or where its list is."""
+def require_node_and_namespace(node: str, namespace: str) -> None:
+    """Raise UsageError if the node, or the namespace of its assignment list, is not given."""
     if not node:
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     if not namespace:
         raise click.UsageError("no namespace is named; use --namespace, the release's")
 
 
-def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:
-    """Return what reads a duration within bounds, as the callback of an option."""
+def duration_parser(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:
+    """Return an option's callback that parses a duration within bounds."""
 
-    def read(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    def parse(_context: click.Context, _option: click.Parameter, text: str) -> float:
         try:
             return parse_seconds(text, least_s, most_s)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
-    return read
+    return parse
