@@ -111,8 +111,8 @@ def _median_us(work, make=None) -> float:
         given = [(make(),) if make else () for _ in range(TIMES)]
         gc.collect()
         started_s = time.thread_time()
-        for one in given:
-            work(*one)
+        for item in given:
+            work(*item)
         found.append((time.thread_time() - started_s) / TIMES * 1e6)
     return median(found)
 

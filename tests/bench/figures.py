@@ -40,7 +40,7 @@ def against(baseline, ours):
 
 def row(*cells, width=9):
     """Print cells, numbers with thousands separators."""
-    written = (f"{one:,}" if isinstance(one, int | float) else one for one in cells)
+    written = (f"{cell:,}" if isinstance(cell, int | float) else cell for cell in cells)
     print(" ".join(f"{cell:>{width}}" for cell in written), flush=True)
 
 

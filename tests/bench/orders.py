@@ -85,7 +85,7 @@ def replay(nodes, pods, order):
 
     def start(now_s, need, lasts_s, among):
         nonlocal most, most_bytes
-        for node in sorted(among, key=lambda one: -sum(free[one].values()) / totals[one]):
+        for node in sorted(among, key=lambda item: -sum(free[item].values()) / totals[item]):
             uuids = place("", nodes[node], free[node], need, order)
             if not isinstance(uuids, Denial):
                 break

@@ -59,13 +59,13 @@ def _fill(api, pods: int, nodes: int) -> None:
     def list_of(number):
         some = made[number::nodes]
         entries = {
-            one["uid"]: Assignment(
-                pod=f"team/{one['name']}",
-                uuids=(one["annotations"][GPU_ANNOTATION],),
+            item["uid"]: Assignment(
+                pod=f"team/{item['name']}",
+                uuids=(item["annotations"][GPU_ANNOTATION],),
                 memory_bytes=GIB,
                 since_s=int(time.time()),
             )
-            for one in some
+            for item in some
         }
         metadata = {"name": config_map_name(f"n{number}"), "labels": {ASSIGNMENTS_LABEL: "true"},
                     "annotations": {ASSIGNMENTS_NODE_ANNOTATION: f"n{number}"}}  # fmt: skip
@@ -112,7 +112,7 @@ def _held(pid: int | str) -> str:
     process = Path(f"/proc/{pid}")
     held = [kib(process / "status", key) for key in ("VmRSS", "VmHWM")]
     held.append(kib(process / "smaps_rollup", "Pss"))
-    return " / ".join(f"{one / 1024:.0f}" for one in held)
+    return " / ".join(f"{item / 1024:.0f}" for item in held)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ def measured(nodes: int, pods: int) -> list[float]:
         bindings = newcomers(start)
 
         def run():
-            for one in bindings:
-                assert replica.bind(one).outcome is BindingOutcome.PLACED
+            for binding in bindings:
+                assert replica.bind(binding).outcome is BindingOutcome.PLACED
 
         return run, many
 
@@ -126,8 +126,8 @@ def measured(nodes: int, pods: int) -> list[float]:
         some = [Binding("team", f"x{n}", f"x{n}", "plain", {}) for n in range(start, start + many)]
 
         def run():
-            for one in some:
-                assert isinstance(replica.binder.decide_from_memory(one), BindingVerdict)
+            for item in some:
+                assert isinstance(replica.binder.decide_from_memory(item), BindingVerdict)
 
         return run, many
 
@@ -159,7 +159,7 @@ def measured(nodes: int, pods: int) -> list[float]:
 
     node = events(lambda n: event("MODIFIED", cluster.node_text(n % nodes)), replica.hear_node)
     pod = events(lambda n: event("MODIFIED", cluster.pod_text(n % pods)), replica.hear_pod)
-    figures = [_median_us(cluster, one, first) for one in (stranger, binding, node, pod)]
+    figures = [_median_us(cluster, item, first) for item in (stranger, binding, node, pod)]
     figures.append(_median_us(cluster, ended, 0, min(many, pods // ROUNDS)))
     rounded = [round(figure, 1) for figure in figures]
     run, times = binding(first + ROUNDS * 200)
@@ -182,8 +182,8 @@ def crowded(_nodes: int, pods: int) -> list[float]:
             bindings.append(_binding(number, 0))
 
         def run():
-            for one in bindings:
-                assert replica.bind(one).outcome is BindingOutcome.PLACED
+            for binding in bindings:
+                assert replica.bind(binding).outcome is BindingOutcome.PLACED
 
         return run, 8
 

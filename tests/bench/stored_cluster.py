@@ -150,7 +150,7 @@ class StoredCluster(ApiServer):
 
     def _one_page(self, path, query):
         if path == LISTS:
-            made = [json.dumps(one) for one in self.lists.values()]
+            made = [json.dumps(item) for item in self.lists.values()]
         begin, limit = int(query.get("continue", 0)), int(query["limit"])
         if path.endswith("/nodes"):
             many, make = self.nodes, self.node_text

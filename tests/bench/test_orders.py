@@ -12,4 +12,4 @@ def test_best_fit_needs_no_more_gpus_than_first_fit_and_this_no_more_than_worst_
     assert best.gpus <= first.gpus <= worst.gpus
     assert best.gpu_bytes <= first.gpu_bytes <= worst.gpu_bytes
     assert best.never <= first.never <= worst.never
-    assert [one.at_once + one.later + one.never for one in (best, first, worst)] == [1000] * 3
+    assert [item.at_once + item.later + item.never for item in (best, first, worst)] == [1000] * 3

@@ -35,7 +35,7 @@ def climbed(random, operation, phase, most_bytes, tries):
         best = max(best, tried(drawn(random, before, most)), key=itemgetter(0))
     least = best[0] * 0.98
     for name in [*best[1]]:
-        fewer = tried({one: value for one, value in best[1].items() if one != name})
+        fewer = tried({item: value for item, value in best[1].items() if item != name})
         if fewer[0] >= least:  # this part does not add to the cost
             best = fewer
     return best

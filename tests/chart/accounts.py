@@ -40,7 +40,7 @@ def forget(api: Api, kinds: list[Json]) -> None:
 def is_known(api: Api, kind: Json) -> bool:
     """Return True if the API server serves a kind."""
     plural, _, group = kind["metadata"]["name"].partition(".")
-    (version,) = (one["name"] for one in kind["spec"]["versions"])
+    (version,) = (version["name"] for version in kind["spec"]["versions"])
     return not denial(lambda: api.request("GET", f"/apis/{group}/{version}/{plural}"))
 
 

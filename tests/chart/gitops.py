@@ -26,7 +26,9 @@ POLICY_FILE = "10-teams.yaml"
 
 def write_policy(folder: Path) -> Path:
     """Write the policy file of policies/change.md, which both tools take from a repository."""
-    text, *_ = (one for one in blocks(ROOT / "policies/change.md", "yaml") if POLICY_FILE in one)
+    text, *_ = (
+        block for block in blocks(ROOT / "policies/change.md", "yaml") if POLICY_FILE in block
+    )
     path = folder / POLICY_FILE
     path.write_text(text)
     return path
@@ -45,8 +47,11 @@ def rendered_by_argo(helm: Helm, api: Api, folder: Path) -> list[Json]:
         *("--name-template", given["releaseName"]),
         *("--namespace", APPLICATION["spec"]["destination"]["namespace"]),
         *("--kube-version", api.version.removeprefix("v")),
-        *(f"--set-file={one['name']}={files[one['path']]}" for one in given["fileParameters"]),
-        *(f"--api-versions={one}" for one in kinds(api)),
+        *(
+            f"--set-file={parameter['name']}={files[parameter['path']]}"
+            for parameter in given["fileParameters"]
+        ),
+        *(f"--api-versions={kind}" for kind in kinds(api)),
     )
 
 
@@ -72,16 +77,19 @@ def _rendered(helm: Helm, folder: Path, values: Json, *options: str) -> list[Jso
     path = folder / "values.yaml"
     path.write_text(yaml.safe_dump(values))
     text = helm.run("template", str(CHART), "--include-crds", "--values", str(path), *options)
-    return [one for one in yaml.load_all(text, LOADER) if one]
+    return [item for item in yaml.load_all(text, LOADER) if item]
 
 
 def kinds(api: Api) -> list[str]:
     """Return the versions and kinds that an API server serves, e.g. `apps/v1/Deployment`."""
     groups = api.request("GET", "/apis")["groups"]
-    versions = ["v1", *(one["groupVersion"] for group in groups for one in group["versions"])]
+    versions = [
+        "v1",
+        *(version["groupVersion"] for group in groups for version in group["versions"]),
+    ]
     found = list(versions)
     for version in versions:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         resources = api.request("GET", path)["resources"]
-        found += dict.fromkeys(f"{version}/{one['kind']}" for one in resources)
+        found += dict.fromkeys(f"{version}/{resource['kind']}" for resource in resources)
     return found

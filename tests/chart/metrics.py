@@ -40,7 +40,9 @@ def asked_of(expression):
 
 def grouped_by(expression):
     """Return the labels by which an expression groups or joins."""
-    return {one.strip() for group in _GROUPS.findall(expression) for one in group.split(",")} - {""}
+    return {item.strip() for group in _GROUPS.findall(expression) for item in group.split(",")} - {
+        ""
+    }
 
 
 def unknown(expression, known, besides=()):
@@ -49,5 +51,5 @@ def unknown(expression, known, besides=()):
     wrong = [name for name, _ in asked if name not in known]
     labels = set().union(*(known.get(name, set()) for name, _ in asked), besides)
     for name, selected in asked:
-        wrong += [f"{name}: {one}" for one in selected - known.get(name, set()) - set(besides)]
+        wrong += [f"{name}: {item}" for item in selected - known.get(name, set()) - set(besides)]
     return wrong + sorted(grouped_by(expression) - labels)

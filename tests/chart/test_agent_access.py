@@ -59,8 +59,8 @@ def test_names_that_the_values_set_reach_the_agent(names, helm):
 def test_the_schema_knows_each_access_and_each_name(helm):
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     agent = schema["properties"]["agent"]["properties"]
-    assert agent["gpuAccess"]["enum"] == [one.value for one in GpuAccess]
-    assert agent["deviceNames"]["enum"] == ["", *(one.value for one in DeviceNames)]
+    assert agent["gpuAccess"]["enum"] == [access.value for access in GpuAccess]
+    assert agent["deviceNames"]["enum"] == ["", *(names.value for names in DeviceNames)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
         "Exists": lambda key, values: key in labels and not values,
     }
     found = [
-        all(matches[one["operator"]](one["key"], one.get("values", [])) for one in term)
+        all(matches[item["operator"]](item["key"], item.get("values", [])) for item in term)
         for term in terms
     ]
     assert any(found) is there
@@ -143,8 +143,8 @@ def test_a_replica_of_the_webhook_prefers_nodes_without_gpus(labels, preferred, 
     ((kind, terms),) = spec["affinity"]["nodeAffinity"].items()
     assert kind == "preferredDuringSchedulingIgnoredDuringExecution"
     (expressions,) = (term["preference"]["matchExpressions"] for term in terms)
-    assert {one["operator"] for one in expressions} == {"DoesNotExist"}
-    assert all(one["key"] not in labels for one in expressions) is preferred
+    assert {expression["operator"] for expression in expressions} == {"DoesNotExist"}
+    assert all(expression["key"] not in labels for expression in expressions) is preferred
     assert not spec.get("nodeSelector")
 
 

@@ -287,7 +287,9 @@ def test_alerts_name_nobody_in_their_sentence_and_say_how_bad_it_is(rules):
 
 
 def test_every_alert_leads_to_its_section_where_the_page_is_known(helm, groups):
-    assert all("runbook_url" not in rule["annotations"] for one in groups for rule in one["rules"])
+    assert all(
+        "runbook_url" not in rule["annotations"] for group in groups for rule in group["rules"]
+    )
     url = "https://git.example/blob/main/{page}.md"
     values = {"prometheusRule": {"enabled": True}, "documentationURL": url}
     led = one(helm.render(values), "PrometheusRule")["spec"]["groups"]
@@ -406,7 +408,7 @@ def test_a_plateau_near_the_cap_ends_the_alert(promtool, groups, rules):
 def test_a_certificate_is_critical_in_its_last_day_alone(promtool, groups, rules):
     alert = "VramwardenCertificateExpires"
     warning, critical = (rule for rule in rules if rule["alert"] == alert)
-    assert [one["labels"]["severity"] for one in (warning, critical)] == ["warning", "critical"]
+    assert [item["labels"]["severity"] for item in (warning, critical)] == ["warning", "critical"]
     expected = [fired(warning, {"role": "serving"})]
     play(promtool, groups, alert, {SERVING: f"{2 * DAY_S}x400"}, {400: expected})
 

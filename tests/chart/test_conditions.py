@@ -458,7 +458,7 @@ def any_updates(draw):
 @given(any_pods(), any_updates())
 def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
     labels = [pod["metadata"].get("labels", {}) for pod in (before, update[0]) if "metadata" in pod]
-    if sent.selects_by_label and not any("vramwarden.io/managed" in one for one in labels):
+    if sent.selects_by_label and not any("vramwarden.io/managed" in label for label in labels):
         update[0].pop("spec", None) if not update[1] else None  # it has no sidecar of ours
     try:
         _, name = sent.creating(before, dry_run=False)

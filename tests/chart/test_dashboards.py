@@ -17,7 +17,7 @@ PANELS = DASHBOARD["panels"]
 SHOWN = [panel for panel in PANELS if panel["type"] != "row"]
 TABLES = [panel for panel in SHOWN if panel["type"] == "table"]
 TARGETS = [(panel["title"], target["expr"]) for panel in SHOWN for target in panel["targets"]]
-VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+VARIABLES = {item["name"]: item for item in DASHBOARD["templating"]["list"]}
 OF_PROMETHEUS = {"cluster"}
 """Labels that no exporter sets, but a Prometheus for several clusters."""
 FOREIGN = {
@@ -154,7 +154,7 @@ def unit_of(panel, target):
     for override in panel["fieldConfig"]["overrides"]:
         if override["matcher"] == {"id": "byName", "options": name}:
             unit = next(
-                (one["value"] for one in override["properties"] if one["id"] == "unit"), unit
+                (item["value"] for item in override["properties"] if item["id"] == "unit"), unit
             )
     return unit
 
@@ -270,7 +270,7 @@ def test_columns_of_a_table_exist_under_their_names():
     for table in TABLES:
         options = table["transformations"][-1]["options"]
         queries = table["targets"]
-        values = {f"Value #{one['refId']}" for one in queries} if queries[1:] else {"Value"}
+        values = {f"Value #{query['refId']}" for query in queries} if queries[1:] else {"Value"}
         labels = set().union(*(grouped_by(target["expr"]) for target in queries))
         assert set(options["indexByName"]) - values <= labels, table["title"]
         assert values <= set(options["indexByName"]), table["title"]

@@ -91,7 +91,7 @@ def node(api):
 def test_the_commands_that_show_nodes_show_them(kubectl, node):
     lines = commands(NODES, "custom-columns")
     shown = [kubectl(*shlex.split(line)[1:]) for line in lines]
-    assert [one.stderr for one in shown] == ["", ""]
+    assert [item.stderr for item in shown] == ["", ""]
     assert re.search(rf"^{node} +16Gi +8$", shown[0].stdout, re.MULTILINE)
     header = shown[1].stdout.splitlines()[0].split()
     assert header[-4:] == ["GPU-COUNT", "DEVICE-NAMES", "ENFORCEMENT", "SHARE"]
@@ -167,13 +167,13 @@ def release(control_plane, helm):
         api.delete(thing)
 
 
-@pytest.mark.parametrize("line", [one for one in FIND_OUT if one.startswith("kubectl")])
+@pytest.mark.parametrize("line", [item for item in FIND_OUT if item.startswith("kubectl")])
 def test_what_kubectl_is_asked_at_night_it_answers(control_plane, release, node, line):
     done = control_plane.shell(line.replace("NODE", node))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("line", [one for one in FIND_OUT if not one.startswith("kubectl")])
+@pytest.mark.parametrize("line", [item for item in FIND_OUT if not item.startswith("kubectl")])
 def test_what_the_command_is_asked_at_night_it_knows(line):
     program, *words = shlex.split(line)
     done = runner().invoke(main, [*words, "--help"])
@@ -182,7 +182,9 @@ def test_what_the_command_is_asked_at_night_it_knows(line):
 
 @pytest.mark.parametrize("by", EnforceBy)
 def test_what_is_sought_after_an_outage_is_in_a_translated_pod_of_every_tier(by):
-    (line,) = (one for one in commands(DEPLOY / "outage.md", "kubectl run") if "run x" in one)
+    (line,) = (
+        command for command in commands(DEPLOY / "outage.md", "kubectl run") if "run x" in command
+    )
     _, _, sought = line.rpartition(" | grep ")
     written = yaml.safe_dump(translated(a_pod("1Gi"), a_rule(enforcement={"by": by})))
     assert sought in written
@@ -327,11 +329,15 @@ def test_every_test_that_security_names_exists():
             assert list((ROOT / "tests" / folder).glob(pattern)), pattern
 
 
-ELSEWHERE = {one for one in EventReason if one.startswith(("GPU", "VRAM", "Shared"))}
+ELSEWHERE = {reason for reason in EventReason if reason.startswith(("GPU", "VRAM", "Shared"))}
 """Events about GPUs and sharing, which the node's verdict explains."""
 
 
 def test_every_event_of_a_node_is_listed_and_no_other():
-    known = {one for one in EventReason if one.about == "Node"} - ELSEWHERE - {EventReason.DRAIN}
+    known = (
+        {reason for reason in EventReason if reason.about == "Node"}
+        - ELSEWHERE
+        - {EventReason.DRAIN}
+    )
     listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(known)

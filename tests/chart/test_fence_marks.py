@@ -64,9 +64,9 @@ ONLY_WAITING = "vramwarden's webhook may "
 ROWS = [
     *(("a tenant", change, MARKS) for change in (*CHANGES, *REMOVALS)),
     *(
-        (who, one, MARKS)
+        (who, item, MARKS)
         for who in ("an administrator", "a kubelet")
-        for one in (CHANGES[0], CHANGES[-1])
+        for item in (CHANGES[0], CHANGES[-1])
     ),
     *(("we", change, ONLY_WAITING) for change in CHANGES),
     *(("a tenant", change, "") for change in OTHERS),

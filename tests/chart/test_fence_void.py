@@ -220,7 +220,8 @@ def test_new_debugging_containers_are_voided(cluster):
     new = {"bare": [], "other": [OTHER], "named": [none]}
     change = debugging(*(a_container(name, env=env) for name, env in new.items()))
     spec = cluster.patch(cluster.stored, change, DEBUG)["spec"]
-    assert {one["name"]: one.get("env", []) for one in spec["ephemeralContainers"]} == {
+    debugging_containers = spec["ephemeralContainers"]
+    assert {container["name"]: container.get("env", []) for container in debugging_containers} == {
         "old": [], "bare": [VOID], "other": [OTHER, VOID], "named": [none],
     }  # fmt: skip
     assert "env" not in spec["containers"][0]  # created before, so not part of this request
@@ -239,8 +240,8 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
     assert voided(pod, found) == {"main", "second"}
     for policy in (VOIDING, a_policy(a_rule(visible_devices=VisibleDevices.VOID))):
         after, plain = (
-            decide(a_request(one, namespace="default"), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
-            for one in (found, pod)
+            decide(a_request(item, namespace="default"), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
+            for item in (found, pod)
         )
         assert after.outcome is Outcome.MUTATED, after.message
         first, second = named(after)
@@ -252,7 +253,10 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
 def named(decision):
     """Return the variables for devices of the containers."""
     containers = decision.obj["spec"]["containers"]
-    return [[entry for entry in one["env"] if entry["name"] == VISIBLE] for one in containers]
+    return [
+        [entry for entry in container["env"] if entry["name"] == VISIBLE]
+        for container in containers
+    ]
 
 
 def test_a_plain_pod_is_voided_without_a_call_of_ours(cluster, helm):

@@ -112,7 +112,7 @@ def test_the_policies_drawn_have_rules_of_all_sorts():
         assert not labels or any(rule and rule.match.namespace_labels for rule in held)
     found = [held_rule(drawn(seed), name) for seed in SEEDS for name in LABELS]
     exceptions = [rule.match.exception for rule in found if rule]
-    assert any(one and one.namespace_labels for one in exceptions)
+    assert any(exception and exception.namespace_labels for exception in exceptions)
 
 
 def test_as_many_rules_as_the_parameter_takes_are_read_within_the_api_servers_budget(cluster):

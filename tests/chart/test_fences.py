@@ -230,7 +230,9 @@ def notes(**fields: Any) -> Json:
 
 WAITING = {
     "gives it a GPU": {**GIVEN, WAITS: None},
-    **{f"and the limit {one}": {**GIVEN, LIMIT: one, WAITS: None} for one in ("Auto", "Require")},
+    **{
+        f"and the limit {item}": {**GIVEN, LIMIT: item, WAITS: None} for item in ("Auto", "Require")
+    },
     "says another reason": {WAITS: "another reason"},
     "takes the reason away": {WAITS: None},
     "changes nothing": {},
@@ -242,7 +244,7 @@ IN_PART = {
     "all but the GPU": {VISIBLE: "GPU-1", FRACTION: "0.1000"},
     "all but the fraction": {GPU: "GPU-1", VISIBLE: "GPU-1", WAITS: None},
     **{f"{key} empty": {**GIVEN, key: "", WAITS: None} for key in (GPU, VISIBLE, FRACTION)},
-    **{f"the limit {one!r}": {**GIVEN, LIMIT: one, WAITS: None} for one in ("", "Off", "true")},
+    **{f"the limit {item!r}": {**GIVEN, LIMIT: item, WAITS: None} for item in ("", "Off", "true")},
     "the limit alone": {LIMIT: "Auto"},
     "the limit without a fraction": {GPU: "GPU-1", VISIBLE: "GPU-1", LIMIT: "Auto", WAITS: None},
     "a GPU and another reason": {**GIVEN, WAITS: "still"},

@@ -150,7 +150,9 @@ def test_a_replica_has_the_right_to_know_the_runtime_class(fences, server):
 
 
 def stored(fences):
-    found = {one["metadata"]["name"]: one["data"] for one in fences.admin.list(MAPS)}
+    found = {
+        found_map["metadata"]["name"]: found_map["data"] for found_map in fences.admin.list(MAPS)
+    }
     return found.get("vramwarden-fence", {})
 
 
@@ -287,7 +289,7 @@ def test_a_taint_that_was_added_meanwhile_is_not_lost(tainted, agent, taints):
 
 
 def conditions(pod):
-    return {one["type"]: one["status"] for one in pod["status"]["conditions"]}
+    return {condition["type"]: condition["status"] for condition in pod["status"]["conditions"]}
 
 
 def tell(api, pod, change):
@@ -305,9 +307,11 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
     tell(fences.admin, pod, {"status": {"conditions": ready}})
     after = tell(sentry, pod, tells({**HELD, "message": "again"}))
     assert conditions(after) == {"PodScheduled": "True", "Ready": "False", HELD["type"]: "False"}
-    assert [one["message"] for one in after["status"]["conditions"] if "message" in one] == [
-        "again"
-    ]
+    assert [
+        condition["message"]
+        for condition in after["status"]["conditions"]
+        if "message" in condition
+    ] == ["again"]
 
 
 @pytest.fixture
@@ -334,7 +338,7 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     about = {"fieldSelector": f"reportingComponent={names.SENTRY_REPORTER}"}
     written = fences.admin.list("/api/v1/namespaces/default/events", **about)
-    counted = {one["reason"]: (one.get("series") or {}).get("count") for one in written}
+    counted = {item["reason"]: (item.get("series") or {}).get("count") for item in written}
     assert (len(written), counted) == (
         3,
         {

@@ -51,7 +51,9 @@ def rendered(tool, live_helm, api, tmp_path):
 def test_the_values_are_valid_and_the_policy_file_is_installed(rendered):
     files = one(rendered, "ConfigMap", "vramwarden-policies")["data"]
     assert sorted(files) == [POLICY_FILE, "default.yaml"]
-    text, *_ = (one for one in blocks(ROOT / "policies/change.md", "yaml") if POLICY_FILE in one)
+    text, *_ = (
+        block for block in blocks(ROOT / "policies/change.md", "yaml") if POLICY_FILE in block
+    )
     assert yaml.safe_load(files[POLICY_FILE]) == yaml.safe_load(text)
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         real = [thing for thing in rendered if thing["kind"] == kind and not hooks(thing)]
@@ -71,7 +73,9 @@ def test_helm_makes_the_key_and_argo_cd_does_not(rendered, tool):
 @pytest.fixture
 def applied(rendered, api):
     """Apply all objects except hooks by server-side apply, as both tools do."""
-    objects = [one for one in rendered if not hooks(one) and one["kind"] not in KEPT]
+    objects = [
+        manifest for manifest in rendered if not hooks(manifest) and manifest["kind"] not in KEPT
+    ]
     for thing in objects:
         api.apply(thing)
     yield objects
@@ -133,8 +137,8 @@ def test_what_replicas_write_is_no_difference(control_plane, applied, tmp_path):
 
         def written():
             found = clients(api, applied)
-            return all("caBundle" in one for one in found) and all(
-                "path" in one["service"] for one in found
+            return all("caBundle" in item for item in found) and all(
+                "path" in item["service"] for item in found
             )
 
         wait_until("caBundle and the path of bind", written)
@@ -169,9 +173,9 @@ def test_flux_changes_each_hook_that_would_crash_it(rendered):
     assert spec["postRenderStrategy"] == "separate"  # some names occur both in objects and in hooks
     (renderer,) = spec["postRenderers"]
     patched = {
-        (one["target"]["kind"], one["target"]["name"], operation["path"].rpartition("/")[2])
-        for one in renderer["kustomize"]["patches"]
-        for operation in yaml.safe_load(one["patch"])
+        (patch["target"]["kind"], patch["target"]["name"], operation["path"].rpartition("/")[2])
+        for patch in renderer["kustomize"]["patches"]
+        for operation in yaml.safe_load(patch["patch"])
     }
     assert patched == {
         (thing["kind"], thing["metadata"]["name"], key.replace("/", "~1"))

@@ -93,7 +93,7 @@ def written(fences, crds, kube):
 
 def test_without_the_kind_the_writer_says_so(fences, kube, control_plane, helm):
     """This is before the tests that install it; Helm leaves it if it was installed before."""
-    kinds = [one for one in helm.render() if one["kind"] == "CustomResourceDefinition"]
+    kinds = [item for item in helm.render() if item["kind"] == "CustomResourceDefinition"]
     forget(control_plane.api, kinds)
     said = []
     writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0)
@@ -128,7 +128,7 @@ def test_the_sentrys_writer_lives_with_a_deleted_object(fences, kube, written):
         found = fences.admin.request("GET", f"{GPU_NODES}/{OWN}")
         assert found["status"]["observedAt"] == write_time(1_900_000_000.0 + second)
         fences.admin.request("DELETE", f"{GPU_NODES}/{OWN}")
-    assert ([bool(one.gpus) for one in sent], said) == ([True], [])
+    assert ([bool(request.gpus) for request in sent], said) == ([True], [])
 
 
 def test_it_writes_the_figures_of_no_other_node(fences, crds, kube):
@@ -209,7 +209,7 @@ def as_table(fences):
 
 def test_kubectl_shows_figures_as_columns(fences, written):
     shown = as_table(fences).request("GET", GPU_NODES)
-    columns = [one["name"] for one in shown["columnDefinitions"]]
+    columns = [definition["name"] for definition in shown["columnDefinitions"]]
     assert columns == [
         "Name", "GPUs", "Usable", "Promised", "Used", "Largest-Free", "Unmanaged", "Seen",
     ]  # fmt: skip

@@ -106,7 +106,7 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, con
     # The sentry's and the release's namespaces and our kinds, with their objects, stay.
     lasting = {"Namespace", "CustomResourceDefinition"}
     objects = release.helm.render()
-    kept = [one for one in objects if not hooks(one) and one["kind"] not in lasting]
+    kept = [item for item in objects if not hooks(item) and item["kind"] not in lasting]
     rendered = {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept}
     # The key is random, so there is none if Helm queries no cluster.
     assert rendered | {("secret", "vramwarden-key")} == {
@@ -114,7 +114,7 @@ def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, con
     }
     release.uninstall()
     assert release.left() == set()
-    ours = {one["metadata"]["name"] for one in objects if one["kind"] in lasting - {"Namespace"}}
+    ours = {item["metadata"]["name"] for item in objects if item["kind"] in lasting - {"Namespace"}}
     definitions = ("get", "customresourcedefinitions", "-l", LABEL, "-o", "name")
     stay = control_plane.kubectl(*definitions).stdout.split()
     assert {name.split("/")[1] for name in stay} == ours != set()
@@ -192,7 +192,9 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     for path in (MUTATING, VALIDATING):
         webhooks = release.api.request("GET", path)["webhooks"]
         client = {"caBundle": bundle}
-        change = {"webhooks": [{"name": one["name"], "clientConfig": client} for one in webhooks]}
+        change = {
+            "webhooks": [{"name": webhook["name"], "clientConfig": client} for webhook in webhooks]
+        }
         change["metadata"] = {"ownerReferences": [release.owner()]}
         kind = "application/strategic-merge-patch+json"
         release.api.request("PATCH", path, change, content_type=kind)
@@ -225,8 +227,8 @@ def test_an_upgrade_that_renames_the_configurations_removes_the_old_ones(release
         release.install(values)
         for kind in ("mutating", "validating"):
             found = release.api.list(f"{GROUP}/{kind}webhookconfigurations")
-            names = [one["metadata"]["name"] for one in found]
-            assert [one for one in names if "vramwarden" in one] == [name]
+            names = [item["metadata"]["name"] for item in found]
+            assert [name for name in names if "vramwarden" in name] == [name]
 
 
 CHECK = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/vramwarden-policy-check"

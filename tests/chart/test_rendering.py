@@ -124,7 +124,7 @@ def test_the_webhook_survives_upgrades_drains_and_busy_nodes(rendered):
     )
     sleep_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] > sleep_s + DRAIN_S + 5  # gunicorn's own timeout
-    assert {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]} == {
+    assert {constraint["whenUnsatisfiable"] for constraint in pod["topologySpreadConstraints"]} == {
         "DoNotSchedule",
         "ScheduleAnyway",
     }
@@ -243,7 +243,10 @@ def test_the_agent_is_started_with_options_that_it_has(helm):
     found = options(agent_command, container)
     assert found["node"] == "$(NODE_NAME)"
     assert found["namespace"] == "$(POD_NAMESPACE)"
-    fields = {one["name"]: one.get("valueFrom", {}).get("fieldRef") for one in container["env"]}
+    fields = {
+        variable["name"]: variable.get("valueFrom", {}).get("fieldRef")
+        for variable in container["env"]
+    }
     assert fields["NODE_NAME"] == {"fieldPath": "spec.nodeName"}
     assert fields["POD_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
     assert found["fixed_bytes"] == 48 * 2**30
@@ -436,7 +439,7 @@ def test_each_object_is_rendered_once_also_where_kinds_are_named_without_a_clust
         (thing["kind"], thing["metadata"].get("namespace"), thing["metadata"]["name"])
         for thing in helm.render(None, "--api-versions", "v1/Pod")
     ]
-    assert [one for one in names if names.count(one) > 1] == []
+    assert [name for name in names if names.count(name) > 1] == []
 
 
 def test_every_file_of_the_folder_is_named_in_the_readme():
@@ -457,7 +460,9 @@ def test_webhook_and_agent_know_where_the_documentation_is_if_it_has_an_address(
             )
         )
         variables = [entry for found in containers for entry in found.get("env", ())]
-        return [one["value"] for one in variables if one["name"] == DOCUMENTATION_URL_ENV]
+        return [
+            variable["value"] for variable in variables if variable["name"] == DOCUMENTATION_URL_ENV
+        ]
 
     url = "https://docs.example/{page}.html"
     assert known({"documentationURL": url}) == [url, url]

@@ -267,7 +267,7 @@ OF_GATE = {
 
 
 def by_name(entries, name):
-    return next(one for one in entries if one["name"] == name)
+    return next(found_entry for found_entry in entries if found_entry["name"] == name)
 
 
 def gated_pods():
@@ -375,7 +375,7 @@ CREATED = [
         for field in ("containers", "initContainers")
         for what, entry in SHOWING.items()
     ),
-    *(new(f"names none: {one}", a_pod(containers=[visible(**one)])) for one in SHOWING_NONE),
+    *(new(f"names none: {item}", a_pod(containers=[visible(**item)])) for item in SHOWING_NONE),
     *(
         new(f"{what}, {namespace}", pod, "", namespace)
         for namespace in (*NOBODY_HELD, "lenient", "kube-system", "labelled")

@@ -93,11 +93,13 @@ def test_the_limiter_has_one_capability_and_writes_cgroups_for_dmem_alone(helm, 
     assert found["dmem"] is dmem
     assert (found["node"], found["namespace"]) == ("$(NODE_NAME)", NAMESPACE)
     assert {entry["name"] for entry in container["env"]} >= {"NODE_NAME", "POD_UID"}
-    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    mounts = {
+        mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]
+    }
     assert mounts == {CGROUPS: not dmem, names.LIMITER_FOLDER: False}
     assert found["cgroups"] == CGROUPS
     assert found["folder"] == names.LIMITER_FOLDER
-    hosts = [one["hostPath"]["path"] for one in pod["volumes"]]
+    hosts = [volume["hostPath"]["path"] for volume in pod["volumes"]]
     assert hosts == ["/sys/fs/cgroup", names.LIMITER_FOLDER]
     (seen,) = container_of(objects)["volumeMounts"]
     assert seen == {"name": "limiter", "mountPath": names.LIMITER_FOLDER, "readOnly": True}
@@ -168,8 +170,8 @@ def test_what_prometheus_takes_of_it_is_about_others_and_bounded(helm):
 def test_who_reads_figures_of_nodes_is_a_value(helm):
     def subjects(groups):
         objects = helm.render({"gpuNodes": {"readableBy": groups}})
-        bound = [one for one in objects if one["metadata"]["name"] == "vramwarden-gpunodes"]
-        return [one["name"] for thing in bound for one in thing.get("subjects", [])]
+        bound = [item for item in objects if item["metadata"]["name"] == "vramwarden-gpunodes"]
+        return [subject["name"] for thing in bound for subject in thing.get("subjects", [])]
 
     assert subjects(["system:authenticated"]) == ["system:authenticated"]
     assert subjects(["a", "b"]) == ["a", "b"]
@@ -178,7 +180,7 @@ def test_who_reads_figures_of_nodes_is_a_value(helm):
 
 def test_without_the_kinds_everything_else_is_as_before(helm):
     def without(objects):
-        return [one for one in objects if one["kind"] != "CustomResourceDefinition"]
+        return [item for item in objects if item["kind"] != "CustomResourceDefinition"]
 
     assert helm.render({"crds": {"install": False}}) == without(helm.render())
     assert len(helm.render()) == len(without(helm.render())) + 2
@@ -213,7 +215,7 @@ def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
         "livenessProbe" not in container
     )  # a client that floods the port could make the kubelet restart it
     policy = one(objects, "NetworkPolicy", SENTRY)["spec"]
-    assert [one["ports"] for one in policy["ingress"]] == [[{"port": "metrics"}]]
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "metrics"}]]
     monitor = one(helm.render(MONITORED), "PodMonitor", SENTRY)["spec"]
     (endpoint,) = monitor["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
@@ -239,8 +241,10 @@ def given(objects, part):
     return {
         **{key: pod.get(key) for key in ("nodeSelector", "affinity", "tolerations")},
         "extraEnv": [entry for entry in container["env"] if entry["name"] == "LD_LIBRARY_PATH"],
-        "extraVolumes": [one for one in pod["volumes"] if one["name"] == "driver"],
-        "extraVolumeMounts": [one for one in container["volumeMounts"] if one["name"] == "driver"],
+        "extraVolumes": [volume for volume in pod["volumes"] if volume["name"] == "driver"],
+        "extraVolumeMounts": [
+            mount for mount in container["volumeMounts"] if mount["name"] == "driver"
+        ],
     }
 
 
@@ -263,9 +267,9 @@ def test_it_sees_the_gpus_as_the_agent_does(helm, part, access):
     ours, theirs = container_of(objects, part), container_of(objects, "agent")
     for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
         assert variables(ours)[name] == variables(theirs)[name]
-    mounts = [one for one in theirs["volumeMounts"] if one["name"] == "all-gpus"]
+    mounts = [mount for mount in theirs["volumeMounts"] if mount["name"] == "all-gpus"]
     found = ours.get("volumeMounts", [])
-    assert [one for one in found if one["name"] not in ("cgroups", "limiter")] == mounts
+    assert [item for item in found if item["name"] not in ("cgroups", "limiter")] == mounts
     assert ours["securityContext"].get("privileged") == theirs["securityContext"].get("privileged")
 
 
@@ -321,7 +325,7 @@ def test_its_namespace_is_made_once_and_allows_it(helm, namespace, create, made)
     account = f"system:serviceaccount:{namespace}:{SENTRY}"
     policy = one(objects, "ValidatingAdmissionPolicy", "vramwarden-accounts")["spec"]
     assert f"'{account}'" in policy["matchConditions"][0]["expression"]
-    (variable,) = (one for one in policy["variables"] if one["name"] == "bySentry")
+    (variable,) = (variable for variable in policy["variables"] if variable["name"] == "bySentry")
     assert f"'{account}'" in variable["expression"]
 
 

@@ -168,7 +168,9 @@ def try_out(api, thing):
 
 
 @pytest.mark.parametrize(
-    ("mode", "access", "rest"), COMBINATIONS, ids=["-".join(map(str, one)) for one in COMBINATIONS]
+    ("mode", "access", "rest"),
+    COMBINATIONS,
+    ids=["-".join(map(str, combination)) for combination in COMBINATIONS],
 )
 def test_the_api_server_accepts_what_is_rendered(cluster, live_helm, mode, access, rest):
     objects = live_helm.render(values_of(mode, access, REST[rest]))

@@ -208,7 +208,7 @@ def attacked(
         tenant = Tenant(control_plane, server)
         stack.callback(tenant.leave)
         stack.enter_context(installed(api, *called_here(objects, server)))
-        fences = [one for one in objects if one["kind"] in PLURALS and api.serves(one["kind"])]
+        fences = [item for item in objects if item["kind"] in PLURALS and api.serves(item["kind"])]
         keep_parameters_followed(api)
         for thing in fences:
             apply(api, thing)
@@ -220,8 +220,8 @@ def attacked(
 def called_here(objects: list[Json], server: Server) -> list[Json]:
     """Return the chart's webhook configurations, for a server on this machine."""
     bundle = base64.b64encode((server.certificates / "ca.crt").read_bytes()).decode()
-    found = [copy.deepcopy(one) for one in objects if "webhooks" in one]
-    for hook in (hook for one in found for hook in one["webhooks"]):
+    found = [copy.deepcopy(item) for item in objects if "webhooks" in item]
+    for hook in (hook for item in found for hook in item["webhooks"]):
         path = hook["clientConfig"]["service"].get("path") or server.bind_path
         url = f"https://127.0.0.1:{server.port}{path}"
         hook["clientConfig"] = {"url": url, "caBundle": bundle}

@@ -67,8 +67,8 @@ def viewer(control_plane, namespace, tmp_path):
 @pytest.fixture
 def readable(control_plane):
     """Let all users read the figures of nodes."""
-    for one in READABLE_BY_ALL:
-        control_plane.api.apply(one)
+    for item in READABLE_BY_ALL:
+        control_plane.api.apply(item)
     yield
     control_plane.api.delete(READABLE_BY_ALL[1])
 

@@ -24,7 +24,7 @@ def test_the_api_server_stores_quantities_as_we_write_them(api, namespace):
     pod = a_pod(containers=containers)
     pod["metadata"]["namespace"] = namespace
     stored = api.create(pod)["spec"]["containers"]
-    written = (one["resources"]["limits"]["memory"] for one in stored)
+    written = (item["resources"]["limits"]["memory"] for item in stored)
     assert dict(zip(SPELLINGS, written, strict=True)) == SPELLINGS
 
 
@@ -75,7 +75,7 @@ def test_applying_twice_changes_nothing(control_plane, team, how, pod, stored, m
     first = apply()
     resources = container(first, "main")["resources"]
     assert resources == {kind: {VRAM: stored} for kind in ("requests", "limits")}
-    env = {one["name"]: one.get("value") for one in container(first, "main")["env"]}
+    env = {variable["name"]: variable.get("value") for variable in container(first, "main")["env"]}
     assert env["VRAMWARDEN_GPU_MEMORY_MIB"] == mebibytes
     assert apply() == first
     kubectl("diff")

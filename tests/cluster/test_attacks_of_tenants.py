@@ -366,11 +366,21 @@ def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
         pod = tenant.create(a_pod("8Gi", **more), namespace)
         assert ASSIGNMENT not in pod["metadata"]["annotations"]
         spec = pod["spec"]
-        assert [one for one in spec["volumes"] if one["name"] == "vram-gate"] == [GATE_VOLUME]
+        assert [volume for volume in spec["volumes"] if volume["name"] == "vram-gate"] == [
+            GATE_VOLUME
+        ]
         for container in (*spec["containers"], *spec.get("initContainers", ())):
             found = (
-                [one for one in container["env"] if one["name"] == GATE_VARIABLE["name"]],
-                [one for one in container["volumeMounts"] if one["name"] == "vram-gate"],
+                [
+                    variable
+                    for variable in container["env"]
+                    if variable["name"] == GATE_VARIABLE["name"]
+                ],
+                [
+                    found_mount
+                    for found_mount in container["volumeMounts"]
+                    if found_mount["name"] == "vram-gate"
+                ],
             )
             waits = container["name"] in waiting
             assert found == (([GATE_VARIABLE], [GATE]) if waits else ([], []))

@@ -115,7 +115,7 @@ def vramwarden(ours, *arguments):
     command = [sys.executable, "-m", "webhook.cli", "certs", *arguments]
     secret = f"--secret={NAMESPACE}/{SECRET}"
     kubeconfig = f"--kubeconfig={ours.admin}"
-    given = [] if any(one.startswith("--secret") for one in arguments) else [secret]
+    given = [] if any(argument.startswith("--secret") for argument in arguments) else [secret]
     return subprocess.run(
         [*command, *given, kubeconfig], capture_output=True, text=True, check=False
     )
@@ -284,7 +284,7 @@ def test_status_tells_days_left_and_what_each_cabundle_lacks(ours, pair):
     done = vramwarden(ours, "status", "-o", "json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
-    assert [one["holdsCA"] for one in found["caBundles"]] == [False, True, True]
+    assert [bundle["holdsCA"] for bundle in found["caBundles"]] == [False, True, True]
     (problem,) = found["problems"]
     assert problem.startswith(
         f"MutatingWebhookConfiguration {CONFIGURATION}, mutate.vramwarden.io: "

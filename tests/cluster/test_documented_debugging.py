@@ -102,6 +102,6 @@ def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team, pro
     assert "Capability: " in said
     assert "use kubectl debug --profile=baseline" in said
     assert debug(f"--profile={profile}", "--copy-to=copied") == ""
-    (copy,) = (one for one in team.pods() if one["metadata"]["name"] == "copied")
+    (copy,) = (pod for pod in team.pods() if pod["metadata"]["name"] == "copied")
     assert GPU_ANNOTATION not in copy["metadata"]["annotations"]
     assert copy["metadata"]["labels"] == pod["metadata"]["labels"]

@@ -89,8 +89,8 @@ def plane(can_start_control_planes):
             started.ensure_service_account(name)
         define(started.api)
         store(started.api, a_cluster(team_nodes()).figures)
-        for one in (may_view("ann", "ours"), *READABLE_BY_ALL):
-            started.api.apply(one)
+        for item in (may_view("ann", "ours"), *READABLE_BY_ALL):
+            started.api.apply(item)
         started.api.create(a_pod("llama", "8Gi", namespace="ours"))
         started.api.create(DEPLOYMENT)
         yield started
@@ -186,5 +186,5 @@ def test_of_several_exit_codes_the_first_of_2_1_and_3_counts():
 
 
 def test_wrong_usage_is_two(folder):
-    every = [one for one in {**ASKING, **ALONE} if not one.startswith("-")]
+    every = [item for item in {**ASKING, **ALONE} if not item.startswith("-")]
     assert codes(every, "--as-nobody") == dict.fromkeys(every, 2)

@@ -94,7 +94,7 @@ def test_a_viewer_without_figures_learns_what_the_scheduler_says(team, as_viewer
     done = as_viewer(waiting(team), "-o", "json")
     assert done.exit_code == 1, done.output
     value = json.loads(done.output)
-    assert [one["code"] for one in value["problems"]] == ["Unschedulable"]
+    assert [problem["code"] for problem in value["problems"]] == ["Unschedulable"]
     assert value["leftOut"][0].startswith("figures of GPUs: ")
 
 

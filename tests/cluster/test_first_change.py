@@ -37,7 +37,7 @@ def test_a_pod_is_translated_and_one_denied_by_the_server_of_a_clone(reader):
         server = Server(process, *ports, folder, folder, log_file)
         try:
             server.wait_for("readiness", server.ready)
-            said = [reader.run(one, *((1,) if "run wrong" in one else ())) for one in rest]
+            said = [reader.run(item, *((1,) if "run wrong" in item else ())) for item in rest]
         finally:
             server.quit()
     assert "name: vram-enforcer" in said[-2]

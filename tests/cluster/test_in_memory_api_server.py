@@ -46,7 +46,7 @@ class Script:
 
     def _shown(self, found):
         if isinstance(found, list | tuple):
-            return [self._shown(one) for one in found]
+            return [self._shown(item) for item in found]
         if not isinstance(found, dict):
             return found
         if "type" in found and "object" in found:  # an event of a watch
@@ -140,7 +140,9 @@ def watched(kube, path, most, **query):
             if error.code == 504 and left:
                 continue
             raise
-        return sorted(events, key=lambda one: one["object"]["metadata"]["name"] if by_name else "")
+        return sorted(
+            events, key=lambda event: event["object"]["metadata"]["name"] if by_name else ""
+        )
     return []
 
 

@@ -74,13 +74,15 @@ def problem(pod, usual, name):
     added = [found for found in every_container(pod) if found["name"] == ADDED]
     if any(variables(found)["NVIDIA_VISIBLE_DEVICES"] != "void" for found in added):
         return f"{ADDED} sees GPUs"
-    images = [container(one, ENFORCER_CONTAINER)["image"] for one in (pod, usual) if guarded(one)]
+    images = [
+        container(item, ENFORCER_CONTAINER)["image"] for item in (pod, usual) if guarded(item)
+    ]
     if len({*images}) > 1:
         return f"the sidecar has the image {images[0]}"
     users = copy.deepcopy(pod)
     for field in ("containers", "initContainers"):
         found = users["spec"].get(field, ())
-        users["spec"][field] = [one for one in found if one["name"] != ENFORCER_CONTAINER]
+        users["spec"][field] = [item for item in found if item["name"] != ENFORCER_CONTAINER]
     return "" if changed(users, name) == users else "the change is gone"
 
 

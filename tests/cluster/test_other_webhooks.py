@@ -76,7 +76,7 @@ def loosen_our_sidecar(pod):
 def open_our_gate(pod):
     for found in every_container(pod):
         for key, name in (("env", "VRAMWARDEN_GPU_ASSIGNMENT"), ("volumeMounts", "vram-gate")):
-            found[key] = [one for one in found.get(key, ()) if one["name"] != name]
+            found[key] = [item for item in found.get(key, ()) if item["name"] != name]
     return pod
 
 
@@ -199,7 +199,7 @@ def test_the_gate_of_a_pod_by_sentry_is_written_again_or_the_pod_is_refused(make
             return
         pod = team.accepts(a_pod("8Gi"))
     found, known = (
-        [one for one in container(each, "main")["volumeMounts"] if one["name"] == "vram-gate"]
+        [mount for mount in container(each, "main")["volumeMounts"] if mount["name"] == "vram-gate"]
         for each in (pod, plain)
     )
     assert found == known != []

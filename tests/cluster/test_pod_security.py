@@ -88,7 +88,7 @@ def test_by_sentry_a_pod_within_restricted_is_stored_in_its_own_context(team_at,
     stored = team.accepts(pod)
     for field in ("containers", "initContainers"):
         wanted, found = (
-            [(one["name"], one["securityContext"]) for one in each["spec"].get(field, ())]
+            [(item["name"], item["securityContext"]) for item in each["spec"].get(field, ())]
             for each in (pod, stored)
         )
         assert found == wanted

@@ -20,7 +20,7 @@ AMOUNTS = {
 NAMES = [
     path.stem
     for path in sorted(FOLDER.iterdir())
-    if any(one.get("apiVersion") in {"apps/v1", "batch/v1"} for one in recipe(path.stem))
+    if any(item.get("apiVersion") in {"apps/v1", "batch/v1"} for item in recipe(path.stem))
 ]
 
 

@@ -46,7 +46,7 @@ def register(api, namespace=NAMESPACE):
 def clients(api):
     """Return the client configuration of each mutating webhook."""
     found = api.get(configuration("Mutating"))["webhooks"]
-    return {one["name"].partition(".")[0]: one["clientConfig"] for one in found}
+    return {item["name"].partition(".")[0]: item["clientConfig"] for item in found}
 
 
 def path(api):
@@ -57,8 +57,8 @@ def owners(api):
     """Return the owners of both configurations."""
     return [
         [
-            (one["kind"], one["name"], one["uid"])
-            for one in api.get(configuration(kind))["metadata"].get("ownerReferences", ())
+            (reference["kind"], reference["name"], reference["uid"])
+            for reference in api.get(configuration(kind))["metadata"].get("ownerReferences", ())
         ]
         for kind in ("Mutating", "Validating")
     ]
@@ -95,7 +95,7 @@ def test_with_a_certificate_that_is_brought_the_path_alone_is_written(ours, tmp_
         found = clients(api)
         assert found["bind"]["service"].items() >= {"name": "hook", "namespace": NAMESPACE}.items()
         assert found["mutate"]["service"]["path"] == "/mutate"
-        assert not any("caBundle" in one for one in found.values())
+        assert not any("caBundle" in item for item in found.values())
         owner = [("Namespace", NAMESPACE, namespace_uid(api))]
         wait_until("owners", lambda: owners(api) == [owner, owner])
         for server in servers:
@@ -119,7 +119,7 @@ def test_with_a_secret_the_path_is_written_beside_the_cabundle(ours, tmp_path):
         for server in (one, other):
             server.wait_for("readiness", server.ready)
         assert SHAPE.fullmatch(path(ours.api))
-        assert all(one["caBundle"] for one in clients(ours.api).values())
+        assert all(client["caBundle"] for client in clients(ours.api).values())
         owner = [("Namespace", NAMESPACE, namespace_uid(ours.api))]
         wait_until("owners", lambda: owners(ours.api) == [owner, owner])
         (tmp_path / "ca.crt").write_bytes(ours.secret().ca_pem)

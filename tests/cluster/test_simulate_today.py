@@ -23,11 +23,11 @@ def foreign(can_start_control_planes):
         for namespace in ("team", "kai-resource-reservation"):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
             started.ensure_service_account(namespace)
-        for one in mixed_cluster():
-            created = api.create(one)
-            if one["kind"] == "Node":
-                path = f"/api/v1/nodes/{one['metadata']['name']}/status"
-                api.request("PUT", path, {**created, "status": one["status"]})
+        for item in mixed_cluster():
+            created = api.create(item)
+            if item["kind"] == "Node":
+                path = f"/api/v1/nodes/{item['metadata']['name']}/status"
+                api.request("PUT", path, {**created, "status": item["status"]})
         for number in range(MORE_THAN_A_PAGE):
             api.create(a_pod(f"web-{number}"))
         yield started

@@ -115,7 +115,7 @@ def giants(control_plane):
     labels = {"vramwarden.io/managed": "true"}
     with ThreadPoolExecutor(4) as pool:
         wanted = [(number, some) for number in range(GIANTS) for some in (labels, {})]
-        list(pool.map(lambda one: store(api, *one), wanted))
+        list(pool.map(lambda item: store(api, *item), wanted))
 
 
 class Peak:

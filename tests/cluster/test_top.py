@@ -32,7 +32,7 @@ def figures(defined):
     stored = []
 
     def put(nodes, uids=None):
-        some = [renamed(one, uids or {}) for one in a_cluster(nodes).figures]
+        some = [renamed(figure, uids or {}) for figure in a_cluster(nodes).figures]
         store(defined, some)
         stored.extend(node.name for node in some)
 
@@ -55,7 +55,7 @@ def renamed(node, uids):
     """Return a node's figures with the UIDs of real pods."""
 
     def of(gpu):
-        pods = tuple(replace(one, uid=uids.get(one.uid, one.uid)) for one in gpu.pods)
+        pods = tuple(replace(pod, uid=uids.get(pod.uid, pod.uid)) for pod in gpu.pods)
         unmanaged = {uids.get(uid, uid): held for uid, held in gpu.unmanaged.items()}
         return replace(gpu, pods=pods, unmanaged=unmanaged)
 

@@ -212,7 +212,9 @@ def wait_for_failure(api, deployment):
 
     def failure():
         conditions = api.get(deployment).get("status", {}).get("conditions", [])
-        return next((one for one in conditions if one["type"] == "ReplicaFailure"), None)
+        return next(
+            (condition for condition in conditions if condition["type"] == "ReplicaFailure"), None
+        )
 
     return wait_until("the condition ReplicaFailure", failure)
 

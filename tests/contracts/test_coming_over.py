@@ -64,5 +64,5 @@ def test_every_name_that_is_known_of_a_product_is_there(name):
     product = PRODUCTS[name]
     assert f"`--migrate {name}`" in PAGE
     tables = (product.resources, product.annotations, product.labels, product.variables)
-    known = [one for table in (*tables, product.node_labels, product.objects) for one in table]
-    assert [one for one in known if f"`{one.removesuffix('*')}" not in PAGE] == []
+    known = [item for table in (*tables, product.node_labels, product.objects) for item in table]
+    assert [item for item in known if f"`{item.removesuffix('*')}" not in PAGE] == []

@@ -29,14 +29,14 @@ def test_a_command_is_run_in_one_place(page, command):
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in ENTRIES])
 def test_an_entry_has_a_command(pattern):
-    assert any(re.match(pattern, ": ".join(one)) for one in every_command())
+    assert any(re.match(pattern, ": ".join(item)) for item in every_command())
 
 
 @pytest.mark.parametrize("place", RUN)
 def test_who_runs_commands_takes_them_from_the_pages(place):
     text = (ROOT / place).read_text()
     if place == ".ci/run":
-        assert [one for _, one in commands_of(ROOT / place) if f"timed {one}" not in text] == []
+        assert [item for _, item in commands_of(ROOT / place) if f"timed {item}" not in text] == []
     else:
         assert TAKES.search(text)
 

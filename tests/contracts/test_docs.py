@@ -202,7 +202,9 @@ def test_commands_in_sentences_are_known_with_their_options(line):
 def anchors(text):
     """Return the anchors of a page on GitHub: one for each heading, and each `id`."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    of_headings = (re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings)
+    of_headings = (
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    )
     return {*of_headings, *re.findall(r'<a id="([^"]+)"', text)}
 
 
@@ -289,10 +291,10 @@ def pages_named():
 def test_every_page_and_section_that_a_message_names_exists():
     named = sorted(set(pages_named()))
     assert {"SECURITY", "deploy/nodes#runtimeclass", "policies/frameworks"} <= {*named}
-    for one in named:
-        page, _, anchor = one.partition("#")
+    for item in named:
+        page, _, anchor = item.partition("#")
         text = (ROOT / f"{page}.md").read_text()
-        assert not anchor or anchor in anchors(text), one
+        assert not anchor or anchor in anchors(text), item
 
 
 def test_the_chart_names_pages_by_that_function_alone():
@@ -352,7 +354,7 @@ def test_the_servers_that_users_copy_are_translated_without_a_warning():
     said = [line.partition(": ")[2].partition(" (")[0] for line in verdicts]
     pods = [f"Pod default/{name}" for name in ("sglang", "triton", "onnx", "ollama")]
     assert said == [
-        f"{one}: translated by rule default" for one in ["Deployment default/vllm", *pods]
+        f"{pod}: translated by rule default" for pod in ["Deployment default/vllm", *pods]
     ]
     assert tally == "5 translated"
 
@@ -385,10 +387,10 @@ def test_the_known_helpers_are_documented_and_no_others():
 
 def test_every_alert_is_documented_and_no_other():
     pages = [(ROOT / "deploy" / f"{page}.md").read_text() for page in ("alerts", "node-alerts")]
-    sections = [one for text in pages for one in re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
+    sections = [item for text in pages for item in re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
     alerts = dict.fromkeys(re.findall(r"- alert: (\w+)", rules))
-    assert [one.split()[0] for one in sections] == list(alerts)
+    assert [section.split()[0] for section in sections] == list(alerts)
     for section in sections:
         said = re.findall(r"^(?:- )?\*\*(.+?):\*\*", section, re.MULTILINE)
         assert said == ["Means", "Can wait", "Do", "Over"], section

@@ -35,7 +35,7 @@ def test_the_rooms_of_what_imports_a_package_of_others_run_with_its_oldest_versi
     assert [
         str(path)
         for path in importers
-        if not any(folder(path).is_relative_to(ROOT / one) for one in listed.split())
+        if not any(folder(path).is_relative_to(ROOT / item) for item in listed.split())
     ] == []
 
 

@@ -50,7 +50,9 @@ def variables(tree: ast.Module) -> Iterator[str]:
 def test_names_that_say_nothing_only_become_fewer():
     """A function `x_of` or `of_x` is a property or a verb; `one` and `said` name no thing."""
     trees = {name: parse(path) for name, path in MODULES.items()}
-    functions = [one.rpartition(".")[2] for name in PRODUCT for one in qualified(trees[name], name)]
+    functions = [
+        item.rpartition(".")[2] for name in PRODUCT for item in qualified(trees[name], name)
+    ]
     names = Counter(name for tree in trees.values() for name in variables(tree))
     found = {
         "x_of": sum(bool(re.search(r"^_?of_|_of$", name)) for name in functions),
@@ -76,9 +78,11 @@ def test_values_of_more_than_five_fields_are_made_by_keyword():
     found = []
     for name, path in PRODUCT.items():
         for node in ast.walk(parse(path)):
-            made = " ".join(ast.unparse(one) for one in getattr(node, "decorator_list", ()))
+            made = " ".join(ast.unparse(item) for item in getattr(node, "decorator_list", ()))
             if isinstance(node, ast.ClassDef) and "dataclass" in made:
-                fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+                fields = [
+                    statement for statement in node.body if isinstance(statement, ast.AnnAssign)
+                ]
                 found += [f"{name}.{node.name}"] * (len(fields) > 5 and "kw_only=True" not in made)
     assert found == []
 
@@ -101,6 +105,6 @@ def test_tests_have_one_api_server_in_memory():
         if any(re.search(r"Kube$|HTTPRequestHandler$", ast.unparse(base)) for base in node.bases)
         or re.search(r"Kube$|Fake", node.name)
         or {"list_cached", "list_rows", "patch_node", "find_projected"}
-        & {getattr(one, "name", "") for one in node.body}
+        & {getattr(statement, "name", "") for statement in node.body}
     ]
     assert found == []

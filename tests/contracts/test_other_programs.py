@@ -59,8 +59,8 @@ def test_the_commands_build_programs_that_start_without_a_driver(tmp_path, monke
     missing += ["a C compiler"] * (compiler() is None)
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    for variable, one in STRANGERS.items():
-        make_clone(variable, tmp_path / "clones" / Path(one.repository).name)
+    for variable, stranger in STRANGERS.items():
+        make_clone(variable, tmp_path / "clones" / Path(stranger.repository).name)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").write_text(GIT)
     (tmp_path / "bin" / "git").chmod(0o755)

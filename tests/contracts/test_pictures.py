@@ -21,9 +21,9 @@ def test_the_picture_of_top_is_as_high_as_its_page():
     root = read_page(top_page())
     for folded in root.findall(".//details"):
         folded[1:] = []
-    lines = Counter(one.tag for one in root.iter() if one.tag in {"h1", "h2", "p", "li", "tr"})
+    lines = Counter(item.tag for item in root.iter() if item.tag in {"h1", "h2", "p", "li", "tr"})
     (picture,) = pictures(root).values()
-    bars = sum("bar" in one.get("class", "").split() for one in picture.iter())
+    bars = sum("bar" in item.get("class", "").split() for item in picture.iter())
     measured = {"h1": 1, "h2": 3, "p": 5, "li": 9, "tr": 8}
     assert (lines, bars, WIDTH, HEIGHT) == (measured, 6, 940, 1090)
 
@@ -32,9 +32,9 @@ def test_the_picture_of_top_holds_the_whole_page_but_what_is_folded():
     page = read_page(top_page())
     for folded in page.findall(".//details"):
         folded[1:] = []
-    body, *inner = (one.tag for one in page.find("body").iter())
+    body, *inner = (item.tag for item in page.find("body").iter())
     picture = ET.fromstring(top_picture())  # noqa: S314 - our own picture
-    names = [one.tag.partition("}")[2] for one in picture.iter()]
+    names = [item.tag.partition("}")[2] for item in picture.iter()]
     assert names == ["svg", "title", "foreignObject", body, "style", *inner]
 
 
@@ -44,7 +44,12 @@ def test_a_picture_needs_nothing_from_elsewhere_and_has_a_dark_side(path):
     root = ET.fromstring(text)  # noqa: S314 - our own picture
     assert root.tag == f"{SVG}svg"
     assert root.find(f"{SVG}title").text
-    assert not {one.tag.rpartition("}")[2] for one in root.iter()} & {"script", "image", "a", "use"}
+    assert not {item.tag.rpartition("}")[2] for item in root.iter()} & {
+        "script",
+        "image",
+        "a",
+        "use",
+    }
     assert {*re.findall(r"https?://[^\"]*", text)} <= {SVG[1:-1], "http://www.w3.org/1999/xhtml"}
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
     assert "prefers-color-scheme: dark" in text

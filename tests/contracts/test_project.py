@@ -118,6 +118,6 @@ def test_the_installed_wheel_needs_no_checkout(programs, tmp_path, command, stdi
 
 def test_manifests_name_the_paths_that_the_server_serves():
     documents = list(yaml.safe_load_all((ROOT / "deploy" / "local.yaml").read_text()))
-    urls = [hook["clientConfig"]["url"] for one in documents for hook in one["webhooks"]]
+    urls = [hook["clientConfig"]["url"] for document in documents for hook in document["webhooks"]]
     assert urls == [f"https://127.0.0.1:8443{path}" for path in (*PHASES, ADVISE_PATH.decode())]
     assert ENFORCER_COMMAND[-1] == "webhook.sidecar"

@@ -77,7 +77,7 @@ def test_without_its_line_a_recipe_is_warned_of(name, line, instead, said):
     text = (FOLDER / f"{name}.yaml").read_text()
     assert line in text
     level = "note|warning|finding"
-    warnings = [one for one in admit(name, text.replace(line, instead)) if re.search(level, one)]
+    warnings = [item for item in admit(name, text.replace(line, instead)) if re.search(level, item)]
     assert said in warnings[0]
 
 
@@ -90,7 +90,7 @@ def test_the_two_files_of_kueue_name_the_same_queue():
     (group,) = cluster["spec"]["resourceGroups"]
     (used,) = group["flavors"]
     assert used["name"] == flavor["metadata"]["name"]
-    assert [one["name"] for one in used["resources"]] == group["coveredResources"]
+    assert [resource["name"] for resource in used["resources"]] == group["coveredResources"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     asked = {**container["resources"]["requests"], **container["resources"]["limits"]}
     assert asked.keys() <= {*group["coveredResources"]}

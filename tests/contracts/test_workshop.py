@@ -20,7 +20,7 @@ TITLE = "t" * 60
 def test_what_runs_before_a_commit_is_what_make_lint_runs():
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    before = [one["entry"] for one in repository["hooks"] if "stages" not in one]
+    before = [hook["entry"] for hook in repository["hooks"] if "stages" not in hook]
     assert before == lint[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
 
 

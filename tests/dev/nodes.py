@@ -114,14 +114,14 @@ def _runs(pod):
     containers = {
         statuses: [
             {
-                **{key: one[key] for key in ("name", "image")},
+                **{key: item[key] for key in ("name", "image")},
                 "imageID": "",
                 "restartCount": 0,
                 "ready": True,
                 "started": True,
                 "state": {"running": {"startedAt": now}},
             }
-            for one in pod["spec"].get(kind, ())
+            for item in pod["spec"].get(kind, ())
         ]
         for statuses, kind in kinds.items()
     }

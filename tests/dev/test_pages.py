@@ -95,7 +95,9 @@ def reader(can_start_control_planes, tmp_path_factory):
 
 def files():
     """Return the files that the pages ask to write."""
-    teams, *_ = (one for one in blocks(ROOT / "policies/change.md", "yaml") if "10-teams" in one)
+    teams, *_ = (
+        block for block in blocks(ROOT / "policies/change.md", "yaml") if "10-teams" in block
+    )
     deployment, *_ = blocks(ROOT / "policies/pods.md", "yaml")
     week, *_ = blocks(ROOT / "deploy/one-week.md", "yaml")
     names = {"10-teams.yaml": teams, "teams.yaml": teams, "deployment.yaml": deployment}
@@ -108,9 +110,9 @@ def files():
 
 
 TYPED = [
-    one
-    for one in in_sentences("kubectl")
-    if not FRAGMENT.match(one) and not any(re.match(where, one) for where in ELSEWHERE)
+    sentence
+    for sentence in in_sentences("kubectl")
+    if not FRAGMENT.match(sentence) and not any(re.match(where, sentence) for where in ELSEWHERE)
 ]
 
 
@@ -118,7 +120,7 @@ TYPED = [
 @pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in COMMANDS))
 def test_the_commands_of_a_page_run(reader, page):
-    for command in BEFORE.get(page, []) + [one for where, one in COMMANDS if where == page]:
+    for command in BEFORE.get(page, []) + [item for where, item in COMMANDS if where == page]:
         more = " --no-hooks" if CHANGES.match(command) else ""
         reader.run(command + more, *((0, 1, 3) if FINDS.match(command) else ()))
 

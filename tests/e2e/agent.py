@@ -31,7 +31,7 @@ class NodeAgent:
             labelSelector="app.kubernetes.io/component=agent",
             fieldSelector=f"spec.nodeName={NODE}",
         )
-        staying = [one for one in found if "deletionTimestamp" not in one["metadata"]]
+        staying = [item for item in found if "deletionTimestamp" not in item["metadata"]]
         return staying[0] if len(found) == len(staying) == 1 else None
 
     def running(self) -> Json:
@@ -86,7 +86,7 @@ class NodeAgent:
         """Return the Events about the node as `reason: message`."""
         about = f"involvedObject.kind=Node,involvedObject.name={NODE}"
         found = self._node.api.list("/api/v1/events", fieldSelector=about)
-        return [f"{one['reason']}: {one['message']}" for one in found]
+        return [f"{item['reason']}: {item['message']}" for item in found]
 
     def _select_nodes(self, labels: dict[str, str] | None) -> None:
         change = {"spec": {"template": {"spec": {"nodeSelector": labels}}}}
@@ -95,7 +95,7 @@ class NodeAgent:
     def _running(self) -> Json | None:
         found = self.pod()
         states = found["status"].get("containerStatuses", ()) if found else ()
-        return found if any("running" in one["state"] for one in states) else None
+        return found if any("running" in state["state"] for state in states) else None
 
     def _exists(self, name: str) -> bool:
         try:

@@ -40,10 +40,14 @@ def diagnose(kubeconfig: Path, subject: str, namespace: str) -> str:
     began = time.monotonic()
     while True:
         said = "\n".join(
-            f"$ vramwarden {' '.join(one)}\n{ask(kubeconfig, *one, code=None)}exit code -\n"
-            for one in commands
+            f"$ vramwarden {' '.join(command)}\n{ask(kubeconfig, *command, code=None)}exit code -\n"
+            for command in commands
         )
-        differ = {one for one in disagreements(said) if not one.startswith(_CHANGING)}
+        differ = {
+            disagreement
+            for disagreement in disagreements(said)
+            if not disagreement.startswith(_CHANGING)
+        }
         if not differ or time.monotonic() - began > _FIGURES_S:
             print(said, f"they agree after {time.monotonic() - began:.0f} s")
             assert not differ

@@ -36,7 +36,9 @@ class NamedCluster:
         self._client = client.ApiClient()
         configuration = self._client.configuration
         # A token; without one, certificates authenticate.
-        headers = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
+        headers = {
+            setting["key"]: setting["value"] for setting in configuration.auth_settings().values()
+        }
         pool = self._client.rest_client.pool_manager
         self.api = Api(configuration.host, pool, headers)
 
@@ -47,7 +49,7 @@ class NamedCluster:
 
     def in_use(self) -> bool:
         """Return True if the product is or was installed."""
-        names = [one["metadata"]["name"] for one in self.api.list("/api/v1/namespaces")]
+        names = [item["metadata"]["name"] for item in self.api.list("/api/v1/namespaces")]
         return SYSTEM in names
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ def naming(values: dict[str, dict[str, str]]) -> str:
     """Return the options by which a page's command installs images with other names."""
     names = {image: values[image] for image in ("image", "enforcer")}
     return " ".join(
-        f"--set={image}.{key}={one}" for image in names for key, one in names[image].items()
+        f"--set={image}.{key}={item}" for image in names for key, item in names[image].items()
     )
 
 

@@ -141,7 +141,9 @@ def own_cgroup() -> Iterator[str]:
             with contextlib.suppress(OSError):
                 (CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
     else:
-        hierarchies = [one for one in CGROUPS.iterdir() if one.is_dir() and not one.is_symlink()]
+        hierarchies = [
+            path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()
+        ]
     try:
         for hierarchy in hierarchies:
             for left in hierarchy.glob("vramwarden-e2e-*"):

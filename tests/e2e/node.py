@@ -237,8 +237,13 @@ class NodeCluster(ControlPlane):
     def is_ready(self) -> bool:
         """Return True if the node is ready."""
         nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
-        conditions = [one for node in nodes for one in node["status"].get("conditions", ())]
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        conditions = [
+            condition for node in nodes for condition in node["status"].get("conditions", ())
+        ]
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        )
 
     def _ctr(self, *arguments: str) -> str:
         return self._namespaces.run("ctr", f"--address={self._socket}", *arguments)

@@ -204,7 +204,7 @@ class Driver:
         machine = yaml.safe_load(other_programs.profile(name).read_text())
         machine["system"]["driver_version"] = version
         pairs = zip(machine["devices"], UUIDS, strict=False)
-        machine["devices"] = [{**one, "uuid": uuid} for one, uuid in pairs]
+        machine["devices"] = [{**item, "uuid": uuid} for item, uuid in pairs]
         (self.root / "mock.json").write_text(json.dumps(machine))
         self.play(version)
 

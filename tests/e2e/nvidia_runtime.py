@@ -65,7 +65,11 @@ def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
 
 def equip(folder: Path, role: str, config: dict) -> bool:
     """Give a container what belongs to its GPUs; return True if its configuration changed."""
-    paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
+    paths = [
+        namespace.get("path")
+        for namespace in config["linux"]["namespaces"]
+        if namespace["type"] == "pid"
+    ]
     of_node = not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid"))
     if role.startswith("host"):
         is_ours = bool(of_node) and believe_in_the_node(config["process"])
@@ -145,19 +149,19 @@ def believe_in_the_node(process: dict) -> bool:
 def show_cuda(mounts: list[dict]) -> None:
     """Mount the library as libcuda.so.1, too."""
     mounts += [
-        {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
-        for one in mounts
-        if Path(one["destination"]).name.startswith("libnvidia-ml.so.")
+        {**found_mount, "destination": str(Path(found_mount["destination"]).with_name(CUDA))}
+        for found_mount in mounts
+        if Path(found_mount["destination"]).name.startswith("libnvidia-ml.so.")
     ]
 
 
 def show_limits(config: dict, limits: Path) -> None:
     """Mount what the driver needs to know of cgroups into a container."""
     mounts = config["mounts"]
-    for one in mounts if TREE is UNIFIED else ():
-        if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
-            writable = "rw" in one.get("options", ())
-            one.update(mount(TREE, one["destination"], "rw" if writable else "ro"))
+    for found_mount in mounts if TREE is UNIFIED else ():
+        if found_mount["destination"] == str(CGROUPS) or found_mount.get("source") == str(CGROUPS):
+            writable = "rw" in found_mount.get("options", ())
+            found_mount.update(mount(TREE, found_mount["destination"], "rw" if writable else "ro"))
     mounts += [mount(limits, "/limits", "rw"), mount(TREE, "/cgroups", "ro")]
 
 
@@ -175,8 +179,8 @@ def play(driver: str, gpus: list[str]) -> str:
 def play_mock(machine: str, gpus: str) -> str:
     """Return the file of NVIDIA's mock: its machine, with only these GPUs."""
     played = json.loads(machine)
-    seen = [one for one in played["devices"] if one["uuid"] in gpus]
-    played["devices"] = [{**one, "index": number} for number, one in enumerate(seen)]
+    seen = [device for device in played["devices"] if device["uuid"] in gpus]
+    played["devices"] = [{**item, "index": number} for number, item in enumerate(seen)]
     return json.dumps(played)
 
 

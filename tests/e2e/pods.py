@@ -83,7 +83,7 @@ def statuses(found: Json) -> dict[str, Json]:
     """Return the statuses of a pod's containers of any kind, by name."""
     status = found["status"]
     kinds = ("initContainerStatuses", "containerStatuses")
-    return {one["name"]: one for kind in kinds for one in status.get(kind, ())}
+    return {item["name"]: item for kind in kinds for item in status.get(kind, ())}
 
 
 def processes_of(uid: str, word: bytes) -> set[str]:
@@ -98,4 +98,6 @@ def processes_of(uid: str, word: bytes) -> set[str]:
 
 def is_ready(found: Json) -> bool:
     conditions = found["status"].get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )

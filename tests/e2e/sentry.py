@@ -33,7 +33,7 @@ class NodeSentry:
 
         def found() -> Json | None:
             pods = self._own.pods(labelSelector="app.kubernetes.io/component=sentry")
-            staying = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+            staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
             return staying[0] if len(pods) == len(staying) == 1 and is_ready(staying[0]) else None
 
         ready: Json = self._own.wait("the sentry ready", found)
@@ -66,13 +66,13 @@ class NodeSentry:
     def unmanaged(self, address: str = "") -> dict[str, float]:
         """Return the unmanaged bytes by the UID of the pod that uses them."""
         families = self.metrics_at(address or self.pod()["status"]["podIP"])
-        return {one.labels["pod_uid"]: one.value for one in families.get(UNMANAGED, ())}
+        return {item.labels["pod_uid"]: item.value for item in families.get(UNMANAGED, ())}
 
     def events(self, **of: str) -> list[Json]:
         """Return its Events about an object."""
         about = ",".join(f"involvedObject.{key}={value}" for key, value in of.items())
         found = self._node.api.list("/api/v1/events", fieldSelector=about)
-        return [one for one in found if one.get("reportingComponent") == REPORTER]
+        return [item for item in found if item.get("reportingComponent") == REPORTER]
 
     def _restarts(self, pod: Json) -> int:
         return int(statuses(pod)["sentry"]["restartCount"])

@@ -93,7 +93,7 @@ class Mock:
 
     def _scene(self, uid: str) -> Path:
         scenes = (self._node.state / "scenes").glob("*/pod")
-        (found,) = [one.parent for one in scenes if one.read_text() == f"pod{uid}"]
+        (found,) = [scene.parent for scene in scenes if scene.read_text() == f"pod{uid}"]
         return found
 
 

@@ -48,7 +48,7 @@ class Team:
     def pod_of(self, app: str) -> Json:
         """Return the only pod with a label `app`, once it exists."""
         found = self.wait(f"a pod of {app}", lambda: self.pods(labelSelector=f"app={app}"))
-        assert len(found) == 1, [one["metadata"]["name"] for one in found]
+        assert len(found) == 1, [item["metadata"]["name"] for item in found]
         return found[0]
 
     def delete_pod(self, name: str, grace: int = 0) -> None:
@@ -77,7 +77,7 @@ class Team:
         def ended() -> Json | None:
             status = statuses(self.pod(name)).get(container, {})
             found = status.get("state", {}), status.get("lastState", {})
-            return next((one["terminated"] for one in found if "terminated" in one), None)
+            return next((item["terminated"] for item in found if "terminated" in item), None)
 
         return self.wait(f"{container} of {name} ended", ended)
 
@@ -101,7 +101,7 @@ class Team:
         """Return the Events of a pod as `reason: message`."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.api.list(path, fieldSelector=f"involvedObject.name={name}")
-        return [f"{one['reason']}: {one['message']}" for one in found]
+        return [f"{item['reason']}: {item['message']}" for item in found]
 
     def _last_words(self, name: str) -> str:
         """Return the end of each container's log, if it has one."""

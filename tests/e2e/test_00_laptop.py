@@ -48,20 +48,20 @@ def test_the_first_pod_runs_and_the_second_waits_until_it_is_gone(node, values, 
         return status["allocatable"].get("vramwarden.io/vram") == "16Gi"
 
     def waits_for_memory():
-        return [one for one in team.events("second") if SAID["describe pod second"] in one]
+        return [event for event in team.events("second") if SAID["describe pod second"] in event]
 
     for command in IN_LAPTOP:
         helm = command.startswith("helm ")
-        (codes,) = [ENDS_WITH[one] for one in ENDS_WITH if one in command] or [[0]]
+        (codes,) = [ENDS_WITH[end] for end in ENDS_WITH if end in command] or [[0]]
         more = f" --timeout=5m {images.naming(values)}" if helm else ""
         said = reader.run(command + more, *codes)
-        assert all(words in said for one, words in SAID.items() if one in command)
+        assert all(words in said for item, words in SAID.items() if item in command)
         if helm:
             # A new node waits for a minute, in which other allocators of its GPUs may appear.
             wait_until("its 16Gi", has_what_the_values_say, timeout=SETTLE_S + 30)
         elif "run first" in command:
             found = team.wait_ready("first")
-            assert [one["name"] for one in found["spec"]["containers"]] == ["first"]
+            assert [container["name"] for container in found["spec"]["containers"]] == ["first"]
             assert "initContainers" not in found["spec"]
             limits = found["spec"]["containers"][0]["resources"]["limits"]
             assert limits == {"vramwarden.io/vram": "10Gi"}
@@ -84,7 +84,7 @@ def test_nothing_is_left_after_what_the_page_asks_for(node, reader):
     left = node.api.get(NODE_MANIFEST)
     metadata = left["metadata"]["labels"], left["metadata"]["annotations"]
     assert "vramwarden.io" not in json.dumps([*metadata, left["status"]])
-    found, *_ = [one for one in said if "would remove" in one]
+    found, *_ = [line for line in said if "would remove" in line]
     assert f"node {left['metadata']['name']}: would remove " in found
     (by_image,) = [
         text

@@ -50,7 +50,7 @@ def test_who_follows_the_tutorial_gets_two_notebooks_on_one_card(gpu_node, reade
 
     def heard(text):
         """Return the output of the only command with a text."""
-        (found,) = [one for command, one in said.items() if text in command]
+        (found,) = [line for command, line in said.items() if text in command]
         return found
 
     assert "translated by rule default (6Gi on 1 GPU)" in heard("vramwarden admit")

@@ -31,7 +31,7 @@ def test_the_commands_run(gpu_node, agent, team, tmp_path):
     reader = Reader(tmp_path, gpu_node.kubeconfig, here)
     lines = [command for _, command in commands_of(__file__) if not command.startswith("ctr ")]
     said = {command: reader.run(command) for command in lines}
-    (tags,) = [one for command, one in said.items() if "-o tags" in command]
+    (tags,) = [line for command, line in said.items() if "-o tags" in command]
     assert "k8s.io/cluster-autoscaler/node-template/" in tags
     team.delete_pod("held")
 

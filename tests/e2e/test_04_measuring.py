@@ -10,7 +10,7 @@ OLD_DRIVER = "550.54.14"  # shows a container its own processes with 0 bytes
 
 def test_a_pod_under_its_cap_runs(team, quiet):
     found = team.wait_ready(quiet)
-    assert {one["restartCount"] for one in statuses(found).values()} == {0}
+    assert {status["restartCount"] for status in statuses(found).values()} == {0}
 
 
 def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, team):
@@ -32,7 +32,7 @@ def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, tea
 
     def reported():  # by one of the attempts: a container that ends early ends its probe
         words = ("Unhealthy: Startup probe failed: ", f"failed: Driver {OLD_DRIVER}")
-        return [one for one in team.events("blind") if all(part in one for part in words)]
+        return [event for event in team.events("blind") if all(part in event for part in words)]
 
     team.wait("an Event that says why", reported)
     print(*team.events("blind"), sep="\n")

@@ -87,7 +87,7 @@ def test_a_device_plugin_that_comes_while_pods_have_vram_is_told_of_them(
         return [line for line in agent.events() if "SharedBesidePlugin" in line]
 
     print(*team.wait("a warning", told))
-    promised = sum(one.memory_bytes * len(one.uuids) for one in entries(gpu_node))
+    promised = sum(entry.memory_bytes * len(entry.uuids) for entry in entries(gpu_node))
 
     def held():
         return [parse_quantity(amount) for amount in capacity(gpu_node)] == [promised] * 2

@@ -44,7 +44,7 @@ class Clients:
                 self.wrong.append(f"{name}: {error}")
                 continue
             containers = made["spec"].get("initContainers", [])
-            if [one["name"] for one in containers] != ["vram-enforcer"]:
+            if [container["name"] for container in containers] != ["vram-enforcer"]:
                 self.wrong.append(f"{name}: not translated")
             self._team.delete_pod(name)
             self.made += 1
@@ -90,7 +90,7 @@ def settle(system):
 
     def settled():
         found = system.pods(**WEBHOOK)
-        stays = ("deletionTimestamp" not in one["metadata"] for one in found)
+        stays = ("deletionTimestamp" not in item["metadata"] for item in found)
         return len(found) == 2 and all(map(is_ready, found)) and all(stays)
 
     system.wait("both replicas ready", settled)
@@ -109,7 +109,7 @@ def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
         crash(node, system, victim["metadata"]["name"])
     lost = clients.forget()
     print(f"two crashes: {len(lost)} pods were denied", *lost[:1], sep="\n")
-    assert all('failed calling webhook "' in one for one in lost)
+    assert all('failed calling webhook "' in item for item in lost)
 
 
 def crash(node, system, name):
@@ -125,10 +125,10 @@ def crash(node, system, name):
 
 
 def test_while_a_new_revision_is_rolled_out(system, release, values, clients):
-    before = {one["metadata"]["uid"] for one in system.pods(**WEBHOOK)}
+    before = {found_pod["metadata"]["uid"] for found_pod in system.pods(**WEBHOOK)}
     release.install(values | {"webhook": {"podAnnotations": {"e2e": "second"}}})
     settle(system)
-    assert before.isdisjoint(one["metadata"]["uid"] for one in system.pods(**WEBHOOK))
+    assert before.isdisjoint(found_pod["metadata"]["uid"] for found_pod in system.pods(**WEBHOOK))
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def set_variable(cluster, system, setting):
 def served(system):
     """Return the certificates that the replicas serve."""
     ask = "import ssl; print(ssl.get_server_certificate(('127.0.0.1', 8443)).strip())"
-    names = [one["metadata"]["name"] for one in system.pods(**WEBHOOK)]
+    names = [found_pod["metadata"]["name"] for found_pod in system.pods(**WEBHOOK)]
     return {system.run(name, "python3", "-c", ask, container="webhook").strip() for name in names}
 
 

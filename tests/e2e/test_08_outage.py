@@ -127,16 +127,16 @@ def test_so_does_one_with_other_resources_and_it_can_be_changed(
 ) -> None:
     name = resource.rpartition("/")[2]
     assert outage.create(with_resource(f"new-{name}", resource))["metadata"]["uid"]
-    for one in (name, f"new-{name}"):
-        assert change(outage, one, labels={"a": "b"})["metadata"]["labels"]["a"] == "b"
-        outage.delete_pod(one)
+    for item in (name, f"new-{name}"):
+        assert change(outage, item, labels={"a": "b"})["metadata"]["labels"]["a"] == "b"
+        outage.delete_pod(item)
 
 
 def test_a_pod_with_a_demand_is_changed_and_loses_its_finalizer(outage: Team) -> None:
     assert change(outage, "held", labels={"a": "b"})["metadata"]["labels"]["a"] == "b"
     outage.delete_pod("held")
     change(outage, "held", finalizers=None)
-    names = [one["metadata"]["name"] for one in outage.pods()]
+    names = [found_pod["metadata"]["name"] for found_pod in outage.pods()]
     assert "held" not in names
 
 

@@ -78,7 +78,7 @@ def test_a_debugging_container_starts_while_its_pod_waits_and_sees_no_gpu(tenant
 
     def runs():
         found = tenant.pod("debugged")["status"].get("ephemeralContainerStatuses", ())
-        return any("running" in one["state"] for one in found)
+        return any("running" in item["state"] for item in found)
 
     tenant.wait("the debugging container", runs)
     assert "NVIDIA_VISIBLE_DEVICES=void" in tenant.log("debugged", "shell").splitlines()
@@ -114,13 +114,13 @@ def test_after_a_reboot_of_the_node_a_pod_has_its_gpu_again(tenant, gpu_node):
     before = tenant.wait_ready("rebooted")
     gpu = gpu_of(tenant, "rebooted")
     gpu_node.stop_kubelet()
-    for one in statuses(before).values():
-        gpu_node.kill_container(one["containerID"])
+    for status in statuses(before).values():
+        gpu_node.kill_container(status["containerID"])
     gpu_node.start_kubelet()
 
     def again():
         found = statuses(tenant.pod("rebooted"))
-        return all(one["restartCount"] == 1 for one in found.values()) and is_ready(
+        return all(item["restartCount"] == 1 for item in found.values()) and is_ready(
             tenant.pod("rebooted")
         )
 

@@ -28,7 +28,7 @@ def entries(cluster):
 
 def entered(team):
     """Return the pods of a team in the node's assignments."""
-    pods = [one.pod.partition("/") for one in entries(team.cluster)]
+    pods = [entry.pod.partition("/") for entry in entries(team.cluster)]
     return {name for namespace, _, name in pods if namespace == team.namespace}
 
 
@@ -36,16 +36,16 @@ def gpus_of_node(cluster):
     """Return the node's GPUs by UUID, each with its unassigned memory."""
     annotations = cluster.api.get(NODE_MANIFEST)["metadata"]["annotations"]
     listed = json.loads(annotations["vramwarden.io/gpus"])
-    gpus = {one["uuid"]: {**one, "free": one["memory"]} for one in listed}
-    for one in entries(cluster):
-        for uuid in one.uuids:
-            gpus[uuid]["free"] -= one.memory_bytes
+    gpus = {item["uuid"]: {**item, "free": item["memory"]} for item in listed}
+    for entry in entries(cluster):
+        for uuid in entry.uuids:
+            gpus[uuid]["free"] -= entry.memory_bytes
     return gpus
 
 
 def free_gib(cluster):
     """Return the free memory of each GPU, by the node's assignments."""
-    return {uuid: one["free"] / GIB for uuid, one in gpus_of_node(cluster).items()}
+    return {uuid: gpu["free"] / GIB for uuid, gpu in gpus_of_node(cluster).items()}
 
 
 @pytest.fixture(scope="module")

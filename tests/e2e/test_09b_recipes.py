@@ -25,11 +25,11 @@ def crew(gpu_node, make_team, team, quiet):
     yield made
     for kind in ("deployments", "statefulsets"):
         path = f"/apis/apps/v1/namespaces/{made.namespace}/{kind}"
-        for one in made.api.list(path):
-            made.api.request("DELETE", f"{path}/{one['metadata']['name']}")
-    for one in made.pods():
+        for item in made.api.list(path):
+            made.api.request("DELETE", f"{path}/{item['metadata']['name']}")
+    for found_pod in made.pods():
         with contextlib.suppress(ApiError):  # the garbage collector may be faster
-            made.delete_pod(one["metadata"]["name"])
+            made.delete_pod(found_pod["metadata"]["name"])
     made.wait("no pods", lambda: not made.pods())
 
     def is_given_back():
@@ -79,8 +79,12 @@ def update(crew, made, release):
 def of_release(crew, made, release, *, ready=True):
     """Return the pods of a workload with a release, by default the ready ones."""
     labels = made["spec"]["selector"]["matchLabels"] | ({"release": release} if release else {})
-    selector = ",".join("=".join(one) for one in labels.items())
-    return [one for one in crew.pods(labelSelector=selector) if is_ready(one) or not ready]
+    selector = ",".join("=".join(item) for item in labels.items())
+    return [
+        found_pod
+        for found_pod in crew.pods(labelSelector=selector)
+        if is_ready(found_pod) or not ready
+    ]
 
 
 def wait_for(crew, made, release=""):
@@ -104,7 +108,7 @@ def test_an_update_by_the_default_strategy_waits_until_it_has_that_of_the_recipe
 
     def waits():
         new = of_release(crew, made, "two", ready=False)
-        said = [line for one in new for line in crew.events(one["metadata"]["name"])]
+        said = [line for item in new for line in crew.events(item["metadata"]["name"])]
         return any("bind.vramwarden.io" in line for line in said)
 
     crew.wait("a new pod that waits", waits)

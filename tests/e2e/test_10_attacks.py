@@ -66,7 +66,7 @@ def tenant(make_team, intruder):
 
 def told(pod):
     """Return what the sentry wrote into a pod's status."""
-    return [one for one in pod["status"]["conditions"] if one["type"] == HELD]
+    return [condition for condition in pod["status"]["conditions"] if condition["type"] == HELD]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
     assert (condition["status"], condition["reason"]) == ("False", EXCEEDED)
     about = {"name": "attacker", "uid": uid}
     event, *more = tenant.wait("an Event", lambda: sentry.events(**about))
-    assert {one["reason"] for one in (event, *more)} == {EXCEEDED}
+    assert {item["reason"] for item in (event, *more)} == {EXCEEDED}
     assert event["message"].startswith(condition["message"][:200])
     print(event["message"])
     for figure in (format_amount(OVER), format_amount(CAP)):
@@ -136,14 +136,14 @@ def without_denials(api):
         for found in api.list(f"/apis/{group}/{kind.lower()}s")
         if "vramwarden" in found["metadata"]["name"]
     ]
-    for one in taken:
-        api.delete(one)
+    for item in taken:
+        api.delete(item)
     try:
         yield
     finally:
-        for one in taken:
-            del one["metadata"]["resourceVersion"], one["metadata"]["managedFields"]
-            api.create(one)
+        for item in taken:
+            del item["metadata"]["resourceVersion"], item["metadata"]["managedFields"]
+            api.create(item)
 
 
 def test_a_large_pods_sidecar_keeps_its_image_and_if_not_holds_no_memory(
@@ -161,7 +161,7 @@ def test_a_large_pods_sidecar_keeps_its_image_and_if_not_holds_no_memory(
     def stopped():
         status = statuses(tenant.pod("large"))[SIDECAR]
         found = [status[when].get("terminated") for when in ("state", "lastState")]
-        return [one for one in found if one and one["containerID"] != before["containerID"]]
+        return [item for item in found if item and item["containerID"] != before["containerID"]]
 
     ended, *_ = tenant.wait("the swapped one stopped", stopped)
     times = [datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt")]
@@ -193,7 +193,7 @@ def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sen
 
     def told_of():
         events = sentry.events(kind="Node", name=NODE)
-        return [one for one in events if uid in one["message"] and said in one["message"]]
+        return [event for event in events if uid in event["message"] and said in event["message"]]
 
     event, *_ = tenant.wait("an Event of the node", told_of)
     print(event["message"])

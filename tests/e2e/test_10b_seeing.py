@@ -57,7 +57,7 @@ class Viewer:
     def used(self, name):
         """Return the bytes that `top` shows for a pod of the namespace; None if it shows none."""
         report = json.loads(self.ask("top", "-o", "json"))
-        (found,) = [one for one in report["pods"] if one["name"] == name] or [{}]
+        (found,) = [found_pod for found_pod in report["pods"] if found_pod["name"] == name] or [{}]
         return found.get("usedBytes")
 
     def history(self, name):

@@ -67,7 +67,9 @@ class Week:
         except ApiError:
             return None
         sidecars = made["spec"].get("initContainers", ())
-        env = {one["name"]: one.get("value") for each in sidecars for one in each["env"]}
+        env = {
+            variable["name"]: variable.get("value") for each in sidecars for variable in each["env"]
+        }
         return env.get("VRAM_ON_EXCESS", "Stop") if sidecars else "unchanged"
 
     def report(self, *options, code):
@@ -115,7 +117,7 @@ def test_report_only_says_who_would_be_stopped_and_nobody_is(week):
     began = time.monotonic()
 
     def events(*words):
-        return [one for one in team.events("over") if all(word in one for word in words)]
+        return [event for event in team.events("over") if all(word in event for word in words)]
 
     by_sidecar = team.wait("the sidecar's Event", lambda: events("would stop a process: over the"))
     print(f"reported by the sidecar {time.monotonic() - began:.1f} s later: {by_sidecar[0]}")
@@ -126,13 +128,13 @@ def test_report_only_says_who_would_be_stopped_and_nobody_is(week):
     def counted():
         path = "/apis/vramwarden.io/v1alpha1/gpunodes"
         pods = [
-            one
+            found_pod
             for node in team.api.list(path)
             for gpu in node.get("status", {}).get("gpus", ())
-            for one in gpu["pods"]
+            for found_pod in gpu["pods"]
         ]
         uid = team.pod("over")["metadata"]["uid"]
-        return any(one["uid"] == uid and one.get("wouldStop") for one in pods)
+        return any(found_pod["uid"] == uid and found_pod.get("wouldStop") for found_pod in pods)
 
     team.wait("it is counted", counted)
     (found,) = json.loads(week.report("-o", "json", code=1))["overCap"]
@@ -142,10 +144,10 @@ def test_report_only_says_who_would_be_stopped_and_nobody_is(week):
     print(said)
     assert "reported only" in said
     state = statuses(team.pod("over"))
-    assert {one["restartCount"] for one in state.values()} == {0}
+    assert {item["restartCount"] for item in state.values()} == {0}
     assert all("running" in state[name]["state"] for name in ("main", "vram-enforcer"))
     conditions = team.pod("over")["status"]["conditions"]
-    assert "vramwarden.io/CapHeld" not in {one["type"] for one in conditions}
+    assert "vramwarden.io/CapHeld" not in {condition["type"] for condition in conditions}
     team.delete_pod("over")
 
 

@@ -99,7 +99,7 @@ def held_since_s(node, uid):
     """Return the time at which a pod's process wrote that it uses memory; None before."""
     for written in (node.state / "scenes").glob("*/pod"):
         if uid in written.read_text():
-            times = [one.stat().st_mtime for one in (written.parent / "pids").glob("[0-9]*")]
+            times = [path.stat().st_mtime for path in (written.parent / "pids").glob("[0-9]*")]
             return min(times, default=None)
     return None
 
@@ -115,7 +115,7 @@ def test_nothing_is_added_but_the_gate(newest, tenant):
     print(f"{len(json.dumps(made))} bytes stored")
     assert not sidecars(made)
     assert "shareProcessNamespace" not in made["spec"]
-    gates = [one for one in made["spec"]["volumes"] if one["name"] == "vram-gate"]
+    gates = [volume for volume in made["spec"]["volumes"] if volume["name"] == "vram-gate"]
     assert len(gates) == 1
 
 
@@ -128,9 +128,9 @@ def test_an_honest_program_runs_and_has_a_neighbour_that_is_stopped(tenant, gpu_
     (condition,) = tenant.wait(
         "a condition",
         lambda: [
-            one
-            for one in tenant.pod("grows")["status"]["conditions"]
-            if one["type"] == "vramwarden.io/CapHeld"
+            condition
+            for condition in tenant.pod("grows")["status"]["conditions"]
+            if condition["type"] == "vramwarden.io/CapHeld"
         ],
     )
     print(condition["message"])
@@ -138,7 +138,7 @@ def test_an_honest_program_runs_and_has_a_neighbour_that_is_stopped(tenant, gpu_
     assert "sidecar" not in condition["message"]
     said = diagnose(gpu_node.kubeconfig, "grows", tenant.namespace)
     assert "by the node's sentry: " in said
-    assert {one["restartCount"] for one in statuses(tenant.pod("honest")).values()} == {0}
+    assert {status["restartCount"] for status in statuses(tenant.pod("honest")).values()} == {0}
     for name in ("honest", "grows"):
         tenant.delete_pod(name)
 
@@ -246,7 +246,7 @@ def select_nodes(node, labels):
 def acting(node):
     """Return the node's condition about its sentry."""
     conditions = node.api.get(NODE_MANIFEST)["status"]["conditions"]
-    return next((one for one in conditions if one["type"] == CONDITION), None)
+    return next((condition for condition in conditions if condition["type"] == CONDITION), None)
 
 
 def test_an_update_of_the_sentry_withdraws_nothing(newest, tenant, agent, gpu_node):
@@ -271,12 +271,14 @@ def test_a_node_without_a_sentry_says_so_and_gets_no_such_pod(newest, tenant, ag
         wait_until("the condition", lambda: acting(gpu_node)["status"] == "False", timeout=60)
         print(acting(gpu_node)["message"])
         assert time.monotonic() - began < 180
-        assert {one["restartCount"] for one in statuses(tenant.pod("runs")).values()} == {0}
+        assert {status["restartCount"] for status in statuses(tenant.pod("runs")).values()} == {0}
         tenant.create(pod("next", "2Gi", holding("forever")))
 
         def unscheduled():
             conditions = tenant.pod("next")["status"].get("conditions", ())
-            return [one for one in conditions if one.get("reason") == "Unschedulable"]
+            return [
+                condition for condition in conditions if condition.get("reason") == "Unschedulable"
+            ]
 
         print(tenant.wait("it waits for a node", unscheduled)[0]["message"])
         said = ask(gpu_node.kubeconfig, "explain", "runs", "-n", tenant.namespace)

@@ -74,7 +74,7 @@ def tenant(limited, make_team):
 
 
 def restarts(team, name):
-    return sum(one["restartCount"] for one in statuses(team.pod(name)).values())
+    return sum(status["restartCount"] for status in statuses(team.pod(name)).values())
 
 
 def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node):
@@ -92,7 +92,7 @@ def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node):
 
     def held():
         found = json.loads(ask(gpu_node.kubeconfig, "top", "-n", tenant.namespace, "-o", "json"))
-        kinds = {one["name"]: one.get("heldBy") for one in found["pods"]}
+        kinds = {found_pod["name"]: found_pod.get("heldBy") for found_pod in found["pods"]}
         return kinds == {"greedy": "driver", "neighbour": "driver"}
 
     tenant.wait("top", held)
@@ -163,7 +163,9 @@ def test_it_stays_through_restarts(tenant, gpu_node):
 
     def found():
         pods = limiter.pods(labelSelector="app.kubernetes.io/component=limiter")
-        staying = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+        staying = [
+            found_pod for found_pod in pods if "deletionTimestamp" not in found_pod["metadata"]
+        ]
         return staying[0] if len(pods) == len(staying) == 1 and is_ready(staying[0]) else None
 
     gpu_node.kill_container(statuses(found())["limiter"]["containerID"])

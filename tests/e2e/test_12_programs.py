@@ -44,7 +44,7 @@ def test_kubectl_exec_shows_the_cap_and_what_the_pod_makes_of_it(team, program):
     (main,) = found["spec"]["containers"]
     ours = ["VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION"]
     # Listed first, so that later ones may use them; the kubelet passes all in any order.
-    assert [one["name"] for one in main["env"]][:2] == ours
+    assert [variable["name"] for variable in main["env"]][:2] == ours
     shown = dict(line.partition("=")[::2] for line in team.run(program, "env").splitlines())
     assert shown["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"
     fraction = found["metadata"]["annotations"]["vramwarden.io/gpu-memory-fraction"]

@@ -68,8 +68,8 @@ def tenant(card, make_team):
     """Yield a team whose pods have a sidecar; delete its pods at the end."""
     found = make_team()
     yield found
-    for one in found.pods():
-        found.delete_pod(one["metadata"]["name"])
+    for pod in found.pods():
+        found.delete_pod(pod["metadata"]["name"])
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def used_bytes(sentry, metric, **labels):
     """Return the sentry's figure of a metric: the sum of those that have these labels."""
     address = sentry.pod()["status"]["podIP"]
     samples = sentry.metrics_at(address)[metric]
-    return sum(one.value for one in samples if labels.items() <= one.labels.items())
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
 def device_used(sentry):
@@ -150,29 +150,29 @@ def settled(sentry):
 def shown_by_top(team, name):
     """Return the bytes that `top` shows for a pod, 0 before it shows any."""
     said = ask(team.cluster.kubeconfig, "top", "pods", "-n", team.namespace, "-o", "json")
-    found = [one for one in json.loads(said)["pods"] if one["name"] == name]
+    found = [pod for pod in json.loads(said)["pods"] if pod["name"] == name]
     return found[0].get("usedBytes") or 0 if found else 0
 
 
 def test_the_agent_shows_what_nvidia_smi_shows(card, agent):
     gpus, cards = gpus_of_node(card), card.driver.cards()
-    assert set(gpus) == {one.uuid for one in cards}
+    assert set(gpus) == {found_card.uuid for found_card in cards}
     labels = agent.labels()
     assert labels["vramwarden.io/gpu-count"] == str(len(cards))
     assert labels["vramwarden.io/driver-version"] == cards[0].driver
-    for one in cards:
-        usable = gpus[one.uuid]["memory"]
-        assert gpus[one.uuid]["total"] >> 20 == one.total_mib
-        assert 0.95 < usable / gpus[one.uuid]["total"] <= 1
+    for found_card in cards:
+        usable = gpus[found_card.uuid]["memory"]
+        assert gpus[found_card.uuid]["total"] >> 20 == found_card.total_mib
+        assert 0.95 < usable / gpus[found_card.uuid]["total"] <= 1
         answer(
-            f"{one.product}, driver {one.driver}: total, usable",
-            f"{one.total_mib}Mi, {usable >> 20}Mi",
+            f"{found_card.product}, driver {found_card.driver}: total, usable",
+            f"{found_card.total_mib}Mi, {usable >> 20}Mi",
         )
     answer(
         "labels: names of devices, enforcement",
         f"{labels['vramwarden.io/device-names']}, {labels['vramwarden.io/enforcement']}",
     )
-    assert agent.advertised() == format_bytes(sum(one["memory"] for one in gpus.values()))
+    assert agent.advertised() == format_bytes(sum(gpu["memory"] for gpu in gpus.values()))
 
 
 def test_from_the_annotation_to_the_first_allocation(card, tenant):
@@ -211,16 +211,16 @@ def test_it_sees_one_card_and_its_variables(card, tenant):
     )
     (pid,) = processes(tenant, "first")
     written = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    variables = dict(one.partition("=")[::2] for one in written)
+    variables = dict(item.partition("=")[::2] for item in written)
     nodes = tenant.run("first", "ls", "/dev").split()
-    cards = [one for one in nodes if one.startswith("nvidia") and one[6:].isdigit()]
+    cards = [node for node in nodes if node.startswith("nvidia") and node[6:].isdigit()]
     assert variables["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"
     total = gpus_of_node(card)[uuid]["total"]
     fraction = float(variables["VRAMWARDEN_GPU_MEMORY_FRACTION"])
     assert 0 <= (8192 - 900) * MIB / total - fraction < 0.0001
     # With the stub, the stand-in for NVIDIA's runtime shows no device nodes.
     assert len(cards) == (1 if NVIDIA_BY_DEFAULT or ON_HOST else 0)
-    answer("its device nodes", " ".join(one for one in nodes if one.startswith("nvidia")) or "-")
+    answer("its device nodes", " ".join(node for node in nodes if node.startswith("nvidia")) or "-")
     seen = variables["NVIDIA_VISIBLE_DEVICES"]
     answer("NVIDIA_VISIBLE_DEVICES: asked for, seen", f"{names}, {seen}".replace(uuid, "UUID"))
     answer("VRAMWARDEN_GPU_MEMORY_FRACTION at 8Gi", fraction)
@@ -245,7 +245,7 @@ def untouched(neighbor, sentry):
 
     wait_until("the sentry's figure of it", holds, timeout=30)  # at first it has none
     found = statuses(neighbor.team.pod(neighbor.name))
-    assert {one["restartCount"] for one in found.values()} == {0}
+    assert {item["restartCount"] for item in found.values()} == {0}
     assert "over the VRAM cap" not in neighbor.team.log(neighbor.name, "vram-enforcer")
 
 
@@ -320,7 +320,7 @@ def test_a_framework_with_the_fraction_stays_within_its_cap(memory, sentry, make
     used = used_bytes(sentry, "vramwarden_pod_memory_peak_bytes", **of_pod)
     named = "PyTorch" if torch else "our program"
     answer(f"{named} with a cap of {memory}: holds when it has all", f"{used / MIB:.0f}Mi")
-    assert {one["restartCount"] for one in statuses(team.pod("framework")).values()} == {0}
+    assert {status["restartCount"] for status in statuses(team.pod("framework")).values()} == {0}
     assert 0 < used <= int(memory[0]) * GIB
     remove(team, "framework")
 
@@ -364,16 +364,16 @@ def test_a_pod_bound_without_a_replica_gets_its_gpu_later(card, tenant, system):
 
 def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
     fillers = []
-    for number, gpu in enumerate(sorted(gpus_of_node(card).values(), key=lambda one: -one["free"])):
+    for number, gpu in enumerate(sorted(gpus_of_node(card).values(), key=lambda gpu: -gpu["free"])):
         size_mib = (gpu["free"] - GIB) >> 20
         fillers.append(started(tenant, gpu_pod(f"filler-{number}", f"{size_mib}Mi", LARGE), 1))
-    assert all(one.answers()[-1] == "ok" for one in fillers)
+    assert all(filler.answers()[-1] == "ok" for filler in fillers)
 
     def used_by(filler):
         return used_bytes(sentry, "vramwarden_pod_memory_used_bytes", pod=filler)
 
     def all_seen():
-        return all(used_by(f"filler-{one}") >= 4 * GIB for one in range(len(fillers)))
+        return all(used_by(f"filler-{item}") >= 4 * GIB for item in range(len(fillers)))
 
     wait_until("the figures of the fillers", all_seen, timeout=30)
     held = device_used(sentry)
@@ -381,7 +381,7 @@ def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
     waits = ("FailedScheduling", "Insufficient", "didn't match")
 
     def denied():
-        return [one for one in tenant.events("next") if any(word in one for word in waits)]
+        return [event for event in tenant.events("next") if any(word in event for word in waits)]
 
     print(*tenant.wait("it waits", denied), sep="\n")
     began_s = time.monotonic()

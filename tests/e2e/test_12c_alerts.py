@@ -101,11 +101,11 @@ class Story:
             found = self.api.list(f"/api/v1/namespaces/{namespace}/pods", **labels)
             targets = [
                 {
-                    "targets": [f"{one['status']['podIP']}:{port}"],
-                    "labels": {"namespace": namespace, "pod": one["metadata"]["name"]},
+                    "targets": [f"{item['status']['podIP']}:{port}"],
+                    "labels": {"namespace": namespace, "pod": item["metadata"]["name"]},
                 }
-                for one in found
-                if one["status"].get("podIP")
+                for item in found
+                if item["status"].get("podIP")
             ]
             path = self._folder / f"{component}.json"
             path.with_suffix(".new").write_text(json.dumps(targets))
@@ -122,7 +122,9 @@ class Story:
 
     def firing(self) -> set[str]:
         """Return the firing alerts, except those about the pod with a plateau."""
-        return {one["labels"]["alertname"] for one in self.alerts() if one["state"] == "firing"}
+        return {
+            alert["labels"]["alertname"] for alert in self.alerts() if alert["state"] == "firing"
+        }
 
     def delete_pods(self) -> None:
         """Delete the pods for the stories after this."""
@@ -133,7 +135,7 @@ class Story:
     def is_ungated(self, manifest: dict[str, Any]) -> bool:
         """Return True if a pod would not wait for a GPU."""
         volumes = self.others.create(manifest, dry_run=True)["spec"].get("volumes", ())
-        return all(one["name"] != "vram-gate" for one in volumes)
+        return all(volume["name"] != "vram-gate" for volume in volumes)
 
     def patch(self, path: str, change: Any, kind: str = MERGE) -> Any:
         """Change an object."""
@@ -316,7 +318,7 @@ def take_rights(story: Story) -> None:
     """Remove rights of the webhook, start a replica without them, and empty a caBundle."""
     story.kept["rules"] = rules = story.api.request("GET", CLUSTER_ROLE)["rules"]
     lost = {"pods", "mutatingwebhookconfigurations"}
-    kept = [one for one in rules if not lost & set(one["resources"])]
+    kept = [rule for rule in rules if not lost & set(rule["resources"])]
     story.patch(CLUSTER_ROLE, {"rules": kept})
     path = "/webhooks/0/clientConfig/caBundle"
     story.patch(CONFIGURATION, [{"op": "remove", "path": path}], PATCH)

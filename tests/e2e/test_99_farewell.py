@@ -27,7 +27,7 @@ def test_helm_test_passes(release):
 
 def test_the_pod_under_its_cap_was_left_alone_all_the_time(team, quiet):
     found = team.wait_ready(quiet)
-    assert {one["restartCount"] for one in statuses(found).values()} == {0}
+    assert {status["restartCount"] for status in statuses(found).values()} == {0}
     assert "over the VRAM cap" not in team.log(quiet, "vram-enforcer")
 
 
@@ -37,7 +37,7 @@ def test_after_helm_uninstall_pods_are_created_at_once(cluster, team, release):
     print(f"helm uninstall: {time.monotonic() - began:.1f} s")
     assert team.create(pod("plain", None, ["true"]))["metadata"]["uid"]
     for kind in filter(cluster.api.serves, KINDS):
-        found = [one["metadata"]["name"] for one in cluster.api.list(f"{GROUP}/{kind}")]
+        found = [item["metadata"]["name"] for item in cluster.api.list(f"{GROUP}/{kind}")]
         assert not [name for name in found if "vramwarden" in name]
 
 
@@ -71,7 +71,7 @@ def test_clean_removes_what_the_agent_wrote_on_nodes(cluster, release):
     for node in cluster.api.list("/api/v1/nodes"):
         metadata = node["metadata"]
         keys = [*metadata["labels"], *metadata.get("annotations", {}), *node["status"]["capacity"]]
-        keys += [one["type"] for one in node["status"]["conditions"]]
+        keys += [condition["type"] for condition in node["status"]["conditions"]]
         assert {key for key in keys if key.startswith(PREFIX)} <= {NODE_SHARE_LABEL}
     assert clean("--all").returncode == 0
     assert clean("--all").stdout == "nothing of vramwarden is left\n"
@@ -79,4 +79,4 @@ def test_clean_removes_what_the_agent_wrote_on_nodes(cluster, release):
 
 def test_and_what_runs_keeps_running(team, quiet):
     found = team.wait_ready(quiet)
-    assert {one["restartCount"] for one in statuses(found).values()} == {0}
+    assert {status["restartCount"] for status in statuses(found).values()} == {0}

@@ -36,8 +36,8 @@ def own(strange, make_team):
     found.create(pod("trains", "30Gi", holding("forever"), restartPolicy="Never"))
     found.wait_ready("trains")
     yield found
-    for one in strange.api.list(f"/api/v1/namespaces/{found.namespace}/pods"):
-        found.delete_pod(one["metadata"]["name"])  # while one has VRAM, the node is not withdrawn
+    for item in strange.api.list(f"/api/v1/namespaces/{found.namespace}/pods"):
+        found.delete_pod(item["metadata"]["name"])  # while one has VRAM, the node is not withdrawn
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def say(own):
 def used(say, own):
     """Return the bytes that `top` shows for its pod."""
     report = json.loads(say("top", "-n", own.namespace, "-o", "json"))
-    (found,) = [one for one in report["pods"] if one["name"] == "trains"] or [{}]
+    (found,) = [found_pod for found_pod in report["pods"] if found_pod["name"] == "trains"] or [{}]
     return found.get("usedBytes")
 
 
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_lost_is_passed_over_and_everybody_says_so(own, agent, moc
     def unhealthy():
         annotations = own.api.get(NODE_MANIFEST)["metadata"]["annotations"]
         gpus = json.loads(annotations["vramwarden.io/gpus"])
-        return [one["uuid"] for one in gpus if one.get("healthy") is False] == [UUIDS[lost]]
+        return [gpu["uuid"] for gpu in gpus if gpu.get("healthy") is False] == [UUIDS[lost]]
 
     own.wait("it unhealthy", unhealthy)
     own.create(pod("next", "8Gi", holding("forever")))

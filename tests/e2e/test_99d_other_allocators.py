@@ -54,13 +54,13 @@ def slices(strange, system):
 
     def of_its_gpus():
         found = strange.api.list(f"{RESOURCES}/resourceslices")
-        return [one for one in found if one["spec"].get("devices")]
+        return [item for item in found if item["spec"].get("devices")]
 
     with dra_driver(strange):
         (made,) = system.wait("its ResourceSlice", of_its_gpus)
         yield made
-    for one in of_its_gpus():  # as the kubelet does with those of a removed driver
-        strange.api.delete({**one, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"})
+    for gpu in of_its_gpus():  # as the kubelet does with those of a removed driver
+        strange.api.delete({**gpu, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"})
 
 
 def posted_slice():
@@ -99,7 +99,9 @@ def test_a_young_node_waits_for_the_plugin_that_the_operator_is_to_bring(
 
 
 def test_a_node_whose_gpus_a_dra_driver_gives_away_is_not_shared(own, slices, system, agent):
-    assert {one["attributes"]["uuid"]["string"] for one in slices["spec"]["devices"]} == set(UUIDS)
+    assert {device["attributes"]["uuid"]["string"] for device in slices["spec"]["devices"]} == set(
+        UUIDS
+    )
     system.wait("VRAM withdrawn", lambda: agent.advertised() is None)
 
     def told():
@@ -143,7 +145,9 @@ def test_hami_and_we_serve_a_pod_each_whose_webhook_ever_is_first(strange, own, 
     print(f"both have their GPU: {time.monotonic() - began:.1f} s")
     assert ours["spec"]["nodeName"] == NODE
     assert ours["metadata"]["annotations"]["vramwarden.io/gpu"] in UUIDS
-    assert [one["name"] for one in ours["spec"]["initContainers"]] == ["vram-enforcer"]
+    assert [found_container["name"] for found_container in ours["spec"]["initContainers"]] == [
+        "vram-enforcer"
+    ]
     assert theirs["spec"]["nodeName"] == hami.NODE
     assert theirs["spec"]["schedulerName"] == hami.SCHEDULER
     given = theirs["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"]
@@ -151,8 +155,8 @@ def test_hami_and_we_serve_a_pod_each_whose_webhook_ever_is_first(strange, own, 
     assert not [key for key in theirs["metadata"]["annotations"] if "vramwarden.io" in key]
     assert "initContainers" not in theirs["spec"]
     strange.api.delete(webhook)
-    for one in ("theirs", "ours"):
-        own.delete_pod(one)
+    for item in ("theirs", "ours"):
+        own.delete_pod(item)
     own.wait("both gone", lambda: not own.pods())
 
 

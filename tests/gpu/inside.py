@@ -11,9 +11,9 @@ from webhook.adapters.nvml import Nvml
 
 with Nvml() as nvml, programs(2 * (sys.argv[1:] == ["start"])) as made:
     gpu = nvml.devices()[0].uuid
-    for number, one in enumerate(made, 1):
-        one.does(f"alloc {number * 512 * MIB}")
-    seen = {"listed": nvml.processes(gpu), "pids": [one.pid for one in made]}
+    for number, item in enumerate(made, 1):
+        item.does(f"alloc {number * 512 * MIB}")
+    seen = {"listed": nvml.processes(gpu), "pids": [item.pid for item in made]}
     print(json.dumps(seen), flush=True)
     if made:
         sys.stdin.readline()

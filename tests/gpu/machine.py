@@ -87,8 +87,8 @@ def programs(count=1, *before, **where):
     with contextlib.ExitStack() as ending:
         ending.callback(time.sleep, 0.3)  # until the driver has forgotten them
         made = [Program(*before, **where) for _ in range(count)]
-        for one in made:
-            ending.callback(one.end)
+        for item in made:
+            ending.callback(item.end)
         yield made
 
 

@@ -55,7 +55,7 @@ def test_imported_memory_is_its_creators_until_that_ends(nvml, gpu):
         creator.end()
         time.sleep(0.5)
         left_bytes = nvml.processes(gpu)[importer.pid]
-    grown = [mib(one - context_bytes) for one in (imported_bytes, left_bytes)]
+    grown = [mib(item - context_bytes) for item in (imported_bytes, left_bytes)]
     answer("512Mi imported: its creator lives, has ended", ", ".join(grown))
     assert left_bytes >= context_bytes + 512 * MIB
 
@@ -96,7 +96,7 @@ def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
                 env={**os.environ, "PYTHONPATH": str(ROOT)},  # nsenter changes the directory
             )  # fmt: skip
             lists.append(json.loads(said.stdout)["listed"])
-    seen = [{pid: mib(held) for pid, held in one.items()} for one in lists]
+    seen = [{pid: mib(held) for pid, held in item.items()} for item in lists]
     answer(
         "creator ended, a child has it open: use; outside, in its namespace, in another",
         [used, *seen],
@@ -116,14 +116,14 @@ def test_what_lists_and_totals_cost(count, nvml, gpu):
 
 def test_who_ran_is_sampled_and_who_only_holds_memory_is_not(nvml, gpu):
     with programs(2) as (busy, idle):
-        for one in (busy, idle):
-            one.does(f"alloc {300 * MIB}")
+        for item in (busy, idle):
+            item.does(f"alloc {300 * MIB}")
         time.sleep(1)
         mark_us = int(time.time() * 1e6)
         busy.does("write 2 s")
         time.sleep(0.5)
         found = nvml.process_samples(gpu, mark_us) or {}
-        seen = [found.get(one.pid, (0, "no sample"))[1] for one in (busy, idle)]
+        seen = [found.get(item.pid, (0, "no sample"))[1] for item in (busy, idle)]
         answer("2 s long one ran, one did not: ran", seen)
         assert found[busy.pid][1]
         assert not found.get(idle.pid, (0, False))[1]
@@ -138,8 +138,8 @@ def test_who_ran_is_sampled_and_who_only_holds_memory_is_not(nvml, gpu):
 def test_which_short_kernels_leave_a_trace(size, nvml, gpu):
     """A short kernel may leave no percentage, but the process that ran last is sampled further."""
     with programs(2) as (first, second):
-        for one in (first, second):
-            one.does(f"alloc {300 * MIB}")
+        for item in (first, second):
+            item.does(f"alloc {300 * MIB}")
             time.sleep(0.5)
         time.sleep(1)
         mark_us = int(time.time() * 1e6)
@@ -154,5 +154,5 @@ def test_which_short_kernels_leave_a_trace(size, nvml, gpu):
 
 def test_the_lists_forget_who_has_ended(nvml, gpu):
     with programs(4) as made:
-        assert {one.pid for one in made} <= nvml.processes(gpu).keys()
-    assert not {one.pid for one in made} & nvml.processes(gpu).keys()
+        assert {item.pid for item in made} <= nvml.processes(gpu).keys()
+    assert not {item.pid for item in made} & nvml.processes(gpu).keys()

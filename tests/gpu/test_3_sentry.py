@@ -86,9 +86,9 @@ def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
     _, made, log = node
     with contextlib.ExitStack() as ending:
         sandboxes = [sandbox(container(made, number, sandbox=True)) for number in (3, 4)]
-        for one in sandboxes:
-            ending.enter_context(one)
-            ending.callback(one.kill)
+        for found_sandbox in sandboxes:
+            ending.enter_context(found_sandbox)
+            ending.callback(found_sandbox.kill)
         before = NAMESPACE
         if shares:
             (first,) = wait_for(lambda: children(sandboxes[1].pid))
@@ -119,11 +119,13 @@ def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
         assert nvml.device_used_bytes(gpu) <= used_bytes
         events = [json.loads(line) for line in log.read_text().splitlines()]
         signals = ["stopping a process", *["killing a process"] * handles]
-        assert [one["msg"] for one in events if one.get("uid") == UIDS[4]][
+        assert [event["msg"] for event in events if event.get("uid") == UIDS[4]][
             : len(signals)
         ] == signals
-        assert not any(one.get("uid") == UIDS[3] for one in events)
-        assert [one.poll() for one in (*sandboxes, neighbour.process)] == [None] * 3
+        assert not any(event.get("uid") == UIDS[3] for event in events)
+        assert [found_sandbox.poll() for found_sandbox in (*sandboxes, neighbour.process)] == [
+            None
+        ] * 3
 
 
 def sandbox(cgroup):
@@ -188,8 +190,8 @@ def idle_s(log):
     """Return the idle times of pods, from the sentry's metrics."""
     families = text_string_to_metric_families(asked(log, "metrics"))
     return {
-        one.labels["pod"]: one.value
+        sample.labels["pod"]: sample.value
         for family in families
-        for one in family.samples
-        if one.name == "vramwarden_sentry_pod_idle_seconds"
+        for sample in family.samples
+        if sample.name == "vramwarden_sentry_pod_idle_seconds"
     }

@@ -70,8 +70,8 @@ def test_a_program_with_its_variables_is_not_stopped(program, module, script, nv
     fraction = memory_fraction(CAP_BYTES, [device.total_bytes])
     settings = [setting.entry(CAP_BYTES) for setting in PROGRAM_VARIABLES[program]]
     values = {
-        one["name"]: one["value"].replace("$(VRAMWARDEN_GPU_MEMORY_FRACTION)", fraction)
-        for one in settings
+        setting["name"]: setting["value"].replace("$(VRAMWARDEN_GPU_MEMORY_FRACTION)", fraction)
+        for setting in settings
     }
     with subprocess.Popen(
         [sys.executable, "-c", script + END], env={**os.environ, **values},

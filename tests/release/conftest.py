@@ -77,7 +77,7 @@ def set_version(checkout: Path, version: str, *places: str) -> None:
     ):
         if name in places:
             lines = path.read_text().splitlines()
-            made = [f"{begin}{version}{end}" if one.startswith(begin) else one for one in lines]
+            made = [f"{begin}{version}{end}" if line.startswith(begin) else line for line in lines]
             path.write_text("\n".join(made) + "\n")
     if "changelog" in places:
         log = checkout / "CHANGELOG.md"

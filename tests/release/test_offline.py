@@ -27,9 +27,9 @@ pytestmark = pytest.mark.process
 
 def asked(program):
     """Return the page's commands that run a program, for this release."""
-    lines = [one for _, one in commands_of(__file__) if one.startswith(f"{program} ")]
+    lines = [item for _, item in commands_of(__file__) if item.startswith(f"{program} ")]
     assert lines
-    return [shlex.split(one.replace("VERSION", VERSION)) for one in lines]
+    return [shlex.split(line.replace("VERSION", VERSION)) for line in lines]
 
 
 def test_the_checksums_are_those_of_the_files(made):
@@ -46,9 +46,9 @@ def test_images_and_chart_keep_their_digests_in_a_registry(made, layouts):
         pytest.skip("needs skopeo")
     with storing() as (address, contents):
         for command in asked("skopeo"):
-            here = [one.replace("registry.example", address) for one in command]
+            here = [item.replace("registry.example", address) for item in command]
             subprocess.run([*here, "--dest-tls-verify=false"], cwd=made, check=True)
-    pushed = {path: one for path, one in contents.items() if "/manifests/" in path}
+    pushed = {path: content for path, content in contents.items() if "/manifests/" in path}
     manifests = {
         path: f"sha256:{hashlib.sha256(content).hexdigest()}" for path, content in pushed.items()
     }
@@ -59,7 +59,9 @@ def test_images_and_chart_keep_their_digests_in_a_registry(made, layouts):
     }
     for content in pushed.values():
         manifest = json.loads(content)
-        assert {one["digest"] for one in (manifest["config"], *manifest["layers"])} <= {*contents}
+        assert {layer["digest"] for layer in (manifest["config"], *manifest["layers"])} <= {
+            *contents
+        }
 
 
 @pytest.mark.cluster
@@ -90,7 +92,7 @@ def test_the_command_is_installed_from_a_folder(made, tmp_path):
     listed = subprocess.run(
         [*run[:5], "list", "--format=json"], capture_output=True, text=True, check=True
     )
-    assert {one["name"]: one["version"] for one in yaml.safe_load(listed.stdout)} == {
+    assert {item["name"]: item["version"] for item in yaml.safe_load(listed.stdout)} == {
         "vramwarden": VERSION
     }
 
@@ -113,10 +115,14 @@ def test_nothing_but_the_adapter_of_the_api_server_connects():
     connecting = set()
     for path in (ROOT / "webhook").rglob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
-        names = {one.module or "" for one in nodes if isinstance(one, ast.ImportFrom)}
-        names |= {name.name for one in nodes if isinstance(one, ast.Import) for name in one.names}
-        if any(name == one or name.startswith(f"{one}.") for name in names for one in clients):
+        names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        names |= {
+            name.name for node in nodes if isinstance(node, ast.Import) for name in node.names
+        }
+        if any(
+            name == client or name.startswith(f"{client}.") for name in names for client in clients
+        ):
             connecting.add(str(path.relative_to(ROOT / "webhook")))
-    elsewhere = {one for one in connecting if not one.startswith("adapters/kube/")}
+    elsewhere = {item for item in connecting if not item.startswith("adapters/kube/")}
     assert elsewhere == {"cli/demo.py"}
     assert len(connecting) > 1

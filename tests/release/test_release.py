@@ -32,7 +32,9 @@ needs_helm = pytest.mark.skipif(not charts.available(), reason=charts.MISSING)
 
 def digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file by path."""
-    return {path: hashlib.sha256(one).hexdigest() for path, one in oci.contents(folder).items()}
+    return {
+        path: hashlib.sha256(content).hexdigest() for path, content in oci.contents(folder).items()
+    }
 
 
 def test_what_is_released_is_a_commit_and_its_time(checkout):
@@ -113,7 +115,9 @@ def test_all_files_have_their_checksum(made):
     listed = dict(
         reversed(line.split("  ")) for line in (made / "SHA256SUMS").read_text().splitlines()
     )
-    assert listed == {path: one for path, one in digests(made).items() if path != "SHA256SUMS"}
+    assert listed == {
+        path: digest for path, digest in digests(made).items() if path != "SHA256SUMS"
+    }
 
 
 def test_images_are_built_of_the_commit_at_its_time(made, builder, checkout):
@@ -175,8 +179,8 @@ def test_the_chart_is_that_of_the_commit_with_its_images(made, checkout):
     folder = checkout / "deploy/chart"
     with tarfile.open(made / f"vramwarden-{VERSION}.tgz") as archive:
         entries = archive.getmembers()
-        packed = {one.name: archive.extractfile(one).read() for one in entries}
-    assert {one.mtime for one in entries} == {EPOCH}
+        packed = {entry.name: archive.extractfile(entry).read() for entry in entries}
+    assert {entry.mtime for entry in entries} == {EPOCH}
     there = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -186,7 +190,7 @@ def test_the_chart_is_that_of_the_commit_with_its_images(made, checkout):
     # Helm writes the chart's own file in another order.
     changed = {"vramwarden/Chart.yaml", "vramwarden/values.yaml"}
     assert {name for name in packed if packed[name] != there[name]} == changed
-    chart = [yaml.safe_load(one["vramwarden/Chart.yaml"]) for one in (packed, there)]
+    chart = [yaml.safe_load(item["vramwarden/Chart.yaml"]) for item in (packed, there)]
     assert chart[0] == chart[1]
 
 
@@ -196,7 +200,7 @@ def test_wheel_and_source_are_of_the_version(made):
             f"\nVersion: {VERSION}\n"
             in wheel.read(f"vramwarden-{VERSION}.dist-info/METADATA").decode()
         )
-        assert {one.date_time for one in wheel.infolist()} == {(2026, 11, 1, 10, 0, 0)}
+        assert {item.date_time for item in wheel.infolist()} == {(2026, 11, 1, 10, 0, 0)}
         assert f'__version__ = "{VERSION}"' in wheel.read("webhook/__init__.py").decode()
     with tarfile.open(made / f"vramwarden-{VERSION}.tar.gz") as source:
         assert f"vramwarden-{VERSION}/deploy/release.py" in source.getnames()
@@ -211,21 +215,30 @@ def test_the_bill_of_materials_is_valid_and_says_what_is_in_each_image(made, che
     commit = git(checkout, "rev-parse", "HEAD").strip()
     assert about["properties"] == [{"name": "vramwarden:commit", "value": commit}]
     assert bill["metadata"]["timestamp"] == "2026-11-01T10:00:00+00:00"
-    tools = {one["name"]: one["version"] for one in bill["metadata"]["tools"]["components"]}
+    tools = {
+        component["name"]: component["version"]
+        for component in bill["metadata"]["tools"]["components"]
+    }
     assert set(tools) >= {"buildah", "hatchling", "helm", "python"}
     assert tools["buildah"] == "1.40.0"
-    images = {one["name"]: one for one in bill["components"] if one["type"] == "container"}
+    images = {
+        component["name"]: component
+        for component in bill["components"]
+        if component["type"] == "container"
+    }
     for name in ("vramwarden", "enforcer"):
         image = images[f"vramwarden/{name}"]
         assert image["purl"] == f"pkg:oci/{name}@{oci.digest(layouts / name)}"
-        assert sorted(one["purl"] for one in image["components"]) == [
+        assert sorted(component["purl"] for component in image["components"]) == [
             "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12",
             "pkg:generic/python@3.11.9",
             "pkg:pypi/flask@3.1.3",
         ]
     lock = (ROOT / "deploy/images/runtime.txt").read_text()
-    packages = {one["purl"] for one in bill["components"] if one["type"] == "library"}
-    assert packages == {one.to_string() for one in sbom.locked(lock)}
+    packages = {
+        component["purl"] for component in bill["components"] if component["type"] == "library"
+    }
+    assert packages == {item.to_string() for item in sbom.locked(lock)}
 
 
 @needs_helm
@@ -241,7 +254,7 @@ def test_without_images_it_says_loudly_what_is_missing(checkout, tmp_path, monke
     assert not list(made.glob("image-*"))
     assert f'image: "WEBHOOK_IMAGE:{VERSION}"' in (made / "install.yaml").read_text()
     bill = json.loads((made / f"vramwarden-{VERSION}.cdx.json").read_text())
-    assert {one["type"] for one in bill["components"]} == {"library"}
+    assert {component["type"] for component in bill["components"]} == {"library"}
 
 
 def test_where_nothing_builds_images_it_says_what_to_do_and_leaves_nothing(
@@ -301,7 +314,7 @@ def test_a_build_that_fails_says_so_and_leaves_the_older_release(
 def test_both_images_take_the_build_arguments_of_the_page(builder, tmp_path):
     page = ROOT / "deploy/offline.md"
     (command,) = commands(page, "--build-arg PIP_INDEX_URL")
-    settings = dict(one.split("=", 1) for one in shlex.split(command) if "=" in one)
+    settings = dict(item.split("=", 1) for item in shlex.split(command) if "=" in item)
     subprocess.run(
         [ROOT / "deploy/images/build"],
         env={**os.environ, **settings, "OCI": str(tmp_path)}, check=True, capture_output=True,
@@ -324,13 +337,13 @@ def test_the_lock_has_what_is_asked_for_by_version_and_hash(name):
         "runtime": asked["project"]["dependencies"],
     }[name]
     text = (ROOT / f"deploy/images/{name}.txt").read_text()
-    found = {one.name: one.version for one in sbom.locked(text)}
+    found = {item.name: item.version for item in sbom.locked(text)}
     for requirement in map(Requirement, wanted):
         version = found[requirement.name.lower().replace(".", "-")]
         assert requirement.specifier.contains(version), f"{requirement}: run make lock"
     entries = re.split(r"\n(?=[a-z])", text)[1:]
     assert len(entries) == len(found)
-    assert all("--hash=sha256:" in one for one in entries)
+    assert all("--hash=sha256:" in entry for entry in entries)
 
 
 def test_it_runs_as_the_makefile_runs_it():

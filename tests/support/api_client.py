@@ -67,7 +67,7 @@ class Api:
             if error.code == 404:
                 return False
             raise
-        return what in {one[key] for one in found for key in ("kind", "name")}
+        return what in {item[key] for item in found for key in ("kind", "name")}
 
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """Create an object of any kind."""

@@ -180,8 +180,8 @@ class ApiServer:
 
     def add(self, *manifests: Json) -> Self:
         """Store objects at the paths that follow from their kinds, namespaces and names."""
-        for one in manifests:
-            self.put(path_of(one), one)
+        for manifest in manifests:
+            self.put(path_of(manifest), manifest)
         return self
 
     def remove(self, path: str) -> None:
@@ -213,7 +213,11 @@ class ApiServer:
     def sent(self, *methods: str) -> list[tuple[str, str, Any]]:
         """Return method, path and body of the requests with these methods (default: writes)."""
         wanted = methods or tuple(VERBS)
-        return [(one.method, one.path, one.body) for one in self.asked if one.method in wanted]
+        return [
+            (request.method, request.path, request.body)
+            for request in self.asked
+            if request.method in wanted
+        ]
 
     def kube(self, *, tries: int = 1, now_s: Callable[[], float] | None = None) -> Kube:
         """Return the product's client; its watches end after the stored events."""
@@ -345,7 +349,9 @@ class ApiServer:
             metadata["continue"] = f"{version}/{start + limit}"
         page = found[start : start + limit]
         if "as=Table" in accept:
-            rows = [{"cells": _cells(one), "object": {"metadata": one["metadata"]}} for one in page]
+            rows = [
+                {"cells": _cells(item), "object": {"metadata": item["metadata"]}} for item in page
+            ]
             columns = [{"name": name} for name in ("Name", "Status", "Node")]
             return {
                 "kind": "Table",
@@ -354,7 +360,7 @@ class ApiServer:
                 "rows": rows,
             }
         if not place.is_ours:
-            page = [{k: v for k, v in one.items() if k not in TYPE} for one in page]
+            page = [{k: v for k, v in item.items() if k not in TYPE} for item in page]
         return {
             "kind": KINDS[place.kind] + "List",
             "apiVersion": _version_of(place),
@@ -385,11 +391,11 @@ class ApiServer:
                 at, there = self._version, self._found(place, query)
             else:
                 there = []
-        for one in there:
-            yield _event("ADDED", one)
+        for item in there:
+            yield _event("ADDED", item)
         while True:
             with self._changed:
-                new = [one for one in self._changes if one.version > at]
+                new = [change for change in self._changes if change.version > at]
                 at = self._version
             for change in new:
                 if self._is_in(change.place.path, place) and (line := _seen(change, place, query)):
@@ -412,7 +418,7 @@ class ApiServer:
         metadata = made.setdefault("metadata", {})
         if prefix := not metadata.get("name") and metadata.get("generateName"):
             made_up = (place._replace(name=prefix + uuid.uuid4().hex[:5]) for _ in count())
-            place = next(one for one in made_up if one.path not in self.objects)
+            place = next(item for item in made_up if item.path not in self.objects)
             metadata["name"] = place.name
         place = place._replace(name=metadata["name"])
         if place.path in self.objects:
@@ -533,9 +539,9 @@ def _check_version(place: Place, found: Json, new: Json) -> None:
 def _selected(place: Place, found: Json, query: dict[str, str]) -> bool:
     labels = found["metadata"].get("labels") or {}
     wanted = filter(None, query.get("labelSelector", "").split(","))
-    return all(_has(labels, one) for one in wanted) and all(
-        _chosen(place, found, one)
-        for one in filter(None, query.get("fieldSelector", "").split(","))
+    return all(_has(labels, item) for item in wanted) and all(
+        _chosen(place, found, item)
+        for item in filter(None, query.get("fieldSelector", "").split(","))
     )
 
 

@@ -58,8 +58,8 @@ def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
             found |= {path.parent} if path.parts[len(root.parts) + 1] not in NEED_A_NODE else set()
         else:
             found |= {root / "tests" / room for room in ROOMS.get(name.split("/")[0], OTHERS)}
-    whole = [one for one in found if not any(other in one.parents for other in found)]
-    return sorted(str(one.relative_to(root)) for one in whole)
+    whole = [item for item in found if not any(other in item.parents for other in found)]
+    return sorted(str(item.relative_to(root)) for item in whole)
 
 
 def _imports(module: str) -> re.Pattern[str]:

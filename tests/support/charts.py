@@ -85,7 +85,7 @@ class Helm:
 
     def render(self, values: Json | None = None, *options: str) -> list[Json]:
         """Render the chart into objects."""
-        return [one for one in yaml.load_all(self.text(values, *options), LOADER) if one]
+        return [item for item in yaml.load_all(self.text(values, *options), LOADER) if item]
 
     def values(self, values: Json | None) -> tuple[str, ...]:
         """Return the options for values; images get names unless the values set them."""

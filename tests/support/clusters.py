@@ -91,8 +91,8 @@ def a_gpu(
     `used` is the sum of its pods by default, or None if not measured.
     """
     strangers = {uid: gib(amount) for uid, amount in (unmanaged or {}).items()}
-    promised = sum(one.cap_bytes for one in holders)
-    in_use = sum(one.used_bytes or 0 for one in holders) + sum(strangers.values())
+    promised = sum(holder.cap_bytes for holder in holders)
+    in_use = sum(holder.used_bytes or 0 for holder in holders) + sum(strangers.values())
     values: Json = {
         "uuid": "",
         "index": 0,
@@ -171,8 +171,8 @@ def a_node(
             driver_version="580.95.05",
             enforcement=enforcement,
             gpus=tuple(
-                replace(one, index=index, uuid=one.uuid or f"GPU-{name}-{index}")
-                for index, one in numbered
+                replace(item, index=index, uuid=item.uuid or f"GPU-{name}-{index}")
+                for index, item in numbered
             ),
             not_shared=not_shared,
             limit=limit,
@@ -205,7 +205,7 @@ def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
 def _inventory(node: NodeFigures, device_names: str) -> Inventory:
     """Return the agent's inventory of a node's GPUs."""
     # The agent knows each GPU, even one whose free memory its sentry does not know.
-    every = replace(node, gpus=tuple(replace(one, free_bytes=0) for one in node.gpus))
+    every = replace(node, gpus=tuple(replace(gpu, free_bytes=0) for gpu in node.gpus))
     return Inventory(
         known=tuple(map(TrackedGpu, placeable(every)[0])),
         driver_version=node.driver_version,
@@ -295,17 +295,17 @@ class SceneCluster:
     @property
     def figures(self) -> tuple[NodeFigures, ...]:
         """Return the figures of all sentries."""
-        return tuple(one.figures for one in self.nodes if one.figures)
+        return tuple(node.figures for node in self.nodes if node.figures)
 
     @property
     def read_nodes(self) -> dict[str, ClusterNode]:
         """Return all nodes by name, as read with the right to read nodes."""
-        return {one.read.name: one.read for one in self.nodes}
+        return {node.read.name: node.read for node in self.nodes}
 
     @property
     def read_pods(self) -> list[ClusterPod]:
         """Return all pods as whole objects."""
-        return [ClusterPod(one) for one in self.pods]
+        return [ClusterPod(pod) for pod in self.pods]
 
     @cached_property
     def listed_pods(self) -> list[ClusterPod]:
@@ -315,8 +315,8 @@ class SceneCluster:
     def stored_in(self, api: ApiServer) -> ApiServer:
         """Store the cluster in an API server, which gets the same time."""
         api.now_s = lambda: NOW_S
-        figures = [write_gpu_node(one) for one in self.figures]
-        stored = [one.stored for one in self.nodes]
+        figures = [write_gpu_node(figure) for figure in self.figures]
+        stored = [node.stored for node in self.nodes]
         return api.add(*stored, *figures, *self.pods, *self.others)
 
 

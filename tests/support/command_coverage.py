@@ -91,9 +91,13 @@ NOT_RUN = {
 def commands_of(file: Path | str) -> list[tuple[str, str]]:
     """Return pairs of page and command that a file, given by its `__file__`, runs."""
     place = str(Path(file).relative_to(ROOT))
-    return [one for one in every_command() if any(re.match(p, ": ".join(one)) for p in RUN[place])]
+    return [
+        item for item in every_command() if any(re.match(p, ": ".join(item)) for p in RUN[place])
+    ]
 
 
 def every_command() -> list[tuple[str, str]]:
     """Return pairs of page and command for all pages."""
-    return [(str(page.relative_to(ROOT)), one) for page in PAGES for one in all_commands(page)]
+    return [
+        (str(page.relative_to(ROOT)), command) for page in PAGES for command in all_commands(page)
+    ]

@@ -28,7 +28,7 @@ PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 
 def keys_of(path: str) -> list[str]:
-    return [one[1] or one[2] for one in PART.finditer(path)]
+    return [match[1] or match[2] for match in PART.finditer(path)]
 
 
 def holder_of(pod: Json, path: str) -> tuple[Any, Any]:
@@ -137,8 +137,8 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 def said_amounts(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     entry = re.match(r"([a-z0-9-]+)=", found.string)
-    every = [one for one in found.groups() if one]
-    return [amount(copy.deepcopy(pod), path, one, entry[1] if entry else "") for one in every]
+    every = [group for group in found.groups() if group]
+    return [amount(copy.deepcopy(pod), path, item, entry[1] if entry else "") for item in every]
 
 
 def one(do: Callable[[Json, str, re.Match[str]], Json]) -> Any:
@@ -174,7 +174,7 @@ def without_volume(pod: Json, path: str, _: re.Match[str]) -> Json:
         for container in pod["spec"].get(field) or []:
             mounts = container.get("volumeMounts")
             if mounts:
-                container["volumeMounts"] = [one for one in mounts if one.get("name") != name]
+                container["volumeMounts"] = [mount for mount in mounts if mount.get("name") != name]
     return drop(pod, volume)
 
 
@@ -593,7 +593,7 @@ def followed(pod: Json, path: str, detail: str) -> list[Json]:
                 found = pattern.search(said)
                 if found:
                     made = do(pod, path, found)
-                    again = (do(one, of_requests(path), found) for one in made if both)
+                    again = (do(item, of_requests(path), found) for item in made if both)
                     return [ways[n] for n, ways in enumerate(again)] or made
     raise AssertionError(f"say in tests/support/follow_advice.py how to follow: {detail}")
 

@@ -66,9 +66,9 @@ SCANS = st.just(DOWN) | st.builds(
 )
 PAST = st.lists(st.tuples(st.floats(0, 1e6), SCANS), max_size=4)
 ANY_PAST = st.builds(
-    lambda past, names: replace(after(*sorted(past, key=lambda one: one[0])), device_names=names),
+    lambda past, names: replace(after(*sorted(past, key=lambda item: item[0])), device_names=names),
     PAST,
-    st.sampled_from(["", *(one.value for one in DeviceNames)]),
+    st.sampled_from(["", *(names.value for names in DeviceNames)]),
 )
 WITH_GPUS = st.builds(
     lambda past, gpus: after((1e6, a_scan(*gpus, seen("whole", 80 * 1024, 8))), start=past),

@@ -109,7 +109,7 @@ def posting(
         client.close()
 
     addresses = itertools.islice(itertools.cycle(sources), clients)
-    threads = [threading.Thread(target=post, args=(one,), daemon=True) for one in addresses]
+    threads = [threading.Thread(target=post, args=(address,), daemon=True) for address in addresses]
     for thread in threads:
         thread.start()
     try:

@@ -54,7 +54,9 @@ API_GROUPS = {"groups": [{"name": name} for name in ("apps", "nvidia.com")]}
 def manifests() -> tuple[Json, ...]:
     """Return the chart's objects with `rollout: Enforce`, of the kinds that are read."""
     values = {"enforcer": {"repository": "registry.example/enforcer"}, "rollout": "Enforce"}
-    return tuple(one for one in charts.rendered(values) if one["kind"] in KINDS.values())
+    return tuple(
+        manifest for manifest in charts.rendered(values) if manifest["kind"] in KINDS.values()
+    )
 
 
 @cache
@@ -66,7 +68,7 @@ def certificate() -> dict[str, str]:
             folder, [f"vramwarden-webhook.{SYSTEM}.svc"], datetime.fromtimestamp(NOW_S, UTC)
         )
         files = ("tls.crt", "ca.crt")
-        return {one: b64encode((folder / one).read_bytes()).decode() for one in files}
+        return {file: b64encode((folder / file).read_bytes()).decode() for file in files}
 
 
 def patch(api: ApiServer, path: str, change: Json) -> None:
@@ -76,7 +78,10 @@ def patch(api: ApiServer, path: str, change: Json) -> None:
 
 def each_hook(api: ApiServer, path: str, change: Json) -> None:
     """Change the client configuration of each of our webhooks."""
-    hooks = [{"name": one["name"], "clientConfig": change} for one in api.objects[path]["webhooks"]]
+    hooks = [
+        {"name": webhook["name"], "clientConfig": change}
+        for webhook in api.objects[path]["webhooks"]
+    ]
     patch(api, path, {"webhooks": hooks})
 
 

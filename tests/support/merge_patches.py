@@ -16,12 +16,12 @@ MERGED_BY = {
 def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
     """Return an object after a merge patch (RFC 7386), or after a strategic merge patch."""
     if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
-        items = {one[by]: one for one in found or ()}
-        for one in patch:
-            if one.get("$patch") == "delete":
-                items.pop(one[by], None)
+        items = {item[by]: item for item in found or ()}
+        for item in patch:
+            if item.get("$patch") == "delete":
+                items.pop(item[by], None)
             else:
-                items[one[by]] = merged(items.get(one[by]), one, strategic=True)
+                items[item[by]] = merged(items.get(item[by]), item, strategic=True)
         return list(items.values())
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)

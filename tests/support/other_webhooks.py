@@ -38,7 +38,7 @@ def every_container(pod: Json) -> list[Json]:
 
 def _add_container(pod: Json, field: str, *, first: bool, **more: Any) -> None:
     found = pod["spec"].get(field) or []
-    if not any(one["name"] == ADDED for one in found):
+    if not any(item["name"] == ADDED for item in found):
         added = a_container(ADDED, **more)
         pod["spec"][field] = [added, *found] if first else [*found, added]
 
@@ -65,7 +65,7 @@ def append_init_container(pod: Json) -> None:
 
 def _add_volume(pod: Json, volume: Json, mount_path: str) -> None:
     volumes = pod["spec"].get("volumes") or []
-    if not any(one["name"] == volume["name"] for one in volumes):
+    if not any(found_volume["name"] == volume["name"] for found_volume in volumes):
         pod["spec"]["volumes"] = [volume, *volumes]
     mount = {"name": volume["name"], "mountPath": mount_path, "readOnly": True}
     for container in every_container(pod):
@@ -183,7 +183,7 @@ def names_another_webhook(message: str) -> bool:
 def holders(pod: Json) -> dict[str, str]:
     """Return the VRAM amounts by container."""
     limits = (
-        (one["name"], (one.get("resources") or {}).get("limits")) for one in every_container(pod)
+        (item["name"], (item.get("resources") or {}).get("limits")) for item in every_container(pod)
     )
     return {name: found[VRAM_RESOURCE] for name, found in limits if VRAM_RESOURCE in (found or {})}
 

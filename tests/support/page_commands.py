@@ -18,7 +18,7 @@ PAGES = sorted(
 
 def commands(document: Path, containing: str) -> list[str]:
     """Return the commands of the only `sh` block with a text, without comments."""
-    (block,) = (one for one in blocks(document) if containing in one)
+    (block,) = (block for block in blocks(document) if containing in block)
     return list(_statements(block))
 
 
@@ -29,7 +29,9 @@ def all_commands(document: Path) -> list[str]:
 
 def asked(pattern: str) -> list[str]:
     """Return the commands of all pages that match a pattern from their beginning, each once."""
-    found = [one for page in PAGES for one in all_commands(page) if re.match(pattern, one)]
+    found = [
+        command for page in PAGES for command in all_commands(page) if re.match(pattern, command)
+    ]
     assert found, pattern
     return list(dict.fromkeys(found))
 
@@ -40,8 +42,8 @@ def in_sentences(program: str) -> list[str]:
         re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         for page in PAGES
     )
-    found = (" ".join(one.split()) for text in prose for one in re.findall(r"`([^`]+)`", text))
-    return list(dict.fromkeys(one for one in found if one.startswith(f"{program} ")))
+    found = (" ".join(item.split()) for text in prose for item in re.findall(r"`([^`]+)`", text))
+    return list(dict.fromkeys(item for item in found if item.startswith(f"{program} ")))
 
 
 def blocks(document: Path, language: str = "sh") -> list[str]:

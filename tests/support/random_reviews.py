@@ -146,7 +146,7 @@ def drawn(random: Random, parts: Parts, most: int) -> Parts:
     for name in _SIZES:
         if name in parts and name not in again and random.random() < 0.1:
             again[name] = max(1, int(parts[name] * random.choice((0.5, 0.8, 1.2, 2))))
-    return {name: one for name, one in {**parts, **again}.items() if one != CHOICES[name][0]}
+    return {name: item for name, item in {**parts, **again}.items() if item != CHOICES[name][0]}
 
 
 def fitting(random: Random, operation: str, parts: Parts, most_bytes: int) -> tuple[Parts, bytes]:
@@ -155,7 +155,7 @@ def fitting(random: Random, operation: str, parts: Parts, most_bytes: int) -> tu
         most = most_bytes // 20 // max(1, parts.get(outer, 1))
         parts = {**parts, **{name: min(parts[name], most) for name in names if name in parts}}
     while len(body := review(operation, parts)) > most_bytes:
-        name = random.choice([one for one in _SIZES if parts.get(one, 0) > 1])
+        name = random.choice([size for size in _SIZES if parts.get(size, 0) > 1])
         parts = {**parts, name: parts[name] * 2 // 3}
     return parts, body
 
@@ -186,7 +186,7 @@ def _old(differs: str, pod: Json) -> Json:
     """Return the pod before an update, given the part that differs."""
     metadata, spec = pod["metadata"], pod["spec"]
     if differs == "amounts":
-        plain = [{**one, "resources": {}} for one in spec["containers"]]
+        plain = [{**container, "resources": {}} for container in spec["containers"]]
         return {**pod, "spec": {**spec, "containers": plain}}
     if differs == "annotations":
         return {**pod, "metadata": {**metadata, "annotations": {}}}

@@ -18,5 +18,5 @@ def recipe(name: str) -> list[dict[str, Any]]:
 
 def workload(name: str) -> dict[str, Any]:
     """Return the object of a recipe that has a pod template."""
-    (found,) = (one for one in recipe(name) if "template" in one.get("spec", {}))
+    (found,) = (item for item in recipe(name) if "template" in item.get("spec", {}))
     return found

@@ -19,12 +19,14 @@ def serving(layout: Path) -> Iterator[str]:
         def do_GET(self) -> None:
             _, _, place, asked = ("/" + self.path).rsplit("/", 3)
             index = json.loads((layout / "index.json").read_bytes())["manifests"]
-            tags = {one["annotations"]["org.opencontainers.image.ref.name"]: one for one in index}
+            tags = {
+                item["annotations"]["org.opencontainers.image.ref.name"]: item for item in index
+            }
             digest = tags[asked]["digest"] if asked in tags else asked
             path = layout / "blobs" / digest.replace(":", "/")
             is_there = place in {"manifests", "blobs"} and path.is_file()
             content = path.read_bytes() if is_there else b""
-            kinds = {one["digest"]: one["mediaType"] for one in index}
+            kinds = {item["digest"]: item["mediaType"] for item in index}
             # A client requests `/v2/` only to see whether this is a registry.
             self.send_response(200 if is_there or self.path == "/v2/" else 404)
             self.send_header("Content-Type", kinds.get(digest, "application/octet-stream"))

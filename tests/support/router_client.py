@@ -121,5 +121,5 @@ async def post(
     await line.has_written.wait()
     head, _, body = line.written.partition(b"\r\n\r\n")
     status, *lines = head.split(b"\r\n")
-    headers = dict(one.split(b": ", 1) for one in lines)
+    headers = dict(line.split(b": ", 1) for line in lines)
     return int(status.split()[1]), headers, body, left

@@ -54,12 +54,12 @@ class ScriptedNvml:
     def devices(self):
         self.unreachable = ()
         self._meet("devices")
-        missed = [one for one in self.listed if f"devices {one.uuid}" in self.codes]
+        missed = [item for item in self.listed if f"devices {item.uuid}" in self.codes]
         self.unreachable = tuple(
-            NvmlError("nvmlDeviceGetName", self.codes[f"devices {one.uuid}"], gpu=one.uuid)
-            for one in missed
+            NvmlError("nvmlDeviceGetName", self.codes[f"devices {item.uuid}"], gpu=item.uuid)
+            for item in missed
         )
-        found = tuple(one for one in self.listed if one not in missed)
+        found = tuple(item for item in self.listed if item not in missed)
         if missed and not found:
             raise self.unreachable[0]
         return found

@@ -97,9 +97,15 @@ def numeric_constants(module: ast.Module) -> int:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             is_constant = isinstance(target, ast.Name) and target.id.isupper()
-            values = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
-            names = any(isinstance(one, (ast.Name, ast.Call)) for one in ast.walk(node.value))
-            numbers = bool(values) and all(type(one) in (int, float) for one in values)
+            values = [
+                found_node.value
+                for found_node in ast.walk(node.value)
+                if isinstance(found_node, ast.Constant)
+            ]
+            names = any(
+                isinstance(found_node, (ast.Name, ast.Call)) for found_node in ast.walk(node.value)
+            )
+            numbers = bool(values) and all(type(value) in (int, float) for value in values)
             found += is_constant and numbers and not names
     return found
 
@@ -109,7 +115,7 @@ def properties(schema: Json) -> int:
     found = 0
     for key, value in schema.items():
         if key == "properties":
-            found += len(value) + sum(properties(one) for one in value.values())
+            found += len(value) + sum(properties(item) for item in value.values())
         else:
             ones = value if isinstance(value, list) else [value]
             found += sum(properties(one) for one in ones if isinstance(one, dict))

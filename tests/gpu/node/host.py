@@ -57,12 +57,12 @@ def libraries() -> Path | None:
 
 def device_nodes() -> list[str]:
     """Return the device nodes of NVIDIA's driver."""
-    return sorted(str(one) for one in Path("/dev").glob("nvidia*"))
+    return sorted(str(path) for path in Path("/dev").glob("nvidia*"))
 
 
 def has_gpu() -> bool:
     """Return True if this machine has the device node of a GPU."""
-    return any(one.removeprefix("/dev/nvidia").isdigit() for one in device_nodes())
+    return any(node.removeprefix("/dev/nvidia").isdigit() for node in device_nodes())
 
 
 def driver() -> dict[str, str]:
@@ -199,7 +199,7 @@ def run(environment: dict[str, str], *arguments: str) -> None:
     subprocess.run(assemble, env=environment, check=True)
     print(f"images assembled: {time.monotonic() - began_s:.1f} s", flush=True)
     tests = ("-m", "pytest", "-rsP", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments)
-    if not any(Path(one.partition("::")[0]).exists() for one in arguments):
+    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         tests += (STORIES,)
     os.execve(sys.executable, (sys.executable, *tests), environment)  # noqa: S606 - a list, no shell
 
