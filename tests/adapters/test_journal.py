@@ -1,4 +1,4 @@
-"""Any program's log: one line per event, a lasting condition once, and never an exception."""
+"""The journal writes one line per event, a lasting condition once, and never raises."""
 
 import io
 import json
@@ -122,7 +122,7 @@ def test_a_time_is_that_of_the_line_s_own_second(monkeypatch):
 
 
 class Narrow(io.RawIOBase):
-    """An output that takes so many bytes in one call, and then none for once."""
+    """An output that accepts a number of bytes in one call, and none in the next."""
 
     def __init__(self, takes):
         self.takes = list(takes)

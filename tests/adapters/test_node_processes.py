@@ -1,4 +1,4 @@
-"""Whose the node's processes are, which is the enforcer's, and how exactly one is ended."""
+"""Processes of a node: their pods, recognition of the enforcer, and signals."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def test_only_the_pods_own_processes_are_found(node, tmp_path):
     put(tmp_path, 52, cgroup=f"0::/kubepods/burstable/pod{OTHERS}/{ID}\n")
     inner = THEIR_CGROUP.strip() + f"/kubepods/pod{OTHERS}/{ID}\n"
     put(tmp_path, 53, cgroup=inner)
-    assert [one.process.pid for one in node().of_pod(THEIRS)] == [50, 53]
-    assert [one.process.pid for one in node().of_pod(OTHERS)] == [52]
+    assert [one.process.pid for one in node().in_pod(THEIRS)] == [50, 53]
+    assert [one.process.pid for one in node().in_pod(OTHERS)] == [52]
 
 
 def test_without_our_own_uid_nobody_is_placed(tmp_path):
     put(tmp_path, os.getpid(), cgroup=OUR_CGROUP)
     put(tmp_path, 50, cgroup=THEIR_CGROUP)
     node = NodeProcesses("", proc=str(tmp_path))
-    assert (node.knows_itself(), node.owner(50).place) == (False, NO_POD)
-    assert NodeProcesses(OURS, proc=str(tmp_path)).knows_itself()
+    assert (node.can_find_pods(), node.owner(50).place) == (False, NO_POD)
+    assert NodeProcesses(OURS, proc=str(tmp_path)).can_find_pods()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def started_s(pid):
 
 @pytest.fixture
 def real(node, tmp_path, sleeper):
-    """Show a real process as one of the pod's."""
+    """Return a real process that appears to be in the pod."""
     put(tmp_path, sleeper.pid, stat=stat_line(sleeper.pid, started=started_s(sleeper.pid)),
         cgroup=THEIR_CGROUP)  # fmt: skip
     made = node()
@@ -264,23 +264,23 @@ def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
 
 
 def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_path, monkeypatch):
-    """A zombie is at the root of its cgroups."""
+    """A zombie is shown at the root of its cgroups."""
     node, owner, sleeper = real
-    pid, reading = sleeper.pid, processes.cgroups_of
+    pid, reading = sleeper.pid, processes.require_cgroups
 
     def end_first(of, proc):
         put(tmp_path, pid, stat=stat_line(pid, started=owner.process.started, state="Z"))
         return reading(of, proc)
 
-    monkeypatch.setattr(processes, "cgroups_of", end_first)
+    monkeypatch.setattr(processes, "require_cgroups", end_first)
     assert node.send(owner, signal.SIGKILL) is Delivery.GONE
 
 
 @pytest.fixture
 def kin(node, tmp_path):
-    """A shim 40 of the node with sandbox 41 and a container 50, all of whose processes hide.
+    """A shim 40 of the node, with sandbox 41 and a container 50 whose processes are all hidden.
 
-    What they started: 51, and below it 52; 53 was left to the sandbox.
+    50 started 51, which started 52. 53 is an orphan, so its parent is the sandbox.
     """
     put(tmp_path, 2, stat=stat_line(2, parent=1, started=1))
     put(tmp_path, 40, stat=stat_line(40, parent=1, started=10), cgroup="0::/system.slice/x\n")
@@ -292,7 +292,7 @@ def kin(node, tmp_path):
 
 
 def hide(proc, pid, parent):
-    """Put a process whose cgroup fails as with a path of 4096 letters: by a link to such a name."""
+    """Add a process whose cgroup fails as with a path of 4096 characters: a link to such a name."""
     path = proc / str(pid) / "cgroup"
     path.unlink(missing_ok=True)
     put(proc, pid, stat=stat_line(pid, parent=parent, started=pid))
@@ -302,7 +302,7 @@ def hide(proc, pid, parent):
 
 def test_who_hides_its_cgroup_is_of_the_pod_of_its_kin(kin):
     assert [kin().owner(pid).place for pid in (50, 51, 52, 53)] == [ProcessOwner(THEIRS)] * 4
-    assert [one.process.pid for one in kin().of_pod(THEIRS)] == [41, 50, 51, 52, 53]
+    assert [one.process.pid for one in kin().in_pod(THEIRS)] == [41, 50, 51, 52, 53]
 
 
 def test_where_the_runtimes_process_has_several_pods_nobody_is_guessed(kin, tmp_path):
@@ -341,7 +341,7 @@ def test_whose_cgroup_cannot_be_read_now_is_nobody_yet(node, tmp_path):
     put(tmp_path, 50)
     (tmp_path / "50" / "cgroup").unlink()
     made = node()
-    assert (made.owner(50), list(made.of_pod(THEIRS))) == (None, [])
+    assert (made.owner(50), list(made.in_pod(THEIRS))) == (None, [])
 
 
 def test_a_main_thread_that_ended_is_placed_by_another_with_version_1(node, tmp_path):
@@ -365,7 +365,7 @@ def test_it_is_so_with_a_real_process(real_thread):
 
 @pytest.fixture
 def real_thread():
-    """A process whose main thread is over, and the cgroups of the other one."""
+    """A process whose main thread has ended, and the cgroups of the other thread."""
     ends = (
         "import ctypes, platform, threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"

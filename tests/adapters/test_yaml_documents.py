@@ -1,4 +1,4 @@
-"""Strict YAML: what a value is, on which line, and what is rejected."""
+"""Strict YAML: values, line numbers, and rejected documents."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_no_heap_of_yaml_signs_raises_an_error(text):
 
 
 def test_no_yaml_is_read_but_within_bounds():
-    """What ruamel edits was read before; it reads nothing else."""
+    """Only documents that were read within bounds are passed to ruamel."""
     reads = re.compile(r"yaml\.(?:\w*load|\w*load_all|compose\w*|parse|scan)\(")
     found = {
         path.relative_to(ROOT).as_posix()

@@ -13,7 +13,7 @@ from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
 from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.follow import ANY
+from webhook.adapters.kube.follow import ANY_VERSION
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/scripted/pods"
 MAPS = "/api/v1/namespaces/scripted/configmaps"
@@ -122,7 +122,7 @@ def _config_maps(script, kube):
     does("watch one", lambda: watched(kube, MAPS, 1, **query))
     does(
         "watch from nowhere",
-        lambda: watched(kube, MAPS, 2, labelSelector="even=true", resourceVersion=ANY),
+        lambda: watched(kube, MAPS, 2, labelSelector="even=true", resourceVersion=ANY_VERSION),
     )
 
 
@@ -135,7 +135,7 @@ def watched(kube, path, most, **query):
         found = kube.watch(path, lasting_s=60, **query)
         changes = ({"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK")
         try:
-            events, by_name = list(islice(changes, most)), query["resourceVersion"] == ANY
+            events, by_name = list(islice(changes, most)), query["resourceVersion"] == ANY_VERSION
         except KubeError as error:
             if error.code == 504 and left:
                 continue

@@ -272,14 +272,14 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
 
 def searched(node):
     """Return what was killed before each search for the pod's processes, which takes a minute."""
-    before, of_pod, now_s = [], node.of_pod, [0.0]
+    before, in_pod, now_s = [], node.in_pod, [0.0]
 
     def search(pod):
         before.append(list(node.killed))
         now_s[0] += 60.0
-        return of_pod(pod)
+        return in_pod(pod)
 
-    node.of_pod = search
+    node.in_pod = search
     return before, lambda: now_s[0]
 
 

@@ -157,7 +157,7 @@ def test_it_shows_whether_it_can_stop_processes(
     act, obstacle, rights, acts, tmp_path, clock, monkeypatch
 ):
     monkeypatch.setattr(loop, "_obstacle", lambda _: obstacle)
-    monkeypatch.setattr(loop.host_environment, "own_rights", lambda: Fact(rights, ""))
+    monkeypatch.setattr(loop.host_environment, "check_own_permission", lambda: Fact(rights, ""))
     made = Bench(tmp_path, clock, act=act)
     made.sentry.on_report(SEEN)
     made.sentry.step(clock[0])

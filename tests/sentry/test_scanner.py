@@ -139,7 +139,7 @@ def test_a_start_is_told_on_the_clock_of_the_lists():
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     with subprocess.Popen(["sleep", "60"]) as child:
-        started_s = processes.started_s(processes.identify(child.pid))
+        started_s = processes.start_time_s(processes.identify(child.pid))
         child.kill()
     assert before_s - tick_s <= started_s <= time.clock_gettime(time.CLOCK_BOOTTIME)
 

@@ -145,7 +145,7 @@ class Node:
         found = self.alive.get(process.pid)
         return found is None or found.process != process
 
-    def of_pod(self, pod):
+    def in_pod(self, pod):
         yield from [one for one in self.alive.values() if one.place.pod == pod]
 
     def named(self, wanted):

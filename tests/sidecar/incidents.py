@@ -38,5 +38,5 @@ def missing():
         return "the stub of NVML needs a C compiler, and there is none here"
     if why := isolated_interpreter.missing():
         return why
-    kernel = host_environment.trustworthy_kernel()
+    kernel = host_environment.check_kernel()
     return kernel.reason if kernel.holds is False else ""

@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.cluster_programs import wait_until
 from tests.support.nvml_stub import build, compiler
-from webhook.adapters.host_environment import trustworthy_kernel
+from webhook.adapters.host_environment import check_kernel
 from webhook.adapters.nvml import NvmlError
 from webhook.core.nvidia.drivers import ScannedGpu
 
 VRAM = "vramwarden.io/vram"
-MEASURED = "none" if trustworthy_kernel().holds is False else "sidecar"
+MEASURED = "none" if check_kernel().holds is False else "sidecar"
 """Enforcement label with a good driver: some kernels, such as WSL's, report nothing."""
 PROGRAM = (sys.executable, "-m", "webhook.cli", "agent")
 

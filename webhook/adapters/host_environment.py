@@ -1,7 +1,4 @@
-"""What the self-test can rely on here: whose processes these are, whom we may signal, the kernel.
-
-Each fact is read from /proc; the processes themselves are in `webhook.adapters.processes`.
-"""
+"""Checks of the enforcer's environment: PID namespace, permission to signal, and kernel."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.processes import (
-    as_line,
-    container_in,
-    parents,
+    ancestors,
+    find_container_id,
+    one_line,
     pids,
     read_cgroups,
     read_file,
@@ -30,18 +27,18 @@ _NODE_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kern
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the self-test found: yes, no, or None where it cannot be known, and a sentence why."""
+    """Result of a check: true, false, or None if unknown, and the reason in one sentence."""
 
     holds: bool | None
     reason: str
 
 
-def permission(process: Process, *, proc: str = "/proc") -> Fact:
-    """Say, by capabilities, users and security labels, whether we may signal the process.
+def check_permission(process: Process, *, proc: str = "/proc") -> Fact:
+    """Check by capabilities, users and security labels whether we may signal the process.
 
-    kill(2): CAP_KILL, or our real or effective user is the target's real or saved one. Signal 0 is
-    no test: AppArmor lets it pass where it denies TERM. A pod has one user namespace, in which
-    our CAP_KILL counts.
+    It requires CAP_KILL, or that our real or effective user is the target's real or saved user,
+    kill(2). Signal 0 would be no test, since AppArmor can permit it and deny TERM. CAP_KILL is
+    valid since the containers of a pod share a user namespace.
     """
     pid = process.pid
     try:
@@ -65,8 +62,8 @@ def permission(process: Process, *, proc: str = "/proc") -> Fact:
     return Fact(True, f"{how}, and our security labels do not differ.")
 
 
-def own_rights(*, proc: str = "/proc") -> Fact:
-    """Say whom our signals can reach, while there is no process to check."""
+def check_own_permission(*, proc: str = "/proc") -> Fact:
+    """Check whether we may signal any process, while there is none to check."""
     try:
         own = read_status("self", proc)
         kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)
@@ -78,8 +75,8 @@ def own_rights(*, proc: str = "/proc") -> Fact:
     return Fact(None, f"We are user {user} without CAP_KILL: other users' are out of reach.")
 
 
-def own_pid_namespace(*, proc: str = "/proc") -> Fact:
-    """Say whether our PID namespace is another than the node's, and whether proc shows it."""
+def check_pid_namespace(*, proc: str = "/proc") -> Fact:
+    """Check that our PID namespace is not the node's, and that `proc` belongs to it."""
     me = os.getpid()
     try:
         seen = os.readlink(f"{proc}/self")  # noqa: PTH115
@@ -93,36 +90,37 @@ def own_pid_namespace(*, proc: str = "/proc") -> Fact:
     return Fact(True, f"Our PID namespace is {name}, which is not the node's.")
 
 
-def shares_process_namespace(*, proc: str = "/proc") -> Fact:
-    """Say whether other containers' processes are visible, as `shareProcessNamespace` makes them.
+def check_shared_process_namespace(*, proc: str = "/proc") -> Fact:
+    """Check whether processes of other containers are visible, as with `shareProcessNamespace`.
 
-    By their cgroups and not by the name of PID 1: the pause process is named as its image likes.
+    They are recognized by their cgroups. The name of PID 1 would not do, since the sandbox's image
+    chooses it.
     """
     me = os.getpid()
     if me == 1:
         return Fact(False, "We are PID 1: this PID namespace is our container's alone.")
-    if not (own := own_pid_namespace(proc=proc)).holds:
+    if not (own := check_pid_namespace(proc=proc)).holds:
         return own
     ours = read_cgroups(me, proc)
     for pid in pids(proc=proc):
         if _is_foreign(read_cgroups(pid, proc), ours):
             return Fact(True, f"Process {pid} belongs to another container.")
-    first = container_in(read_cgroups(1, proc))
-    if 1 in parents(me, proc=proc) or (first and first == container_in(ours)):
+    first = find_container_id(read_cgroups(1, proc))
+    if 1 in ancestors(me, proc=proc) or (first and first == find_container_id(ours)):
         return Fact(False, "PID 1 is our own container's; set shareProcessNamespace: true.")
     return Fact(
         None, "No other container's process is visible, and PID 1 does not say whose it is."
     )
 
 
-def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
-    """Say whether NVML's PIDs and figures can be those of this kernel's processes."""
+def check_kernel(*, proc: str = "/proc") -> Fact:
+    """Check whether NVML's PIDs and amounts are those of this kernel's processes."""
     try:
-        banner = as_line(read_file(f"{proc}/version")).lower()
+        banner = one_line(read_file(f"{proc}/version")).lower()
     except OSError:
         return Fact(None, f"{proc}/version cannot be read, so the kernel is unknown.")
     release = "".join(banner.split()[2:3])
-    # Linux names its builder and compiler in brackets, proc_version(5); gVisor names neither.
+    # Linux has its builder and compiler in brackets, proc_version(5); gVisor has neither.
     if "gvisor" in banner or "(" not in banner:
         return Fact(False, "This is gVisor or its like: NVML's PIDs are the sandbox's own.")
     if "microsoft" in release or "wsl" in release:
@@ -131,17 +129,18 @@ def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
 
 
 def _label(pid: int | str, proc: str) -> str | None:
-    """Return the security label, empty where no module gives one, None where it stays hidden."""
+    """Return the security label; empty if no security module is active, None if unreadable."""
     try:
-        return as_line(read_file(f"{proc}/{pid}/attr/current"))
+        return one_line(read_file(f"{proc}/{pid}/attr/current"))
     except OSError as error:
         return "" if error.errno in (errno.EINVAL, errno.ENOENT) else None
 
 
 def _is_foreign(theirs: str, ours: str) -> bool:
-    """Say whether a process is another container's: `/..` leads out of our cgroup namespace.
+    """Return True if a process belongs to another container.
 
-    cgroup_namespaces(7).
+    Its container id differs, or its path begins with `/..`, which is outside of our cgroup
+    namespace (cgroup_namespaces(7)).
     """
-    ids = container_in(theirs), container_in(ours)
+    ids = find_container_id(theirs), find_container_id(ours)
     return (":/../" in theirs and ":/../" not in ours) or (all(ids) and ids[0] != ids[1])

@@ -1,8 +1,7 @@
-"""A program's log: one JSON line per event, and a lasting condition only once.
+"""Structured logging: one JSON line per event, and one event per lasting condition.
 
-The standard library's `logging` would cost the enforcer megabytes; this is all that any program of
-ours needs of it. Bodies, environment values and patches are never written: they may hold
-secrets.
+The standard library's `logging` would cost the enforcer megabytes. Callers never log bodies, values
+of environment variables or patches, since these may contain secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class Journal:
     """Writes events; never raises, since a full disk must not stop an enforcer or an agent.
 
-    Each line is one call of `write`, so that several threads may share a journal.
+    Each line is one call of `write`, so that several threads can share a journal.
 
     | call | last written about `about` | writes |
     | --- | --- | --- |
@@ -31,40 +30,40 @@ class Journal:
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
-        self._said: dict[str, tuple[str, Any]] = {}
-        self._stamped = 0, ""
+        self._last_written: dict[str, tuple[str, Any]] = {}
+        self._timestamp = 0, ""
 
     def event(self, level: str, message: str, /, **values: Any) -> None:
-        """Write one line: a constant message, then keys and JSON values."""
+        """Write a constant message with JSON values by key."""
         self.line(level, message, values)
 
     def line(self, level: str, message: str, values: Mapping[str, Any]) -> None:
-        """Write one line, as `event`, of values that are a mapping already."""
+        """Write an event whose values are a mapping."""
         line = self._line({"ts": self._stamp(), "level": level, "msg": message, **values})
-        with contextlib.suppress(OSError, ValueError):  # the latter: a closed stream
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a closed stream
             self._write(line)
 
     def once(self, about: str, level: str, message: str, why: Any, /, **values: Any) -> None:
-        """Write an event, unless it was the last one written about the same thing."""
-        if self._said.get(about) != (message, why):
-            self._said[about] = message, why
+        """Write an event, unless it was the last one written about the same subject."""
+        if self._last_written.get(about) != (message, why):
+            self._last_written[about] = message, why
             self.event(level, message, why=why, **values)
 
     def over(self, about: str, message: str, /, **values: Any) -> None:
-        """Write that a condition is over, where it was written that it began."""
-        if self._said.pop(about, None) is not None:
+        """Write that a condition has ended, if its beginning was written."""
+        if self._last_written.pop(about, None) is not None:
             self.event("info", message, **values)
 
     def forget(self, about: str) -> None:
-        """Let the next event about the same thing be written, whatever the last one was."""
-        self._said.pop(about, None)
+        """Forget the last event about a subject, so that the next one is written in any case."""
+        self._last_written.pop(about, None)
 
     def _stamp(self) -> str:
-        """Return the time of now, which is formatted once a second."""
+        """Return the current time; it is formatted once a second."""
         second = int(time.time())
-        if self._stamped[0] != second:
-            self._stamped = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
-        return self._stamped[1]
+        if self._timestamp[0] != second:
+            self._timestamp = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
+        return self._timestamp[1]
 
     def _line(self, values: dict[str, Any]) -> bytes:
         return f"{json.dumps(values)}\n".encode()

@@ -1,7 +1,7 @@
-"""The node's processes from outside their pods: whose they are, and how to stop exactly one.
+"""Processes of a node, seen from outside their pods: finding their pod, and signalling exactly one.
 
-Reads no `cmdline`: it may hold secrets, and reading it waits for the target's memory lock. All else
-is readable by everybody (proc(5)), so nothing here needs a capability except the signal.
+`cmdline` is not read, since it can contain secrets and waits for the target's memory lock. All
+other files are world-readable (proc(5)), so only the signal needs a capability.
 """
 
 from __future__ import annotations
@@ -25,51 +25,52 @@ from webhook.names import ENFORCER_RUN_PATH, ENFORCER_RUN_VOLUME
 _INIT: Final = 1
 
 
-KIN_S: Final = 0.5
-"""How old the parents of all processes may be that places are found by."""
+PARENTS_MAX_AGE_S: Final = 0.5
+"""Maximum age of the table of parents, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process by its identity, and where it runs."""
+    """A process, and its pod and container."""
 
     process: Process
-    """With the node's own pid, and the container's id."""
+    """Identity, with the PID of the node's namespace and the container's id."""
     place: ProcessOwner
 
 
 class NodeProcesses:
-    """The processes that proc shows, placed by our own cgroup."""
+    """The processes in /proc, with their pods; our own cgroup shows the layout of cgroup paths."""
 
     def __init__(self, own_uid: str, *, proc: str = "/proc") -> None:
-        """Prepare; `own_uid` is our own pod's.
+        """Prepare; `own_uid` is the UID of our own pod.
 
-        Without it nobody's pod is known, so nobody is ever stopped.
+        If it is empty, no process's pod can be found, so no process is ever stopped.
         """
         self._proc = proc
         self._own_uid = own_uid
         self._own_cgroups = processes.read_cgroups(os.getpid(), proc)
         self._parents: dict[int, tuple[int, int]] = {}
         self._places: dict[int, ProcessOwner] = {}
-        self._kin_s = float("-inf")
+        self._parents_read_s = float("-inf")
         me = os.getpid()
-        self._spared = frozenset({_INIT, me, *processes.parents(me, proc=proc)})
+        self._never_signalled = frozenset({_INIT, me, *processes.ancestors(me, proc=proc)})
 
-    def knows_itself(self) -> bool:
-        """Say whether processes can be placed: our own is."""
+    def can_find_pods(self) -> bool:
+        """Return True if the pods of processes can be found: ours is."""
         try:
             return self._place(os.getpid()) != NO_POD
         except OSError:
             return False
 
     def owner(self, pid: int) -> Owner | None:
-        """Return who has this pid; None for a free one, a zombie, or where proc does not answer.
+        """Return the process with this PID; None if there is none, for a zombie, or if unreadable.
 
-        All is read between two reads of the start time, so none of it can be the next owner's.
+        Everything is read between two reads of the start time, so that it cannot belong to a later
+        process with the same PID.
         """
         try:
             started = processes.start_time(pid, self._proc)
-            command = processes.as_line(processes.read_file(f"{self._proc}/{pid}/comm"))
+            command = processes.one_line(processes.read_file(f"{self._proc}/{pid}/comm"))
             place = self._place(pid)
             process = Process(pid, started, command, place.container)
             processes.require_same(process, self._proc)
@@ -78,11 +79,11 @@ class NodeProcesses:
         return Owner(process, place)
 
     def is_gone(self, process: Process) -> bool:
-        """Return whether this very process has ended, whoever has its pid now."""
+        """Return True if this process has ended, even if its PID was reused."""
         return processes.is_gone(process, proc=self._proc)
 
-    def of_pod(self, pod: str) -> Iterator[Owner]:
-        """Yield the pod's processes as they are found; what starts meanwhile may be missed."""
+    def in_pod(self, pod: str) -> Iterator[Owner]:
+        """Yield the pod's processes; those that start meanwhile may be missed."""
         for pid in processes.pids(proc=self._proc):
             with contextlib.suppress(OSError):
                 if self._place(pid).pod != pod:
@@ -91,25 +92,25 @@ class NodeProcesses:
             if owner is not None and owner.place.pod == pod:
                 yield owner
 
-    def named(self, wanted: Callable[[str], bool]) -> Iterator[Owner]:
-        """Yield the processes whose names (`comm`) are wanted, with one read for each other one."""
+    def by_name(self, is_wanted: Callable[[str], bool]) -> Iterator[Owner]:
+        """Yield the processes with a wanted name (`comm`); of the others only the name is read."""
         for pid in processes.pids(proc=self._proc):
             with contextlib.suppress(OSError):
-                if not wanted(processes.read_file(f"{self._proc}/{pid}/comm")):
+                if not is_wanted(processes.read_file(f"{self._proc}/{pid}/comm")):
                     continue
                 owner = self.owner(pid)
-                if owner is not None and wanted(owner.process.command):
+                if owner is not None and is_wanted(owner.process.command):
                     yield owner
 
     def send(self, owner: Owner, number: signal.Signals) -> Delivery:
-        """Signal this very process, or none.
+        """Signal this process, and never another one with the same PID.
 
-        The pidfd means one process for good; start time and cgroup are read after it was opened, so
-        they are that process's. Without pidfds (a kernel before 5.3, an old seccomp profile) no
-        process is signalled: a pid alone may be another's a moment later.
+        A pidfd always refers to one process. Start time and cgroup are read after it was opened, so
+        they belong to that process. Without pidfds (a kernel before 5.3, an old seccomp profile) no
+        process is signalled, since a PID can be reused at any time.
         """
         process = owner.process
-        if process.pid in self._spared or not owner.place.pod:
+        if process.pid in self._never_signalled or not owner.place.pod:
             return Delivery.REJECTED
         try:
             pidfd = os.pidfd_open(process.pid)
@@ -120,7 +121,7 @@ class NodeProcesses:
         try:
             processes.require_same(process, self._proc)
             if self._place(process.pid).pod != owner.place.pod:
-                processes.require_same(process, self._proc)  # who ended is in no cgroup
+                processes.require_same(process, self._proc)  # an ended process has no cgroup
                 return Delivery.REJECTED
             signal.pidfd_send_signal(pidfd, number)
         except ProcessLookupError:
@@ -132,16 +133,16 @@ class NodeProcesses:
         return Delivery.DELIVERED
 
     def inner_pid(self, pid: int) -> int:
-        """Return the number that a process has in its pod; 0 where it has none of its own.
+        """Return a process's PID in its pod; 0 if the pod has no PID namespace. Raises OSError.
 
-        The second number of `NSpid`: the first is the node's, and a namespace that a tenant makes
-        within its own adds a third. Raises OSError.
+        It is the second number of `NSpid`. The first is the node's PID, and nested namespaces of
+        the pod add further ones.
         """
         numbers = processes.read_status(pid, self._proc).get("NSpid", "").split()
         return int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
 
     def handles(self, pid: int, number: signal.Signals) -> bool:
-        """Return True if the process has a handler for a signal (`SigCgt`); raises OSError."""
+        """Return True if the process has a handler for the signal (`SigCgt`); raises OSError."""
         try:
             caught = int(processes.read_status(pid, self._proc).get("SigCgt", ""), 16)
         except ValueError:
@@ -149,15 +150,17 @@ class NodeProcesses:
         return bool(caught >> (number - 1) & 1)
 
     def has_container_mounts(self, pid: int, pod: str) -> bool:
-        """Return True if the process is, or may be, in a container: it is not the sandbox's.
+        """Return True if the process is in a container, or may be; False if it is in the sandbox.
 
-        The kubelet makes a file for each container of a pod, for its termination message, and none
-        for the sandbox. A process hides that mount by a user namespace of its own, or by another
-        root (chroot(2)). The latter takes the mount of `/proc` out of its sight as well.
+        The kubelet mounts a file into each container of a pod, for its termination message, and
+        none into the sandbox. A process can hide that mount by its own user namespace, or by
+        another root (chroot(2)), which also hides its mount of `/proc`. Both count as a container.
         Raises OSError, also if the main thread ended.
         """
-        maps = [processes.read_file(f"{self._proc}/{one}/uid_map") for one in (pid, "self")]
-        if maps[0] != maps[1]:
+        uid_map, own_uid_map = (
+            processes.read_file(f"{self._proc}/{found}/uid_map") for found in (pid, "self")
+        )
+        if uid_map != own_uid_map:
             return True
         folder, sees_proc = f"/pods/{pod}/containers/", False
         for _, root, at, kind in self._mounts(pid, "/", MOST_MOUNTS_BYTES):
@@ -169,8 +172,8 @@ class NodeProcesses:
     def enforcer_mounts(self, pod: str) -> frozenset[str]:
         """Return the devices (`major:minor`) of the volume that only the pod's enforcer mounts.
 
-        The kubelet mounts it as a tmpfs of its own, and the node's first process shows that. Empty
-        where it does not, or is hidden from us: then nothing proves who is the enforcer.
+        The kubelet mounts it as a separate tmpfs, which the node's PID 1 shows. Empty if there is
+        no such mount, or it is hidden from us. Then the enforcer cannot be recognized.
         """
         volume = f"/pods/{pod}/volumes/kubernetes.io~empty-dir/{ENFORCER_RUN_VOLUME}"
         found = (
@@ -183,10 +186,10 @@ class NodeProcesses:
         return frozenset(found)
 
     def has_mounted(self, pid: int, devices: frozenset[str]) -> bool:
-        """Say whether the process sees one of these at the enforcer's path; raises OSError.
+        """Return True if one of the devices is mounted at the enforcer's path; raises OSError.
 
-        A tenant may mount what it likes in a namespace of its own, but not another's tmpfs: a mount
-        is made from one's own namespace, mount(2), and admission keeps others off that volume.
+        Other containers cannot forge it: in its own namespace a process can mount only what that
+        namespace contains (mount(2)), and admission denies that volume to other containers.
         """
         return any(
             device in devices and root == "/" and at == ENFORCER_RUN_PATH
@@ -194,21 +197,21 @@ class NodeProcesses:
         )
 
     def _place(self, pid: int) -> ProcessOwner:
-        """Return where a process runs; raises OSError where that cannot be read now."""
+        """Return the pod and container of a process; raises OSError if they are unreadable."""
         try:
-            cgroups = processes.cgroups_of(pid, self._proc)
+            cgroups = processes.require_cgroups(pid, self._proc)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                return self._place_by_kin(pid)
+                return self._place_by_ancestors(pid)
             raise
         return find_owner(cgroups, self._own_cgroups, self._own_uid)
 
-    def _place_by_kin(self, pid: int) -> ProcessOwner:
-        """Return where a process runs whose cgroup has too long a name to be shown.
+    def _place_by_ancestors(self, pid: int) -> ProcessOwner:
+        """Return the pod of a process whose cgroup path is too long to be shown.
 
-        Kernels before 6.8 show no path of 4096 letters (`proc_cgroup_show`), and who may make
-        cgroups below its own can have one. Who started a process, or took it in as its own parent
-        ended, cannot be chosen outside of one's pod:
+        Kernels before 6.8 do not show paths of 4096 characters (`proc_cgroup_show`), and a workload
+        that can create cgroups can have one. It cannot choose an ancestor outside of its pod,
+        neither by starting processes nor by orphaning them:
 
         | the nearest ancestor that shows its cgroup | the process is |
         | --- | --- |
@@ -216,67 +219,68 @@ class NodeProcesses:
         | is of none; of its children those that are of pods are of one | of that pod |
         | anything else | of no pod |
 
-        The second is the runtime's shim, which started the sandbox as well. Raises OSError for a
+        The second case is the runtime's shim, which also started the sandbox. Raises OSError for a
         process that ended meanwhile.
         """
-        parents = self._kin(pid)
+        parents = self._read_parents(pid)
         below: list[int] = []
         place: ProcessOwner | None = None
         while place is None and pid not in self._places:
             self._places[pid] = NO_POD
             below.append(pid)
-            pid, place = self._above(pid, parents)
+            pid, place = self._place_by_parent(pid, parents)
         place = place or self._places[pid]
         self._places |= dict.fromkeys(below, place)
         return place
 
-    def _above(
+    def _place_by_parent(
         self, pid: int, parents: Mapping[int, tuple[int, int]]
     ) -> tuple[int, ProcessOwner | None]:
-        """Return the parent, and where its child runs by it; None where it is hidden as well.
+        """Return the parent, and the child's pod by it; None if its cgroup is hidden, too.
 
-        A parent is older than its child; where it is not, its number was reused meanwhile.
+        A parent that is younger than its child got a reused PID.
         """
         parent, started = parents[pid]
         if parent <= _INIT or parents.get(parent, (0, started + 1))[1] > started:
             return parent, NO_POD
         try:
-            cgroups = processes.cgroups_of(parent, self._proc)
+            cgroups = processes.require_cgroups(parent, self._proc)
         except OSError as error:
             return parent, None if error.errno == errno.ENAMETOOLONG else NO_POD
         place = find_owner(cgroups, self._own_cgroups, self._own_uid)
-        # Its container may be another: whoever loses its parent is the sandbox's.
+        # The container is unknown: orphans become children of the sandbox.
         return parent, ProcessOwner(place.pod or self._pod_of_children(parent, parents))
 
     def _pod_of_children(self, parent: int, parents: Mapping[int, tuple[int, int]]) -> str:
-        children = (pid for pid, (of, _) in parents.items() if of == parent)
+        children = (pid for pid, (found, _) in parents.items() if found == parent)
         texts = (processes.read_cgroups(pid, self._proc) for pid in children)
         places = (find_owner(text, self._own_cgroups, self._own_uid) for text in texts)
         pods = {place.pod for place in places} - {""}
         return pods.pop() if len(pods) == 1 else ""
 
-    def _kin(self, pid: int) -> Mapping[int, tuple[int, int]]:
-        """Return everybody's parent and start, read at most every `KIN_S`; raises OSError.
+    def _read_parents(self, pid: int) -> Mapping[int, tuple[int, int]]:
+        """Return parent and start time of all processes; raises ProcessLookupError for a new `pid`.
 
-        It takes a read for each process of the node, however many are asked for.
+        It reads one file for each process of the node, so the table is kept for
+        `PARENTS_MAX_AGE_S`.
         """
         now_s = time.monotonic()
-        if now_s - self._kin_s >= KIN_S:
+        if now_s - self._parents_read_s >= PARENTS_MAX_AGE_S:
             self._parents, self._places = {}, {}
-            for one in processes.pids(proc=self._proc):
+            for found in processes.pids(proc=self._proc):
                 with contextlib.suppress(OSError):
-                    self._parents[one] = processes.parent_and_start(one, self._proc)
-            self._kin_s = now_s
+                    self._parents[found] = processes.parent_and_start(found, self._proc)
+            self._parents_read_s = now_s
         if pid not in self._parents:
-            raise ProcessLookupError  # it is new, or over: the next scan knows
+            raise ProcessLookupError  # it has just started or ended; the next scan shows it
         return self._parents
 
     def _mounts(self, pid: int, name: str, most: int) -> Iterator[tuple[str, str, str, str]]:
         """Yield device, root, mount point and type of mounts with this name, proc_pid_mountinfo(5).
 
-        Only one line is in memory, and most are only searched for the name. The end of one that is
-        too long counts as another, whose fields are at other places, so it is never taken for ours.
-        Raises OSError, also if there are more than `most` bytes.
+        One line is in memory at a time, and only lines with the name are parsed. The rest of a line
+        that is too long counts as another line. Its fields are in other positions, so it never
+        matches. Raises OSError, also if there are more than `most` bytes.
         """
         wanted = name.encode()
         with open(f"{self._proc}/{pid}/mountinfo", "rb") as file:  # noqa: PTH123 - as in `processes`

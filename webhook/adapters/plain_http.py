@@ -16,20 +16,20 @@ from wsgiref.types import WSGIApplication
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 
 REQUEST_S: Final = 10.0
-"""From the connection to the end of its answer, however it comes: Prometheus waits no longer."""
+"""Maximum duration of a connection, in seconds; Prometheus' default scrape timeout."""
 
 
 class PlainHttpServer(ThreadingMixIn, WSGIServer):
-    """Answers one request on each connection; the standard library's server knows no bound."""
+    """WSGI server with one request per connection, and a maximum number of connections."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, host: str, port: int) -> None:
-        """Take the port, so that a start fails early; raises OSError where it is taken."""
+        """Bind the port, so that a start fails early; raises OSError if it is in use."""
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._open: dict[Any, tuple[str, float]] = {}
-        """From which address each is, and when it ends; in the order in which they came."""
+        """Client address and deadline of each connection, oldest first."""
         self._changed = Condition()
         super().__init__((host, port), _BoundedHandler)
 
@@ -40,53 +40,53 @@ class PlainHttpServer(ThreadingMixIn, WSGIServer):
         return self.server_port
 
     def server_bind(self) -> None:
-        """Take the port without asking a name server what we are called, as the parent does."""
+        """Bind the port without the parent's lookup of the host name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread, once there is one: whoever has to go for it leaves theirs."""
+        """Answer on a thread; if there are too many connections, close one first and wait."""
         with self._changed:
             self._open[request] = client_address[0], time.monotonic() + REQUEST_S
             if len(self._open) > MOST_CONNECTIONS:
                 counted = Counter(source for source, _ in self._open.values())
-                _end(min(self._open, key=lambda one: -counted[self._open[one][0]]))
+                _close(min(self._open, key=lambda found: -counted[self._open[found][0]]))
                 self._changed.wait_for(lambda: len(self._open) <= MOST_CONNECTIONS, REQUEST_S)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, as its thread ends."""
+        """Close a connection whose thread ends."""
         with self._changed:
             self._open.pop(request, None)
             self._changed.notify()
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End what is overdue; it is called after each request, and twice a second."""
+        """Close overdue connections; called after each request, and twice a second."""
         now_s = time.monotonic()
         with self._changed:
             for request, (_, due_s) in self._open.items():
                 if due_s > now_s:
                     return
-                _end(request)
+                _close(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: whoever went away, or was closed, knows."""
+        """Log nothing: the client disconnected, or the server closed the connection."""
 
 
-def _end(request: socket.socket) -> None:
+def _close(request: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)  # its thread finds the end, and closes it
+        request.shutdown(socket.SHUT_RDWR)  # its thread then sees the end, and closes it
 
 
-class _Head(io.BufferedReader):
-    """What a caller sends, up to a bound; the parent of the handler takes 6 MB of headers."""
+class _BoundedReader(io.BufferedReader):
+    """Reader of a request's first bytes; the handler's parent would read 6 MB of headers."""
 
     _left = MAX_PROBE_BYTES
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Read a line, or what the bound leaves of it."""
+        """Read a line, cut at the bound."""
         line = super().readline(self._left if size is None or size < 0 else min(size, self._left))
         self._left -= len(line)
         return line
@@ -94,9 +94,9 @@ class _Head(io.BufferedReader):
 
 class _BoundedHandler(WSGIRequestHandler):
     def setup(self) -> None:
-        """Bound what is read."""
+        """Replace the reader by a bounded one."""
         super().setup()
-        self.rfile = _Head(self.rfile.detach())
+        self.rfile = _BoundedReader(self.rfile.detach())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
-        """Log nothing: probes come every few seconds."""
+        """Log nothing: probes are sent every few seconds."""

@@ -1,8 +1,8 @@
-"""The pod's processes: who they are, and how to stop exactly one.
+"""Processes of /proc: identifying them, and signalling exactly one of them.
 
-`ProcessLookupError` means that a process is gone; any other `OSError`, that proc does not answer.
-Only `identify` reads `cmdline`, which waits for the target's memory lock: a process stuck in a
-driver could block its reader.
+`ProcessLookupError` means that a process is gone; any other `OSError` that /proc is unreadable.
+Only `identify` reads `cmdline`, which waits for the target's memory lock, so that a process stuck
+in a driver can block its reader.
 """
 
 from __future__ import annotations
@@ -24,46 +24,47 @@ _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
 _LARGEST_STATUS: Final = 2**20
 _MOST_THREADS: Final = 1024
-"""Threads that have ended are gone, except the first one and those that somebody traces."""
+"""Maximum number of threads tried. Ended threads disappear, except the main one and traced ones."""
 
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?(?: \(deleted\))?")
 
 
 class Delivery(enum.Enum):
-    """What became of a signal."""
+    """Result of sending a signal."""
 
     DELIVERED = "delivered"
     GONE = "gone"
-    """No such process, or its PID was reused; nothing was signalled."""
+    """The process does not exist, or its PID was reused; nothing was signalled."""
     REJECTED = "rejected"
-    """We lack a permission, or proc does not answer; nothing was signalled."""
+    """A permission is missing, or /proc is unreadable; nothing was signalled."""
 
 
 def identify(pid: int, *, proc: str = "/proc") -> Process | None:
-    """Return the process of this PID; None for a free PID, a thread, or where proc does not answer.
+    """Return the process with this PID; None for a free PID, a thread, or if /proc is unreadable.
 
-    All is read between two reads of the start time, so none of it can be the PID's next owner's.
+    Everything is read between two reads of the start time, so that it cannot belong to a later
+    process with the same PID.
     """
     folder = f"{proc}/{pid}"
     try:
         started = start_time(pid, proc)
-        command = as_line(read_file(f"{folder}/cmdline")) or as_line(read_file(f"{folder}/comm"))
-        process = Process(pid, started, command, container_in(read_cgroups(pid, proc)))
+        command = one_line(read_file(f"{folder}/cmdline")) or one_line(read_file(f"{folder}/comm"))
+        process = Process(pid, started, command, find_container_id(read_cgroups(pid, proc)))
         require_same(process, proc)
     except OSError:
         return None
     return process
 
 
-def running(*, proc: str = "/proc") -> Iterator[Process]:
-    """Yield every visible process as it is found, with its container and without its command.
+def list_processes(*, proc: str = "/proc") -> Iterator[Process]:
+    """Yield every visible process, with its container and without its command.
 
-    What starts meanwhile may be missed, so call it again until nothing is new.
+    Processes that start meanwhile may be missed, so call it again until nothing is new.
     """
     for pid in pids(proc=proc):
         try:
             started = start_time(pid, proc)
-            process = Process(pid, started, container=container_in(read_cgroups(pid, proc)))
+            process = Process(pid, started, container=find_container_id(read_cgroups(pid, proc)))
             require_same(process, proc)
         except OSError:
             continue
@@ -71,10 +72,10 @@ def running(*, proc: str = "/proc") -> Iterator[Process]:
 
 
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
-    """Return whether this very process has ended, whoever has its PID now.
+    """Return True if this process has ended, even if its PID was reused.
 
-    A zombie counts as gone: the kernel drops its memory and closes its files, the GPU's among
-    them, before it becomes one. What proc hides from us is not known to be gone.
+    A zombie counts as gone, since the kernel releases its memory and closes its files, including
+    those of the GPU, before. A process hidden by /proc does not count as gone.
     """
     try:
         return start_time(process.pid, proc) != process.started
@@ -85,14 +86,14 @@ def is_gone(process: Process, *, proc: str = "/proc") -> bool:
 
 
 def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> Delivery:
-    """Signal this very process, or none.
+    """Signal this process, and never another one with the same PID.
 
-    Older seccomp profiles answer EPERM to pidfds, as if the signal itself were not permitted, so
-    kill(2) has the last word; there the PID could still change hands after the check.
-    Raises ValueError for PID 1 (the pod ends with it), ourselves and our parents.
+    If a pidfd cannot be used, kill(2) is, since older seccomp profiles return EPERM for pidfds as
+    if the signal were not permitted. Then the PID could be reused between check and signal.
+    Raises ValueError for PID 1, with which the pod would end, for ourselves and our ancestors.
     """
     me = os.getpid()
-    if process.pid <= 1 or process.pid in {me, os.getppid(), *parents(me, proc=proc)}:
+    if process.pid <= 1 or process.pid in {me, os.getppid(), *ancestors(me, proc=proc)}:
         raise ValueError(f"{process.pid} must never be signalled: PID 1, ourselves or a parent")
     try:
         try:
@@ -116,10 +117,11 @@ def pids(*, proc: str = "/proc") -> tuple[int, ...]:
     return tuple(sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,9}", name)))
 
 
-def parents(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
-    """Return the process's parents, nearest first, as far as they are visible.
+def ancestors(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
+    """Return the visible ancestors of a process, nearest first.
 
-    A container's first process has none in a shared process namespace: its runtime lives outside.
+    In a shared process namespace a container's first process has none, since its runtime is
+    outside.
     """
     chain: list[int] = []
     while True:
@@ -132,16 +134,13 @@ def parents(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
         chain.append(pid)
 
 
-def started_s(process: Process) -> float:
-    """Return when a process started, in seconds of CLOCK_BOOTTIME, to a hundredth."""
+def start_time_s(process: Process) -> float:
+    """Return the start time of a process in seconds of CLOCK_BOOTTIME, to a hundredth."""
     return process.started / os.sysconf("SC_CLK_TCK")
 
 
 def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
-    """Open first and check after: the descriptor then means the one that was checked.
-
-    pidfd_open(2), pidfd_send_signal(2).
-    """
+    """Open a pidfd, check that it is the same process, and signal it: pidfd_send_signal(2)."""
     pidfd = os.pidfd_open(process.pid)
     try:
         require_same(process, proc)
@@ -151,18 +150,18 @@ def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
 
 
 def require_same(process: Process, proc: str) -> None:
-    """Raise ProcessLookupError where the PID was reused, and OSError as proc does."""
+    """Raise ProcessLookupError if the process ended or its PID was reused."""
     if start_time(process.pid, proc) != process.started:
         raise ProcessLookupError
 
 
 def start_time(pid: int, proc: str) -> int:
-    """Return when the process started; raise ProcessLookupError for a zombie or a thread.
+    """Return a process's start time in clock ticks; raises ProcessLookupError for zombies, threads.
 
-    A main thread that ended while others run on shows Z as well, proc(5), and its process keeps
-    all it held: by the state alone, a workload could hide. Who has no signal for its end (field 38)
-    is a thread: so says the kernel's own `thread_group_leader`. `status` is not asked, for it names
-    up to 65536 groups: five milliseconds, each time, of whoever reads it.
+    State Z is not enough for a zombie: a main thread that ended before the others has it, too, and
+    the process keeps its memory (proc(5)). Otherwise a workload could hide. A task without an exit
+    signal (field 38) is a thread, as in the kernel's `thread_group_leader`. `status` is not read,
+    since it can list 65,536 groups, which takes 5 ms.
     """
     try:
         fields = _stat(pid, proc)
@@ -178,7 +177,7 @@ def start_time(pid: int, proc: str) -> int:
 
 
 def parent_and_start(pid: int, proc: str) -> tuple[int, int]:
-    """Return who started a process, or took it in, and its own start time; raises OSError."""
+    """Return the PID of a process's parent, and the process's own start time; raises OSError."""
     try:
         fields = _stat(pid, proc)
         return int(fields[1]), int(fields[19])
@@ -187,24 +186,26 @@ def parent_and_start(pid: int, proc: str) -> tuple[int, int]:
 
 
 def _stat(pid: int, proc: str) -> list[str]:
-    """Return the fields after the name, which may hold brackets: proc(5)'s field n is at n - 3."""
+    """Return the fields after the name, which may have brackets; field n of proc(5) is at n - 3."""
     return read_file(f"{proc}/{pid}/stat").rpartition(")")[2].split()
 
 
 def read_status(pid: int | str, proc: str) -> dict[str, str]:
-    """Return the lines by name; a process's name cannot add one: proc escapes its line ends.
+    """Return the values of a `status` file by name.
 
-    A process may have as many groups as fill half a megabyte, and they do not come last.
+    A process's name cannot inject a line, since /proc escapes line ends. The list of groups can
+    have half a megabyte, and is not at the end.
     """
     text = read_file(f"{proc}/{pid}/status", _LARGEST_STATUS)
     lines = (line.partition(":") for line in text.split("\n"))
     return {name: value.strip() for name, _, value in lines}
 
 
-def container_in(cgroups: str) -> str:
-    """Return the outermost container's id, since a workload can nest cgroups only below its own.
+def find_container_id(cgroups: str) -> str:
+    """Return the id of the outermost container below `kubepods`; empty if there is none.
 
-    Before `kubepods` comes a node that is itself a container.
+    A workload can nest cgroups only below its own. A node that is itself a container is above
+    `kubepods`.
     """
     for path in cgroups.split("\n"):
         for name in re.split("[/:]", path.partition("kubepods")[2] or path):
@@ -214,18 +215,18 @@ def container_in(cgroups: str) -> str:
 
 
 def read_cgroups(pid: int, proc: str) -> str:
-    """Return the cgroups, one per line; nothing where they cannot be read."""
+    """Return the cgroups, one per line; empty if they are unreadable."""
     try:
-        return cgroups_of(pid, proc)
+        return require_cgroups(pid, proc)
     except OSError:
         return ""  # a kernel without cgroups has no such file
 
 
-def cgroups_of(pid: int, proc: str) -> str:
-    """Do as `read_cgroups`, and raise OSError where they cannot be read.
+def require_cgroups(pid: int, proc: str) -> str:
+    """Return the cgroups, one per line; raises OSError.
 
-    With version 1 a main thread that ended is shown at the root of each hierarchy, whatever the
-    others go on doing (`proc_cgroup_show` of the kernel), so the first of those that is not counts.
+    With cgroup v1 an ended main thread is shown at the root of each hierarchy, even while other
+    threads run (`proc_cgroup_show` of the kernel). Then the first thread elsewhere counts.
     """
     cgroups = read_file(f"{proc}/{pid}/cgroup")
     if not _is_at_every_root(cgroups) or _stat(pid, proc)[:1] != ["Z"]:
@@ -241,29 +242,29 @@ def cgroups_of(pid: int, proc: str) -> str:
 
 
 def _is_at_every_root(cgroups: str) -> bool:
-    """Say whether all hierarchies of version 1, of which there are some, show their root."""
+    """Return True if there are hierarchies of cgroup v1, and each shows its root."""
     first = [path.split(":", 2) for path in cgroups.split("\n") if path and path[:2] != "0:"]
     return bool(first) and all(parts[-1] == "/" for parts in first)
 
 
 def own_cgroup(*, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> str:
-    """Return the folder of our own cgroup; empty where no cgroup of version 2 is mounted there.
+    """Return the directory of our own cgroup; empty if no cgroup v2 is mounted there.
 
-    Our own may be all that is mounted, while proc names it from the node's root.
+    The mount may begin at our own cgroup, while /proc has the path from the node's root.
     """
     lines = read_cgroups(os.getpid(), proc).split("\n")
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     folders = f"{root}{path}".rstrip("/"), root
-    # Each cgroup of version 2 has this file, cgroups(7), and none of version 1.
+    # Each cgroup of v2 has this file, cgroups(7), and none of v1.
     return next((one for one in folders if os.path.exists(f"{one}/cgroup.controllers")), "")  # noqa: PTH110
 
 
 def read_file(path: str, most: int = _LARGEST_FILE) -> str:
-    """Return a file of /proc as text, cut where it is too long; raises OSError."""
+    """Return the first `most` bytes of a file of /proc as text; raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123
         return file.read(most).decode("utf-8", "replace")
 
 
-def as_line(text: str) -> str:
-    """Return a text that a log can hold: one line, bounded, other letters as question marks."""
+def one_line(text: str) -> str:
+    """Return a text as one bounded line of printable characters, for logs."""
     return replace_unprintable(text.replace("\0", " ").strip(), _LONGEST_COMMAND)

@@ -33,12 +33,12 @@ _REASONS: Final = {
 }
 _RETRY_AFTER_S: Final = 1
 
-# The API server cuts warnings to 256 characters each once they pass 4096 in all.
+# The API server truncates each warning to 256 characters if all together have more than 4096.
 _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096
 
-# How k8s.io/api encodes a review: the fields in the order of the Go types, and the uid first of the
-# request's. Only so is it certain that a uid in the first bytes is the request's own.
+# k8s.io/api encodes a review with the fields in the order of the Go types, so the uid is the first
+# field of the request. In another order a uid in the first bytes might not be the request's.
 _PREFIX: Final = re.compile(
     rb"""\s*\{\s*(?:"kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"admission\.k8s\.io/v1"
     |"apiVersion"\s*:\s*"admission\.k8s\.io/v1"\s*,\s*"kind"\s*:\s*"AdmissionReview")\s*,
@@ -52,60 +52,60 @@ class BadReviewError(ValueError):
 
 
 class Answerable(Protocol):
-    """What a review can be answered with: the decision about a pod, the verdict on a binding."""
+    """Answer to a review: the decision about a pod, or the verdict on a binding."""
 
     @property
     def allowed(self) -> bool:
-        """Whether the API server may go on."""
+        """True if the request is allowed."""
 
     @property
     def outcome(self) -> StrEnum:
-        """What was decided, in one word."""
+        """Outcome in one word."""
 
     @property
     def reasons(self) -> Sequence[str]:
-        """Why, as words of a closed set."""
+        """Reasons, as words of a closed set."""
 
     @property
     def code(self) -> int:
-        """The HTTP status code of a denial."""
+        """HTTP status code of a denial."""
 
     @property
     def message(self) -> str:
-        """What the user reads where the request is denied."""
+        """Message to the user if the request is denied."""
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """What is wrong, where there is more to say than the message."""
+        """Individual findings, in addition to the message."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the user reads where the request is allowed."""
+        """Warnings to the user if the request is allowed."""
 
     @property
     def patch(self) -> Sequence[Operation]:
-        """How the object changes."""
+        """Changes of the object."""
 
     @property
     def audit_annotations(self) -> Mapping[str, str]:
-        """What the audit log keeps besides outcome and reasons."""
+        """Audit annotations in addition to outcome and reasons."""
 
     @property
     def log_fields(self) -> Mapping[str, Any]:
-        """What our own log keeps besides; nothing secret."""
+        """Additional values for our log; no secrets."""
 
 
 def is_dense(body: bytes) -> bool:
-    """Return whether a body may hold more than `MOST_REVIEW_VALUES` values, without decoding it.
+    """Return True if a body may have more than `MOST_REVIEW_VALUES` values, without decoding it.
 
-    Each value but the first follows one of three characters. Those inside of strings count too,
-    which does no harm: it takes a quarter of a million of them. 5 ms for 8 MiB.
+    Each value except the first follows one of three characters. Those in strings are counted, too,
+    which is harmless since it takes a quarter of a million of them. 8 MiB take 5 ms.
     """
     return len(body) - len(body.translate(None, b"{[,")) > MOST_REVIEW_VALUES
 
 
 def read_review(body: bytes) -> Request:
-    """Read a review from its bytes; raises BadReviewError with one sentence."""
+    """Parse a review; raises BadReviewError with one sentence."""
     if not body:
         raise BadReviewError("the body is empty; send an AdmissionReview as JSON")
     try:
@@ -116,34 +116,34 @@ def read_review(body: bytes) -> Request:
 
 
 def write_review(uid: str, answer: Answerable, patch: Sequence[Operation] | None = None) -> bytes:
-    """Write the answer to a review, with its patch or another that says the same."""
+    """Return the answer to a review as bytes, with its patch, or with an equivalent `patch`."""
     patch = answer.patch if patch is None else patch
     encoded = b64encode(patch_bytes(patch)).decode("ascii") if patch else ""
     return orjson.dumps(encode_review(uid, answer, encoded))
 
 
 def write_failure(uid: str) -> bytes:
-    """Write the answer to a review that was not decided because of a bug of ours."""
+    """Return the answer to a review that failed because of a bug in the webhook, as bytes."""
     return orjson.dumps(encode_failure(uid))
 
 
 def write_too_large(uid: str, limit_bytes: int) -> bytes:
-    """Write the answer to a review whose body is larger than `limit_bytes` and was not read."""
+    """Return the answer to a review with more than `limit_bytes`, which was not read, as bytes."""
     return orjson.dumps(encode_too_large(uid, limit_bytes))
 
 
 def write_too_dense(uid: str) -> bytes:
-    """Write the answer to a review that `is_dense` and was not decoded."""
+    """Return the answer to a review that `is_dense` and was not decoded, as bytes."""
     return orjson.dumps(encode_too_dense(uid, MOST_REVIEW_VALUES))
 
 
 def patch_bytes(patch: Iterable[Operation]) -> bytes:
-    """Write a patch as the JSON text that the API server applies."""
+    """Return a JSON patch as bytes."""
     return orjson.dumps(list(patch))
 
 
 def decode_review(document: object) -> Request:
-    """Read an AdmissionReview; raises BadReviewError with one sentence."""
+    """Convert a decoded AdmissionReview; raises BadReviewError with one sentence."""
     review = _object(document, "the body")
     if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
         raise BadReviewError(f"the body must be an {KIND} of {API_VERSION}")
@@ -151,8 +151,8 @@ def decode_review(document: object) -> Request:
     uid = request.get("uid")
     if not uid or type(uid) is not str:
         raise BadReviewError("request.uid must be a string that is not empty")
-    # An API server always sends it; a review written by hand is read as the creation of its object,
-    # which is the strictest reading.
+    # An API server always sends the operation. A review written by hand counts as a creation, which
+    # has the strictest checks.
     operation = _text(request, "operation", "request") or "CREATE"
     kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
     group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
@@ -178,7 +178,7 @@ def decode_review(document: object) -> Request:
 
 
 def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
-    """Build the answer; `encoded_patch` is the patch's JSON in base64, empty for none."""
+    """Return the answer to a review; `encoded_patch` is the base64 of the patch, empty for none."""
     response: Json = {"uid": uid, "allowed": answer.allowed}
     if not answer.allowed:
         response["status"] = _status(answer.code, answer.message, answer.findings)
@@ -196,31 +196,31 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
 
 
 def encode_failure(uid: str) -> Json:
-    """Build the answer to a review that failed because of a bug of ours."""
+    """Return the answer to a review that failed because of a bug in the webhook."""
     message = f"vramwarden failed on this review; its log has the cause under uid {uid}"
     return _review({"uid": uid, "allowed": False, "status": _status(_FAILED, message)})
 
 
 def uid_in_prefix(first_bytes: bytes) -> str | None:
-    """Return the uid of a review of which only the beginning is at hand; None where none is sure.
+    """Return the uid of a review, given its beginning; None if it cannot be found reliably.
 
-    For a body that is too large to be read: its answer must bear the uid of the request, or the API
-    server reports a failed call instead of what is wrong with the pod. A kilobyte is enough.
+    The answer to a body that is too large to read needs the request's uid. Otherwise the API server
+    reports a failed call instead of the problem of the pod. One kilobyte is enough.
     """
     match = _PREFIX.match(first_bytes)
     return match["uid"].decode("ascii") if match else None
 
 
 def encode_too_large(uid: str, limit_bytes: int) -> Json:
-    """Build the answer to a review whose body is larger than `limit_bytes` and was not read.
+    """Return the answer to a review with more than `limit_bytes`, which was not read.
 
-    It is denied: nobody can say which rule applies to the pod, nor that it asks for no GPU.
+    It is a denial, since the rule that applies is unknown, and the pod may request a GPU.
     """
     return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
 
 
 def encode_too_dense(uid: str, limit: int) -> Json:
-    """Build the answer to a review that holds more than `limit` values and was not decoded."""
+    """Return the answer to a review with more than `limit` values, which was not decoded."""
     return _too_complex(uid, f"holds more than {limit:,} values")
 
 

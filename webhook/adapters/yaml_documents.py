@@ -1,12 +1,12 @@
-"""Bounded YAML; for policy files strict values, the line of every path, and all errors at once.
+"""Parsing YAML within bounds, and policy files with strict values, line numbers and all errors.
 
-All YAML is read by one walk over PyYAML's events, which counts what hostile aliases stand for
-before anything is expanded. A dialect bounds it. It makes nodes, which know their lines; manifests
-get the values that `kubectl` would instead (`tools.manifests.reading`).
+`BoundedReader` processes PyYAML's events, and counts the values that aliases stand for before they
+are expanded. A `Dialect` has its bounds. The reader builds nodes with line numbers. For manifests
+`tools.manifests.reading` builds the same values as `kubectl` instead.
 
-YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 silently. Here a plain
-scalar is null, true, false, a decimal integer, or the text that was written; the words that older
-YAML reads as booleans are errors.
+YAML 1.1 silently turns `no` into false, `0755` into 493 and `1:30` into 90. In policy files a plain
+scalar is null, true, false, a decimal integer, or text. Words that YAML 1.1 reads as booleans are
+errors.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _WORDS: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
-# Longer ones stay text: they exceed int64, and the reader of a quantity reports that.
+# Longer numbers remain text: they exceed int64, which the parser of quantities reports.
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-# C0 and C1 controls, and the line breaks of Unicode, at which editors and YAML count differently.
+# C0 and C1 controls, and Unicode line breaks, which editors and YAML count differently.
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
 _UNWRITABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _SIMPLE_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -41,7 +41,7 @@ _PRINTED_KEY: Final = re.compile(r"[A-Za-z0-9_./-]{1,80}")
 
 
 class StopError(Exception):
-    """The rest of a text cannot be read."""
+    """The rest of a text cannot be parsed."""
 
     def __init__(self, line: int, detail: str) -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DocumentProblem:
-    """One thing that is wrong with a file; line 0 and an empty path mean all of it."""
+    """One problem of a file; line 0 and an empty path mean the whole file."""
 
     file: str
     line: int
@@ -71,7 +71,7 @@ class Document:
     lines: Mapping[Path, int]
 
     def line(self, path: Path) -> int:
-        """Return the line of a path, or of the nearest parent that has one."""
+        """Return the line of a path, or of its nearest parent in the document."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -80,9 +80,9 @@ class Document:
 def read_documents(
     file: str, data: bytes, words_in: frozenset[str] = frozenset()
 ) -> tuple[list[Document], list[DocumentProblem]]:
-    """Read a file's documents, empty ones left out; `file` is its name for the problems.
+    """Return a file's documents without empty ones, and its problems, which have `file` as name.
 
-    Fields named in `words_in` take text alone, so a word such as Off needs no quotes there.
+    In fields named in `words_in`, words such as Off are text without quotes.
     """
     text, unreadable = _decode(file, data)
     if unreadable:
@@ -103,18 +103,18 @@ def read_documents(
         mark = error.problem_mark or error.context_mark
         problems.append(DocumentProblem(file, mark.line + 1 if mark else 1, "", _syntax(error)))
     except (yaml.YAMLError, ValueError, OverflowError):
-        # PyYAML hands numbers in escapes and directives to chr() and int() unchecked.
+        # PyYAML passes numbers in escapes and directives to chr() and int() unchecked.
         line = reader.parser.get_mark().line + 1
         problems.append(
             DocumentProblem(file, line, "", "is not YAML: a number here is out of range")
         )
-    # An error inside an anchor shows once, however many aliases repeat it.
+    # An error inside an anchor is reported once, even if aliases repeat it.
     unique = {(problem.line, problem.detail): problem for problem in reversed(problems)}
     return documents, sorted(unique.values(), key=lambda problem: problem.line)
 
 
 def show_path(path: Path) -> str:
-    """Write a path as Kubernetes' messages do: `spec.rules[0].nodeSelector[nvidia.com/gpu]`."""
+    """Return a path as in Kubernetes' messages: `spec.rules[0].nodeSelector[nvidia.com/gpu]`."""
     shown = ""
     for part in path:
         if isinstance(part, int):
@@ -127,7 +127,7 @@ def show_path(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """Show a user's value: in quotes, escaped, safe for a terminal."""
+    """Return a user's value in quotes, escaped, and safe for a terminal."""
     return escape_unprintable(quote(value))
 
 
@@ -161,15 +161,16 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What reads a text, how much of it, and what is said past that."""
+    """PyYAML's loader, bounds, and error messages for a kind of YAML."""
 
     loader: Any
     max_depth: int
     max_values: int
-    """With what aliases stand for, or of that alone."""
+    """Maximum number of values, aliases expanded."""
     counts_aliased_only: bool
+    """True if `max_values` bounds only the values that aliases stand for."""
     is_strict: bool
-    """Whether tags and repeated anchors are rejected: policies do not need them."""
+    """True if tags and repeated anchors are rejected, which policies do not need."""
     too_deep: str
     too_many: str
     endless: str
@@ -187,34 +188,34 @@ STRICT: Final = Dialect(
     endless="the alias *{0} is inside what it refers to",
     undefined="is not YAML: found undefined alias '{0}'",
 )
-"""Of policy files."""
+"""Dialect of policy files."""
 
 
 class BoundedReader:
-    """Walks over a text's events; stops at endless aliases, and past its bounds.
+    """Builds nodes from a text's events; raises StopError past its bounds, and for alias cycles.
 
-    An alias counts as many values as it stands for, so a bomb is rejected before it is expanded.
-    It makes nodes; who wants something else overrides `make`.
+    An alias counts as many values as it stands for, so a billion-laughs attack is rejected before
+    it is expanded. Subclasses override `make` to build other values.
     """
 
     def __init__(self, text: str, dialect: Dialect) -> None:
         self.parser = dialect.loader(text)
         self._dialect = dialect
         self._anchors: dict[str, tuple[Any, int] | None] = {}
-        """What each anchor names, and its size; None until it ends."""
+        """Value and size of each anchor; None until its node is complete."""
         self._count = 0
 
     def documents(self) -> Iterator[Any]:
-        """Yield what is made of each document; raises StopError and PyYAML's errors."""
+        """Yield the value built for each document; raises StopError and PyYAML's errors."""
         while self.parser.check_event():
             if isinstance(self.parser.get_event(), yaml.DocumentStartEvent):
                 self._anchors.clear()
-                made, _ = self.node(1)
-                self.parser.get_event()  # the end, which is wrong where more follows
-                yield made
+                value, _ = self.node(1)
+                self.parser.get_event()  # the document's end; raises if more follows
+                yield value
 
     def node(self, depth: int, column: int | None = None) -> tuple[Any, int]:
-        """Read one node: what is made of it, and how many values it holds, itself among them."""
+        """Return the value built for the next node, and its number of values, including itself."""
         event = self.parser.get_event()
         anchor, line = event.anchor, event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
@@ -227,10 +228,10 @@ class BoundedReader:
             raise StopError(line, self._dialect.too_deep)
         if anchor:
             self._anchors[anchor] = None
-        made = self.make(event, depth, column)
+        sized = self.make(event, depth, column)
         if anchor:
-            self._anchors[anchor] = made
-        return made
+            self._anchors[anchor] = sized
+        return sized
 
     def _check(self, event: Any, line: int) -> None:
         if event.tag is not None:
@@ -240,7 +241,10 @@ class BoundedReader:
             raise StopError(line, f"is not YAML: {detail}")
 
     def make(self, event: Any, depth: int, _column: int | None) -> tuple[Any, int]:
-        """Make something of an event and what it holds; `column`: of the block map around it."""
+        """Return the value for an event and its contents, and its size.
+
+        `_column` is the column of the surrounding block map, for subclasses.
+        """
         start: Any = event.start_mark
         if isinstance(event, yaml.ScalarEvent):
             return ScalarNode("plain" if event.implicit[0] else "text", event.value, start), 1
@@ -250,7 +254,7 @@ class BoundedReader:
         return MappingNode("", list(zip(nodes[::2], nodes[1::2], strict=True)), start), size
 
     def items(self, depth: int) -> tuple[list[Any], int]:
-        """Read the rest of a collection: a list's items, or a map's keys and values in turn."""
+        """Return the rest of a collection, and its size: items, or alternating keys and values."""
         items, size = [], 1
         while not isinstance(self.parser.peek_event(), yaml.CollectionEndEvent):
             item, part = self.node(depth + 1)
@@ -262,11 +266,11 @@ class BoundedReader:
     def _alias(self, anchor: str, line: int) -> tuple[Any, int]:
         if anchor not in self._anchors:
             raise StopError(line, self._dialect.undefined.format(anchor))
-        made = self._anchors[anchor]
-        if made is None:
+        sized = self._anchors[anchor]
+        if sized is None:
             raise StopError(line, self._dialect.endless.format(anchor))
-        self._add(made[1], line)
-        return made
+        self._add(sized[1], line)
+        return sized
 
     def _add(self, size: int, line: int) -> None:
         self._count += size
@@ -276,7 +280,7 @@ class BoundedReader:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns one document's nodes into plain values and notes lines and problems."""
+    """Builds plain values from one document's nodes, and collects lines and problems."""
 
     file: str
     words_in: frozenset[str] = frozenset()

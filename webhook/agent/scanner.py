@@ -72,7 +72,7 @@ def _probed(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
     What it cannot try is whether the driver gives a figure for each process: a container sees only
     its own processes, and this one has none on a GPU. The version stands in for that.
     """
-    kernel = host_environment.trustworthy_kernel(proc=proc)
+    kernel = host_environment.check_kernel(proc=proc)
     version = scan.driver_version
     if not supports_sidecar(version):
         return replace(scan, cannot_measure=explain_support(version), never_measures=True)

@@ -20,8 +20,8 @@ from webhook.adapters.policy.files import (
     Snapshot,
     UnreadablePolicy,
     parse_policy,
-    place_of,
     read_files,
+    split_location,
 )
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.policy_examples import run_example
@@ -195,11 +195,11 @@ def _annotations(result: _CheckedPolicy) -> Iterator[str]:
         text = f"{problem.path}: {problem.detail}" if problem.path else problem.detail
         yield annotation("error", problem.file, problem.line, text, "InvalidPolicy")
     for warning in result.warnings:
-        yield annotation("warning", *place_of(warning.where), warning.text)
+        yield annotation("warning", *split_location(warning.where), warning.text)
     for example, mismatches in result.examples:
         for mismatch in mismatches:
             text = f"example {example.name!r}: {mismatch}"
-            yield annotation("error", *place_of(example.where), text, "FailedExample")
+            yield annotation("error", *split_location(example.where), text, "FailedExample")
 
 
 def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
@@ -214,7 +214,7 @@ def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
         said=tuple(f"warning: {warning}" for warning in result.warnings),
     )
     for example, mismatches in result.examples:
-        file, line = place_of(example.where)
+        file, line = split_location(example.where)
         failure = ("FailedExample", "; ".join(mismatches)) if mismatches else None
         yield JUnitCase(name=example.name, file=file, line=line, failure=failure)
 

@@ -178,7 +178,7 @@ class Killer:
         Only the first process of each container is asked for its mounts: a tenant can give the
         others a megabyte of them.
         """
-        found = list(self._node.of_pod(pod))
+        found = list(self._node.in_pod(pod))
         first = self._first_processes(found)
         theirs = [container for container, one in first.items() if self._is_enforcer(one, mounts)]
         sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0

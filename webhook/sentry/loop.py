@@ -75,7 +75,7 @@ class Sentry:
             nvml,
             node,
             kernel_driver=settings.kernel_driver,
-            outermost=host_environment.own_pid_namespace(proc=settings.proc).holds is False,
+            outermost=host_environment.check_pid_namespace(proc=settings.proc).holds is False,
         )
         self._limits = LimiterReport(settings.limiter_folder)
         self._judge = Judge(self._limits.counted_bytes, acts=settings.act)
@@ -88,7 +88,11 @@ class Sentry:
             action="Audit",
             what="Events and conditions",
         )
-        can_act = settings.act and not self._obstacle and bool(host_environment.own_rights().holds)
+        can_act = (
+            settings.act
+            and not self._obstacle
+            and bool(host_environment.check_own_permission().holds)
+        )
         self._usage = UsageTracker()
         self._status = NodeStatus(settings.node, self._limits, acts=can_act)
         self._actions = ActionRunner(
@@ -235,7 +239,7 @@ def _obstacle(node: NodeProcesses) -> str:
     """Return why processes cannot be attributed to pods; empty if they can."""
     if os.getpid() == 1:
         return "this is a process namespace of our own; the pod needs hostPID: true"
-    if not node.knows_itself():
+    if not node.can_find_pods():
         return (
             "our own cgroup names no pod, so no other's can be read; set POD_UID to our pod's UID"
         )
@@ -259,7 +263,7 @@ def sentry(settings: SentrySettings) -> int:
             raise NotStartedError("no port", f"{where}; use --host and --metrics-port") from error
         started = {"node": settings.node, "version": __version__, "act": settings.act, "port": port}
         journal.event("info", "started", api=kube.url, **started)
-        rights = host_environment.own_rights(proc=settings.proc)
+        rights = host_environment.check_own_permission(proc=settings.proc)
         if settings.act and not rights.holds:
             journal.event("warning", "others' processes are out of reach", why=rights.reason)
         Sentry(settings, kube, NodeNvml(), journal, metrics, liveness).run()

@@ -214,7 +214,7 @@ class SidecarReports:
 
     def _search(self, missing: frozenset[str], stats: dict[str, SidecarReport]) -> None:
         began_s = self._clock()
-        for owner in self._node.named(lambda name: read_process_name(name) is not None):
+        for owner in self._node.by_name(lambda name: read_process_name(name) is not None):
             uid = owner.place.pod
             name = read_process_name(owner.process.command)
             if uid not in missing or name is None:

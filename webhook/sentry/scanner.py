@@ -13,7 +13,7 @@ from typing import Final
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses, Owner
 from webhook.adapters.nvml import NvmlError
-from webhook.adapters.processes import started_s
+from webhook.adapters.processes import start_time_s
 from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, ScannedGpu, classify_driver, explain_driver
@@ -234,7 +234,7 @@ unknown |
         if known is None:
             owner = self._node.owner(pid)
             since_s = self._nobodys_s.get(pid)
-            if owner is None or (since_s is not None and started_s(owner.process) > since_s):
+            if owner is None or (since_s is not None and start_time_s(owner.process) > since_s):
                 self._nobodys_s.setdefault(pid, self._boot_s())
                 return GpuProcess(pid, None, used_bytes)
             self._known[pid] = _TrackedProcess(owner, now_s)
@@ -258,7 +258,7 @@ unknown |
         if now_s - known.pod_checked_s < CHECK_EVERY_S:
             return False
         known.pod_checked_s = now_s
-        return next(iter(self._node.of_pod(known.owner.place.pod)), None) is None
+        return next(iter(self._node.in_pod(known.owner.place.pod)), None) is None
 
     def _forget(self, now_s: float) -> None:
         """Forget GPUs that were not listed for long, and PIDs that no GPU lists."""

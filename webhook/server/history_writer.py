@@ -19,7 +19,7 @@ from typing import Final
 
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.follow import SPREAD
+from webhook.adapters.kube.follow import JITTER
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.core.kinds.endings import Ending, read_ending, run_of
 from webhook.core.kinds.histories import MOST_RUNS, Run, append, has_run, is_over
@@ -89,7 +89,7 @@ class HistoryWriter:
         self._pending: dict[HistoryKey, _PendingRuns] = {}
         self._written_at_s: dict[HistoryKey, float] = {}
         self._figures: dict[str, tuple[float, NodeFigures | None]] = {}
-        self._sweep_due_s = clock() + SPREAD(0, SWEEP_INTERVAL_S)
+        self._sweep_due_s = clock() + JITTER(0, SWEEP_INTERVAL_S)
 
     def start(self) -> None:
         """Start the daemon thread."""
@@ -163,7 +163,7 @@ class HistoryWriter:
             if now_s - written_at_s < WRITE_INTERVAL_S
         }
         if now_s >= self._sweep_due_s:
-            self._sweep_due_s = now_s + SWEEP_INTERVAL_S * SPREAD(0.75, 1.25)
+            self._sweep_due_s = now_s + SWEEP_INTERVAL_S * JITTER(0.75, 1.25)
             self._delete_expired()
 
     def _add_run(self, ending: Ending) -> None:
@@ -179,7 +179,7 @@ class HistoryWriter:
                 self._metrics.runs.labels("dropped").inc()
                 return
             written_at_s = self._written_at_s.get(key, now_s - WRITE_INTERVAL_S)
-            gathered_s = now_s + GATHER_S * SPREAD(0.5, 1.5)
+            gathered_s = now_s + GATHER_S * JITTER(0.5, 1.5)
             due_s = max(gathered_s, written_at_s + WRITE_INTERVAL_S)
             pending = self._pending[key] = _PendingRuns(due_s)
         figures = self._read_figures(ending, now_s)

@@ -24,7 +24,7 @@ from cryptography import x509
 
 from certs import Bundle, derived_secret, readable_certificates
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.release_objects import Registered, RegistrationApi
+from webhook.adapters.kube.release_objects import BindRegistration, RegistrationApi
 from webhook.server.informer import set_on_change
 from webhook.server.log import JsonLog
 
@@ -189,7 +189,7 @@ class Registration:
         self._has_tried = True
         return not failed
 
-    def _write_path(self, registered: Registered) -> bool:
+    def _write_path(self, registered: BindRegistration) -> bool:
         """Write the current path if it is due; return True if no retry is needed."""
         if registered.bind is None:
             return True
@@ -217,7 +217,7 @@ class Registration:
             self._differing_since_s = self._clock()
         return self._clock() - self._differing_since_s >= self._settle_s
 
-    def _write_owner(self, registered: Registered) -> bool:
+    def _write_owner(self, registered: BindRegistration) -> bool:
         """Set the namespace as owner, so that the configuration is garbage-collected with it.
 
         Return True if no retry is needed.

@@ -92,7 +92,7 @@ class Guard:
             blind_after_s=settings.blind_after_s,
             terminate_when_blind=settings.terminate_when_blind,
             reports_only=not settings.stops,
-            protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
+            protected=frozenset({1, me, *processes.ancestors(me, proc=proc)}),
         )
         self._limit = None
         if settings.driver_limit:
@@ -248,7 +248,7 @@ class Guard:
         delivery = processes.stop(process, number, proc=self._proc)
         if delivery is Delivery.REJECTED:
             self._rejected.add(process)
-            why = host_environment.permission(process, proc=self._proc).reason
+            why = host_environment.check_permission(process, proc=self._proc).reason
             self._journal.event("error", "a signal was rejected", why=why, **values_of(process))
 
     def _end_pod(self, action: EndPod) -> None:
@@ -298,7 +298,7 @@ class Guard:
         """Yield what other containers run, or one of them; never what holds the pod together."""
         first, me = (processes.identify(pid, proc=self._proc) for pid in (1, os.getpid()))
         spared = {"", *(process.container for process in (first, me) if process)}
-        for process in processes.running(proc=self._proc):
+        for process in processes.list_processes(proc=self._proc):
             if process.pid in self._cap.protected or process.container in spared:
                 continue
             if container in ("", process.container):

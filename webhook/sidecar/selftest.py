@@ -88,11 +88,11 @@ def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
 
 
 def _surroundings(proc: str) -> Iterator[SelfCheck]:
-    yield _check("kernel", host_environment.trustworthy_kernel(proc=proc))
-    namespace = host_environment.own_pid_namespace(proc=proc)
+    yield _check("kernel", host_environment.check_kernel(proc=proc))
+    namespace = host_environment.check_pid_namespace(proc=proc)
     # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
     yield SelfCheck("process-namespace", namespace.holds or False, namespace.reason)
-    shared = host_environment.shares_process_namespace(proc=proc)
+    shared = host_environment.check_shared_process_namespace(proc=proc)
     # A container that does not share is PID 1 of its own; else only cgroups say so, not surely.
     alone = shared.holds is False and os.getpid() == 1
     yield SelfCheck("shared-processes", False if alone else shared.holds or None, shared.reason)
@@ -105,14 +105,14 @@ def _check(name: str, fact: Fact) -> SelfCheck:
 
 def _permission(proc: str) -> Fact:
     """Check each existing process; at the pod's start there is none yet."""
-    spared = {1, os.getpid(), *processes.parents(os.getpid(), proc=proc)}
+    spared = {1, os.getpid(), *processes.ancestors(os.getpid(), proc=proc)}
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
         if process is not None:
-            fact = host_environment.permission(process, proc=proc)
+            fact = host_environment.check_permission(process, proc=proc)
             if fact.holds is False:
                 return fact
-    return host_environment.own_rights(proc=proc)
+    return host_environment.check_own_permission(proc=proc)
 
 
 def _driver(nvml: Nvml) -> Iterator[SelfCheck]:

@@ -12,7 +12,7 @@ A_MINUTE = 60.0
 
 
 class Enough(BaseException):
-    """Ends what works forever."""
+    """Raised to end functions that run forever."""
 
 
 def end(_request):
@@ -27,8 +27,8 @@ def an_event(kind, version, name="a"):
     return kind, an_object(version, name)
 
 
-def said(report):
-    """Return a report, with a failure's code or a bug's type for the error itself."""
+def simplify(report):
+    """Return a report, in which a failure has the error's code, or the type of a bug."""
     if not isinstance(report, Failed):
         return report
     error = report.error
@@ -36,11 +36,14 @@ def said(report):
 
 
 class Script(ApiServer):
-    """Answers in turn with what is given, and keeps the time, which passes as it is told.
+    """API server with scripted answers, and a clock that advances by the script.
 
-    A read is answered with an object, with a version and the names of those that are listed, or as
-    `ApiServer.fails` does it. A watch as that, or with a list of events, seconds that pass, and as
-    its end a code, 0 where it breaks off.
+    | answer | forms |
+    | --- | --- |
+    | to a read | an object; a version and the names of a list; or as for `ApiServer.fails` |
+    | to a watch | a list of events, seconds that pass, and status codes; or as for `fails` |
+
+    Status 0 in a watch breaks the connection.
     """
 
     def __init__(self, reads, watches=()):
@@ -54,14 +57,14 @@ class Script(ApiServer):
 
     def _play(self, events):
         lines = b""
-        for one in events:
-            if isinstance(one, float):
-                self.clock_s += one
-            elif one == 0:
+        for event in events:
+            if isinstance(event, float):
+                self.clock_s += event
+            elif event == 0:
                 lines += b"{\n"
             else:
-                kind, thing = one if isinstance(one, tuple) else ("ERROR", {"code": one})
-                lines += json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+                kind, item = event if isinstance(event, tuple) else ("ERROR", {"code": event})
+                lines += json.dumps({"type": kind, "object": item}).encode() + b"\n"
         return lines
 
     def sleep(self, pause_s):
@@ -69,19 +72,19 @@ class Script(ApiServer):
         self.clock_s += pause_s
 
     @property
-    def read_by(self):
+    def reads(self):
         """Path and query of each read."""
-        return [(one.path, one.query) for one in self.asked if "watch" not in one.query]
+        return [(found.path, found.query) for found in self.asked if "watch" not in found.query]
 
     @property
-    def watched_by(self):
+    def watches(self):
         """Path and query of each watch."""
-        return [(one.path, one.query) for one in self.asked if "watch" in one.query]
+        return [(found.path, found.query) for found in self.asked if "watch" in found.query]
 
     @property
-    def since(self):
-        """From which versions was watched."""
-        return [query["resourceVersion"] for _, query in self.watched_by]
+    def watch_versions(self):
+        """Version from which each watch began."""
+        return [query["resourceVersion"] for _, query in self.watches]
 
 
 def _read(answer):

@@ -1,4 +1,4 @@
-"""What the API server sends is read in bounded memory, and nothing is lost by it."""
+"""Answers of any size are read in bounded memory, without losing an object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE_BYTES, MAX_OBJECT_BYTES, LARGE_BYTES = 20_000, 40_000, 10_000
 
 @pytest.fixture
 def _small(monkeypatch):
-    """Make bounds that small objects reach."""
+    """Lower the bounds, so that small objects reach them."""
     monkeypatch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
     for module in (client, transport):
         monkeypatch.setattr(module, "MAX_OBJECT_BYTES", MAX_OBJECT_BYTES)
@@ -45,13 +45,13 @@ def _small(monkeypatch):
 
 
 def an_object(name, size=0, version="5"):
-    """Return an object of so many bytes and some, its members in the API server's order."""
+    """Return an object of about `size` bytes, with its members in the API server's order."""
     identity = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": version}
     metadata = {**identity, "generation": 1, "labels": {"uid": "another"}}
     return {"metadata": metadata, "spec": {"args": ["ü" * (size // 2)]}, "status": {}}
 
 
-def written(thing):
+def to_json(thing):
     return json.dumps(thing, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -60,7 +60,7 @@ def name_of(thing):
 
 
 class Store:
-    """A collection, served page by page as an API server does, object after object."""
+    """A collection that is served in pages, as by an API server."""
 
     def __init__(self, *sizes):
         self.objects = [an_object(f"o{number}", size) for number, size in enumerate(sizes)]
@@ -71,7 +71,7 @@ class Store:
         return [name_of(thing) for thing in self.objects]
 
     def __call__(self, request):
-        """Answer with a page, as a step of an API server's script."""
+        """Return a page, as a step of an API server's script."""
         return 200, self._page(request.query)
 
     def _page(self, query):
@@ -82,21 +82,21 @@ class Store:
         if end < len(self.objects):
             metadata |= {"continue": str(end), "remainingItemCount": len(self.objects) - end}
         head = {"kind": "ThingList", "apiVersion": "v1", "metadata": metadata}
-        yield written(head)[:-1] + b',"items":['
+        yield to_json(head)[:-1] + b',"items":['
         for number, thing in enumerate(self.objects[begin:end]):
-            yield (b"," if number else b"") + written(thing)
+            yield (b"," if number else b"") + to_json(thing)
         yield b"]}\n"
 
 
 def serving(*steps):
-    """Return the client of an API server that answers with these, the last for all that follow."""
+    """Return a client of an API server with these answers; the last one is repeated."""
     api = ApiServer()
     api.answers = list(steps)
     return api.kube()
 
 
-class Kept(dict):
-    """A JSON object that can be watched being freed."""
+class WeakDict(dict):
+    """A JSON object that supports weak references."""
 
     __hash__ = object.__hash__
 
@@ -127,7 +127,7 @@ def test_objects_larger_than_a_page_are_read_one_by_one():
 
 
 def test_a_page_that_takes_too_long_is_asked_for_again_with_a_tenth():
-    """Once each, and so to the end: what is slow for so many objects is slow again."""
+    """The limit is kept until the end of the list, since a larger page would be slow again."""
     store = Store(*[100] * 70)
 
     def slow(request):
@@ -141,7 +141,7 @@ def test_a_page_that_takes_too_long_is_asked_for_again_with_a_tenth():
 
 @pytest.fixture
 def silence():
-    """Return what waits for the end of the test."""
+    """Return a function that blocks until the end of the test."""
     over = threading.Event()
     yield lambda: over.wait(60)
     over.set()
@@ -200,19 +200,19 @@ def test_one_object_of_a_page_at_a_time_is_in_memory(monkeypatch):
 
     def an_item(pairs):
         beside.append(len(there))
-        made = Kept(pairs)
+        made = WeakDict(pairs)
         there.add(made)
         return made
 
     decode = json.JSONDecoder(object_pairs_hook=an_item).raw_decode
     monkeypatch.setattr(bounded_json, "_decode", decode)
     reader = ListReader(len)
-    reader.read(written({"items": [{"a": number} for number in range(5)]}).decode())
+    reader.read(to_json({"items": [{"a": number} for number in range(5)]}).decode())
     assert (reader.projected, beside) == ([1] * 5, [0] * 5)
 
 
 def test_a_list_of_one_that_is_many_is_a_failure(monkeypatch):
-    """Else what an API server adds that ignores `limit` would be lost."""
+    """Otherwise objects would be lost if the API server ignored `limit`."""
     monkeypatch.setattr(client, "PAGE_BYTES", 300)
     monkeypatch.setattr(client, "MAX_OBJECT_BYTES", 1000)
     things = [an_object(f"o{number}", 100) for number in range(9)]
@@ -286,12 +286,12 @@ def test_what_is_large_is_read_without_a_copy_of_it(monkeypatch):
     loads = bounded_json.orjson.loads
     monkeypatch.setattr(bounded_json.orjson, "loads", lambda data: sizes.append(1) or loads(data))
     small, large = an_object("a", 100), an_object("b", LARGE_BYTES)
-    assert [bounded_json.read_object(written(one)) for one in (small, large)] == [small, large]
+    assert [bounded_json.read_object(to_json(one)) for one in (small, large)] == [small, large]
     assert len(sizes) == 1
 
 
 class AwaitedLock:
-    """A lock that tells once so many wait for it."""
+    """A lock that sets an event when a number of threads wait for it."""
 
     def __init__(self, waiting):
         self._lock, self.all_wait = threading.Lock(), threading.Event()
@@ -315,7 +315,7 @@ def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(mo
     monkeypatch.setattr(bounded_json, "_large_answer_lock", lock)
 
     def answer(request):
-        return 200, written(an_object("a", 0 if "small" in request.path else 30_000))
+        return 200, to_json(an_object("a", 0 if "small" in request.path else 30_000))
 
     kube = serving(answer).with_retries(1, timeout_s=60)
 
@@ -334,7 +334,7 @@ def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(mo
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries free otherwise")
 def test_threads_that_read_large_answers_keep_nothing_of_it(tmp_path):
-    """In a process of its own, whose heaps nobody used before."""
+    """It runs in a separate process with fresh heaps."""
     containers = [{"args": ["x" * 100_000] * 14}, {"args": ["\1" * 100_000] * 14},
                   {"env": [{"name": "a"}] * 200_000}]  # fmt: skip
     bodies = itertools.cycle([json.dumps({"spec": one}).encode() for one in containers])
@@ -381,7 +381,7 @@ def test_a_large_answer_waits_for_another_a_bounded_time():
 
 
 def an_event(kind, thing):
-    return written({"type": kind, "object": {"kind": "Thing", "apiVersion": "v1", **thing}}) + b"\n"
+    return to_json({"type": kind, "object": {"kind": "Thing", "apiVersion": "v1", **thing}}) + b"\n"
 
 
 @pytest.mark.usefixtures("_small")
@@ -409,7 +409,7 @@ def test_an_event_that_is_too_large_and_does_not_say_of_what_ends_the_watch():
 
 
 def test_a_long_line_in_many_parts_costs_time_that_is_linear():
-    """With a copy of what came before for each part it would be 400 GB, which nobody overlooks."""
+    """Copying the beginning for each part would add up to 400 GB."""
     count = 200_000
     with LargeAnswerLock(1) as lock:
         found = list(split_lines((b"x" * 20 for _ in range(count)), 2**30, lock))
@@ -431,7 +431,7 @@ def test_a_line_that_never_ends_is_forgotten_as_it_arrives():
 
 
 def watched(events):
-    """Return the client of an API server with an empty list and a watch of these."""
+    """Return a client of an API server with an empty list and a watch of these events."""
     return serving((200, {"metadata": {"resourceVersion": "1"}, "items": []}), (200, events))
 
 
@@ -451,8 +451,8 @@ def test_an_event_is_forgotten_before_the_next_one_arrives(monkeypatch):
     there, left = weakref.WeakSet(), []
 
     def read_object(data):
-        found = Kept(json.loads(data))
-        found["object"] = Kept(found.get("object", {}))
+        found = WeakDict(json.loads(data))
+        found["object"] = WeakDict(found.get("object", {}))
         there.update([found, found["object"]])
         return found
 
@@ -468,15 +468,15 @@ def test_an_event_is_forgotten_before_the_next_one_arrives(monkeypatch):
 
 
 class Enough(BaseException):
-    """Ends what works forever."""
+    """Raised to end `follow`."""
 
 
 def followed(kube, *, enough):
-    """Follow until so much was reported, and return it."""
+    """Follow until there are `enough` reports, and return them."""
     reported = []
 
-    def report(one):
-        reported.append(one)
+    def report(received):
+        reported.append(received)
         if len(reported) == enough:
             raise Enough
 

@@ -1,4 +1,4 @@
-"""Events: how few are written, and which of them is one that goes on."""
+"""Events: their limits, and series of equal events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.support.api_server import ApiServer
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.events import (
     BURST,
-    EVERY_S,
+    INTERVAL_S,
     LONGEST_NOTE,
     MOST_REMEMBERED,
-    OF_AN_OBJECT,
-    OF_AN_OBJECT_EVERY_S,
+    OBJECT_BURST,
+    OBJECT_INTERVAL_S,
     SERIES_S,
     Events,
 )
@@ -35,7 +35,7 @@ class Bench:
 
     @property
     def written(self):
-        """The events that are stored, in the order of their creation."""
+        """Stored events in the order of their creation."""
         return list(self.api.objects.values())
 
     def did(self):
@@ -117,18 +117,18 @@ def test_a_failed_write_is_told_and_costs_nothing_of_what_is_allowed(bench):
             bench.write(later_s=1.0)
     for number in range(100):
         bench.write(str(number), later_s=1.0)
-    assert len(bench.written) == OF_AN_OBJECT
+    assert len(bench.written) == OBJECT_BURST
 
 
 def test_of_one_object_few_are_written_and_others_go_on(bench):
     for number in range(100):
         bench.write(str(number), later_s=1.0)
-    assert len(bench.written) == OF_AN_OBJECT
-    bench.write("more", later_s=OF_AN_OBJECT_EVERY_S)
+    assert len(bench.written) == OBJECT_BURST
+    bench.write("more", later_s=OBJECT_INTERVAL_S)
     bench.write("more yet", later_s=1.0)
-    assert len(bench.written) == OF_AN_OBJECT + 1
+    assert len(bench.written) == OBJECT_BURST + 1
     bench.write("other", about=POD | {"uid": "u-2"})
-    assert len(bench.written) == OF_AN_OBJECT + 2
+    assert len(bench.written) == OBJECT_BURST + 2
 
 
 @given(st.lists(st.floats(0.0, 2.0), max_size=100))
@@ -136,17 +136,17 @@ def test_of_all_objects_five_a_second_are_written_in_the_long_run(pauses):
     bench = Bench()
     for number, pause_s in enumerate(pauses):
         bench.write(str(number), pause_s, POD | {"uid": str(number)})
-    assert len(bench.written) <= BURST + (bench.now_s - 1000.0) / EVERY_S + 1
+    assert len(bench.written) <= BURST + (bench.now_s - 1000.0) / INTERVAL_S + 1
 
 
 def test_a_storm_of_all_objects_is_bounded(bench):
     for number in range(1000):
         bench.write(str(number), 0.001, POD | {"uid": str(number)})
-    assert BURST < len(bench.written) <= BURST + 1.0 / EVERY_S + 1
+    assert BURST < len(bench.written) <= BURST + 1.0 / INTERVAL_S + 1
 
 
 def test_however_many_objects_there_are_what_is_remembered_is_bounded(bench):
     for number in range(2 * MOST_REMEMBERED):
         bench.write(str(number), 1.0, POD | {"uid": str(number)})
     assert len(bench.written) == 2 * MOST_REMEMBERED
-    assert (len(bench.events._of), len(bench.events._series)) == (MOST_REMEMBERED,) * 2
+    assert (len(bench.events._by_object), len(bench.events._series)) == (MOST_REMEMBERED,) * 2

@@ -1,4 +1,4 @@
-"""How objects are followed: what is reported, requested again, and waited for."""
+"""Following objects: reports, requests and pauses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from tests.adapters.kube.scripts import A_MINUTE, Enough, Script, an_event, an_object, said
+from tests.adapters.kube.scripts import A_MINUTE, Enough, Script, an_event, an_object, simplify
 from tests.support.api_server import ApiServer
 from webhook.adapters.kube.follow import (
-    LONGEST_ASKED_S,
     LONGEST_PAUSE_S,
+    LONGEST_RETRY_AFTER_S,
     WATCH_S,
     Changed,
     Collection,
@@ -27,17 +27,17 @@ def name_of(thing):
     return thing["metadata"]["name"]
 
 
-def followed(script, report=None, spread=max, **of):
+def followed(script, report=None, jitter=max, **of):
     """Follow to the script's end; return what was reported."""
     reported = []
     collection = Collection(kube=script.kube(), path=THINGS, project=name_of, **of)
     with pytest.raises(Enough):
         follow(
             collection,
-            report or (lambda one: reported.append(said(one))),
+            report or (lambda one: reported.append(simplify(one))),
             clock=lambda: script.clock_s,
             sleep=script.sleep,
-            spread=spread,
+            jitter=jitter,
         )
     return reported
 
@@ -54,23 +54,23 @@ def test_what_exists_and_each_change_is_reported_from_the_version_of_the_list():
         Changed("MODIFIED", "a"),
         Changed("DELETED", "a"),
     ]
-    assert script.read_by == [(THINGS, {"labelSelector": "ours=true", "limit": "50"})]
+    assert script.reads == [(THINGS, {"labelSelector": "ours=true", "limit": "50"})]
     query = {"watch": "true", "allowWatchBookmarks": "true", "labelSelector": "ours=true"}
     query |= {"resourceVersion": "5", "timeoutSeconds": f"{WATCH_S:.0f}"}
-    assert script.watched_by[0] == (THINGS, query)
+    assert script.watches[0] == (THINGS, query)
 
 
 def test_without_labels_all_of_a_kind_are_followed():
     script = Script([("5",)])
     assert followed(script) == []
-    assert script.read_by == [(THINGS, {"limit": "50"})]
-    assert "labelSelector" not in script.watched_by[0][1]
+    assert script.reads == [(THINGS, {"limit": "50"})]
+    assert "labelSelector" not in script.watches[0][1]
 
 
 def test_watches_that_began_together_do_not_all_end_together():
     script = Script([("5", "a")], [[]])
-    followed(script, spread=min)
-    ((_, query),) = script.watched_by
+    followed(script, jitter=min)
+    ((_, query),) = script.watches
     assert query["timeoutSeconds"] == f"{0.75 * WATCH_S:.0f}"
 
 
@@ -82,7 +82,7 @@ def test_one_object_is_read_before_each_watch_and_asks_for_no_right_to_list():
         f"{THINGS}/a%2Fb?", f"{THINGS}/a%2Fb?",
     ]  # fmt: skip
     query = {"watch": "true", "fieldSelector": "metadata.name=a/b", "resourceVersion": "7"}
-    assert script.watched_by[0] == (THINGS, query | {"timeoutSeconds": f"{WATCH_S:.0f}"})
+    assert script.watches[0] == (THINGS, query | {"timeoutSeconds": f"{WATCH_S:.0f}"})
 
 
 # What follows on what
@@ -142,13 +142,13 @@ COLLECTIONS = {
         ["5", "5"],
         [1, 2, 4, 8, 15, 15, 0, 1, 2],
     ),
-    # And a little longer, since it says the same to all who follow it.
+    # And a little longer, since the API server sends the same value to all clients.
     "a pause is as long as the API server asks for, within reason": (
         [busy(0), busy(30), busy(3600), busy(3)],
         [],
         [Failed(429)] * 4,
         [],
-        [1, 30 * 1.25, LONGEST_ASKED_S * 1.25, 8],
+        [1, 30 * 1.25, LONGEST_RETRY_AFTER_S * 1.25, 8],
     ),
     "a watch that breaks off is reported, and all are listed again": (
         [("5", "a"), ("8", "b")],
@@ -179,7 +179,7 @@ COLLECTIONS = {
 )
 def test_a_collection_is_followed(reads, watches, reported, since, slept):
     script = Script(reads, watches)
-    assert (followed(script), script.since, script.slept) == (reported, since, slept)
+    assert (followed(script), script.watch_versions, script.slept) == (reported, since, slept)
 
 
 def one(version="7"):
@@ -193,7 +193,7 @@ ONE_OBJECT = {
         [Listed(["one"]), Changed("MODIFIED", "one"), Changed("DELETED", "one"), Listed([])],
         ["7", "0"],
     ),
-    # Else an object that does not change would be read and watched forever, with no watch.
+    # Otherwise an unchanged object would be read again and again, without a working watch.
     "where its version is too old it is watched from what exists": (
         [one(), one(), one(), one("900")],
         [[410], [an_event("ADDED", "7", "one"), A_MINUTE], [A_MINUTE]],
@@ -208,7 +208,7 @@ ONE_OBJECT = {
 )
 def test_one_object_is_followed(reads, watches, reported, since):
     script = Script(reads, watches)
-    assert (followed(script, name="one"), script.since) == (reported, since)
+    assert (followed(script, name="one"), script.watch_versions) == (reported, since)
 
 
 def test_pauses_differ_by_a_quarter():
@@ -229,14 +229,14 @@ def test_pauses_differ_by_a_quarter():
     assert min(longest) >= 0.75 * LONGEST_PAUSE_S
     assert max(longest) <= LONGEST_PAUSE_S
     assert max(longest) - min(longest) > 0.2 * LONGEST_PAUSE_S
-    assert random.getstate() == state  # others seed it, and count on what they draw
+    assert random.getstate() == state  # other code may seed it and rely on its numbers
 
 
 def test_a_bug_in_whoever_gets_the_reports_is_reported_and_ends_nothing():
     reported = []
 
     def report(one):
-        reported.append(said(one))
+        reported.append(simplify(one))
         if len(reported) == 1:
             raise ValueError("a bug")
 

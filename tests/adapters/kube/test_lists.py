@@ -1,4 +1,4 @@
-"""Lists are read in pages, of which nothing is kept but what is used."""
+"""Lists are read in pages, and only the projected part of each object is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name_of(thing):
 
 
 def page(first, last, token="", version="77"):
-    """Return a page with the objects of some numbers."""
+    """Return a page with objects that have these numbers."""
     items = [
         {"metadata": {"name": f"o{number}"}, "spec": "x" * 50} for number in range(first, last)
     ]
@@ -55,15 +55,15 @@ def test_many_objects_are_read_in_pages_from_the_token_of_the_one_before(kube, a
 
 
 def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, monkeypatch):
-    class Kept(dict):
-        """A JSON object that can be watched being freed."""
+    class WeakDict(dict):
+        """A JSON object that supports weak references."""
 
         __hash__ = object.__hash__
 
     there, left = weakref.WeakSet(), []
 
     def an_object(pairs):
-        made = Kept(pairs)
+        made = WeakDict(pairs)
         there.add(made)
         return made
 
@@ -119,11 +119,11 @@ def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):
     assert kube.list_versioned(THINGS, name_of) == ([], "3")
 
 
-def as_it_is(found):
+def unchanged(found):
     return found
 
 
-@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_projected, project=as_it_is)])
+@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_projected, project=unchanged)])
 def test_an_object_is_found_or_none(kube, api_server, find):
     api_server.answers = [(200, {"a": 1}), (404, {}), (403, {"message": "no"})]
     assert find(kube, THINGS) == {"a": 1}

@@ -1,4 +1,4 @@
-"""What is reported of a node and of its ResourceSlices, and how often that is asked for."""
+"""Watches of a node's objects: reports, and the frequency of requests."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ WHOLE = WholeGpuPods("7", 1, ("ns/whole",))
 
 @pytest.fixture
 def reports_to(monkeypatch):
-    """Return a function that lets one watch to the end of a script; what it is sent, it returns.
+    """Return a function that runs a watch until the end of a script, and returns its reports.
 
-    Of why something cannot be read, the code remains, 0 where the API server does not answer.
+    Reasons of failures are reduced to the status code, 0 if there was no answer.
     """
 
     def play(script, watch, *of):
@@ -56,7 +56,7 @@ def reports_to(monkeypatch):
             node_objects.follow,
             clock=lambda: script.clock_s,
             sleep=script.sleep,
-            spread=lambda _, most: most,
+            jitter=lambda _, most: most,
         )
         monkeypatch.setattr(node_objects, "follow", unhurried)
         sent = []
@@ -102,10 +102,10 @@ def _code(why):
 def test_a_node_is_reported(reports_to, reads, watches, reports, since, slept):
     script = Script(reads, watches)
     assert reports_to(script, watch_node, "n") == reports
-    assert (script.since, script.slept) == (since, slept)
-    assert {path for path, _ in script.read_by} == {"/api/v1/nodes/n"}
+    assert (script.watch_versions, script.slept) == (since, slept)
+    assert {path for path, _ in script.reads} == {"/api/v1/nodes/n"}
     query = {"watch": "true", "fieldSelector": "metadata.name=n", "timeoutSeconds": "300"}
-    assert [asked for _, asked in script.watched_by[: len(since)]] == [
+    assert [asked for _, asked in script.watches[: len(since)]] == [
         query | {"resourceVersion": version} for version in since
     ]
 
@@ -186,9 +186,9 @@ def damaged(mib):
 def test_who_has_which_gpus_is_reported(reports_to, reads, watches, reports, since, slept):
     script = Script(reads, watches)
     assert reports_to(script, watch_assignments, "ns", "n") == reports
-    assert (script.since, script.slept) == (since, slept)
-    assert {path for path, _ in script.read_by} == {f"{MAPS}/gpu-assignments-n"}
-    assert {path for path, _ in script.watched_by} == {MAPS}
+    assert (script.watch_versions, script.slept) == (since, slept)
+    assert {path for path, _ in script.reads} == {f"{MAPS}/gpu-assignments-n"}
+    assert {path for path, _ in script.watches} == {MAPS}
 
 
 GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
@@ -231,8 +231,8 @@ def test_the_gpu_node_is_reported(reports_to, reads, watches, reports, slept):
     script = Script(reads, watches)
     assert reports_to(script, watch_figures, "n") == reports
     assert script.slept == slept
-    assert {path for path, _ in script.read_by} == {f"{GPU_NODES}/n"}
-    assert {query["fieldSelector"] for _, query in script.watched_by} <= {"metadata.name=n"}
+    assert {path for path, _ in script.reads} == {f"{GPU_NODES}/n"}
+    assert {query["fieldSelector"] for _, query in script.watches} <= {"metadata.name=n"}
 
 
 def a_slice(name, driver, *texts, version="6"):
@@ -290,9 +290,9 @@ def test_slices_are_reported_and_a_failure_that_may_pass_is_not_at_once(
     monkeypatch.setattr(node_objects.time, "sleep", script.sleep)
     assert reports_to(script, watch_slices, "n") == reports
     assert script.slept == slept
-    fields = {query["fieldSelector"] for _, query in (*script.read_by, *script.watched_by)}
+    fields = {query["fieldSelector"] for _, query in (*script.reads, *script.watches)}
     assert fields == {"spec.nodeName=n"}
-    assert {path for path, _ in script.read_by} == {SLICES}
+    assert {path for path, _ in script.reads} == {SLICES}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""The stub, compiled once per session, and fresh interpreters that load it.
+"""Fixtures for scenarios with a stub of NVML, which is compiled once per session.
 
-pynvml loads its library once for good, so every scenario has a process of its own. A scenario is a
-function inside a test: its text is sent over, its first argument is a `scene.Scene`.
+pynvml loads its library only once, so each scenario runs in a separate process. A scenario is a
+function in a test. Its source is sent to the process, and its first argument is a
+`scenario.Scene`.
 """
 
 import inspect
@@ -31,7 +32,7 @@ report(source, name, arguments)
 
 
 class Stub:
-    """A folder for the stub's file, and scenarios that run against it."""
+    """The stub's folder, and a method for running scenarios."""
 
     def __init__(self, folder, packages, built):
         self.folder = folder
@@ -39,7 +40,7 @@ class Stub:
         self.built = built
 
     def run(self, scenario, *arguments, without=(), library=None):
-        """Return what the scenario returns, against the stub or what is in the library's folder."""
+        """Return the result of a scenario with the stub, or with another folder's library."""
         source = dedent(inspect.getsource(scenario))
         sent = json.dumps([self.folders, source, scenario.__name__, arguments])
         ended = subprocess.run(
@@ -66,7 +67,7 @@ def _built(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def _packages(tmp_path_factory):
-    """Offer pynvml and nothing else of site-packages."""
+    """Return a folder with only pynvml of site-packages."""
     folder = tmp_path_factory.mktemp("packages")
     (folder / "pynvml.py").symlink_to(pynvml.__file__)
     return folder

@@ -1,4 +1,4 @@
-"""What a scenario gets to act with; runs in a fresh interpreter without site-packages."""
+"""Argument of a scenario; runs in a fresh interpreter without site-packages."""
 
 import dataclasses
 import enum
@@ -15,7 +15,7 @@ GPU = "gpu GPU-a total=1000 reserved=100 used=10 mig=0 name=NVIDIA_H200\n"
 
 
 class Scene:
-    """The stub's file, and NVML as the enforcer sees it."""
+    """The stub's input file, and NVML as the programs use it."""
 
     def __init__(self):
         self.nvml = nvml
@@ -23,33 +23,33 @@ class Scene:
         self.log = Path(os.environ["NVML_STUB_LOG"])
 
     def script(self, text, gpu=GPU):
-        """Replace the stub's file; there is GPU-a, unless `gpu` says otherwise."""
+        """Replace the stub's file; it has GPU-a by default."""
         write(self.file, gpu + text)
 
     def live(self, pid, text):
-        """Make a real process hold memory: lines of GPU and bytes."""
+        """Let a real process use memory; `text` has lines with GPU and bytes."""
         (self.file.parent / "pids").mkdir(exist_ok=True)
         write(self.file.parent / "pids" / str(pid), text)
 
     def open(self, only=None):
-        """Return NVML, opened, with its GPUs found."""
+        """Return NVML, opened and with handles of its GPUs."""
         opened = node_nvml.NodeNvml(only).open()
         opened.devices()
         return opened
 
     def listed(self, opened, gpu="GPU-a"):
-        """Return the processes as pairs of PID and bytes, sorted."""
+        """Return the processes as sorted pairs of PID and bytes."""
         return sorted(map(list, opened.processes(gpu).items()))
 
     def outcome(self, call, *arguments):
-        """Return what a call returns, or what it asks of us where it fails."""
+        """Return the result of a call, or fault, function and code of its error."""
         try:
             return call(*arguments)
         except self.nvml.NvmlError as error:
             return [error.fault.value, error.function, error.code]
 
     def calls(self):
-        """Return the calls since this was asked last, without their common beginning."""
+        """Return the names of NVML calls since the previous call of this method, abbreviated."""
         calls = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [call.removeprefix("nvml").removeprefix("DeviceGet") for call in calls]

@@ -1,4 +1,4 @@
-"""Which drivers are believed, by the table in the docstring."""
+"""Classes of drivers, by the table in the docstring."""
 
 import re
 

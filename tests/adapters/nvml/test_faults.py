@@ -47,12 +47,12 @@ WITHOUT = {
     ("nvmlDeviceGetGraphicsRunningProcesses_v3", 3): {"7": 70},
     ("nvmlDeviceGetMPSComputeRunningProcesses_v3", 3): BOTH,
 }
-"""What is answered where a failure is none: an older function steps in, or nothing is missing."""
+"""Results of calls that do not fail: an older function is used, or a list counts as empty."""
 
 
 @pytest.fixture(scope="module", params=OPERATIONS)
 def failed(request, make_stub, tmp_path_factory):
-    """Let one function fail in every way, and return its name and the outcomes by code."""
+    """Make one function fail with each code; return its name and the outcomes by code."""
 
     def outcomes(s, function, operation, codes):
         lists = "process 0 compute 7 70\nprocess 0 graphics 8 80\n"

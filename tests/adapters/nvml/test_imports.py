@@ -1,4 +1,4 @@
-"""Access to NVML: who imports the binding, what comes with it, what it relies on."""
+"""Imports of pynvml: by one module only, without expensive modules, and with the names we use."""
 
 import re
 import sys

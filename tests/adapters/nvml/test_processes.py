@@ -1,4 +1,4 @@
-"""Processes on a GPU: lists joined, figures believed or not, lists that grow."""
+"""Processes on a GPU: merged lists, valid and invalid amounts, and growing lists."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def read(stub):
-    """Return what is read of lists of GPU 0, and of further lines of the stub's file."""
+    """Return the processes of GPU 0, given lists and further lines of the stub's file."""
 
     def scenario(s, lines):
         s.script(lines)

@@ -1,4 +1,4 @@
-"""From open to close, and over a driver that goes down and comes back."""
+"""Opening and closing NVML, and drivers that go down and come back."""
 
 
 def test_a_driver_that_goes_down_is_found_again_by_reopening(stub):

@@ -1,4 +1,4 @@
-"""The stub itself, where tests of real processes rely on it."""
+"""Properties of the stub that tests with real processes rely on."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A policy that has every kind of field, and what to put in place of any part of it."""
+"""A policy that has every kind of field, and replacements for any part of it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ WHOLE = {
 
 
 def places(value, path=()):
-    """Yield the path of everything in a value, itself included."""
+    """Yield the path of each value in a nested value, including itself."""
     yield path
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):

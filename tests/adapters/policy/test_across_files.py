@@ -1,4 +1,4 @@
-"""A folder of files: their order, what they share, and what only shows across them."""
+"""Policies in several files: order, shared definitions, and problems across files."""
 
 # ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
 
@@ -237,7 +237,7 @@ def test_a_policy_can_be_read_without_its_examples(tmp_path):
 
 
 def glob(name: str, pattern: str) -> bool:
-    """Match by trying everything: slow, and plain to see."""
+    """Match a pattern by trying all possibilities; slow, but obviously correct."""
     if not pattern:
         return not name
     if pattern[0] == "*":

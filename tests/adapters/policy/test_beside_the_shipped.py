@@ -1,4 +1,4 @@
-"""Rules of one's own beside the shipped ones, or in their place, as policies/change.md says."""
+"""Additional and replacement rules for the shipped policy, as documented in policies/change.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUEST = "pod: {namespace: a, annotations: {vramwarden.io/gpu-memory: 8Gi}}"
 
 
 def documented(name: str = "10-teams.yaml") -> str:
-    """Return a file that a page says to put beside default.yaml."""
+    """Return the file that a page recommends in addition to default.yaml."""
     return re.search(rf"```yaml\n(# {re.escape(name)}\n.*?)```", PAGES, re.DOTALL)[1]
 
 

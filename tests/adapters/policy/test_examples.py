@@ -1,4 +1,4 @@
-"""A policy's own examples: what they compare, and that one that fails keeps a policy out."""
+"""Examples in policies: comparisons, and rejection of a policy with a failing example."""
 
 # ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
 
@@ -33,7 +33,7 @@ RULES = """  rules:
 
 
 def mismatches(folder, pod: str, expect: str) -> list[str]:
-    """Return what one example brought, without file, line and name."""
+    """Return the mismatches of one example, without file, line and name."""
     spec = f"{RULES}  examples:\n  - {{name: one, pod: {pod}, expect: {expect}}}\n"
     found = problems_of_spec(folder, spec)
     prefix = "a.yaml:22: example 'one': "

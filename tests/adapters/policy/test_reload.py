@@ -119,7 +119,7 @@ def test_a_folder_that_is_gone_for_a_moment_changes_nothing(source, folder):
 
 
 class ConfigMapMount:
-    """A folder as the kubelet's atomic writer makes it: files link to ..data, which links on."""
+    """A folder as written by the kubelet's atomic writer: files link to ..data, which is a link."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""The published JSON Schema and the README: both are what the code says."""
+"""The published JSON Schema and the README agree with the code."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ MINIMAL = "  rules:\n  - name: a\n"
 
 
 def rule_problem(folder, field: str) -> str:
-    """Return the one problem of a rule with one more field, which stands in line 7."""
+    """Return the only problem of a rule with an additional field, which is in line 7."""
     (problem,) = problems_of_spec(folder, f"{MINIMAL}    {field}\n")
     assert problem.startswith("a.yaml:7: spec.rules[0].")
     return problem.removeprefix("a.yaml:7: spec.rules[0].")
@@ -72,7 +72,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
 def test_a_rule_names_programs_in_any_number(tmp_path, programs):
     (rule,) = load_spec(tmp_path, f"{MINIMAL}    programs: {json.dumps(programs)}\n").rules
     assert rule.programs == tuple(programs)
-    assert {type(name) for name in rule.programs} <= {str}  # the core's policy knows no programs
+    assert {type(name) for name in rule.programs} <= {str}  # the core's policy has no programs
 
 
 OF_THE_SIDECAR = {
@@ -248,7 +248,7 @@ def test_a_mistake_elsewhere_is_told_with_line_and_path(tmp_path, spec, problem)
             "apiVersion: v1\nkind: Pod\nspec: {}\n",
             [
                 'apiVersion: "v1" is not vramwarden.io/v1alpha1',
-                "metadata: is missing; add it: The file's name for itself.",
+                "metadata: is missing; add it: Metadata of the policy.",
                 'kind: "Pod" is not VRAMPolicy',
             ],
         ),
@@ -338,7 +338,7 @@ KEPT = [
     ("enforcement: {image: mirror/enforcer@sha256:a}", "enforcement.image", "mirror/enforcer@sha256:a"),
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),
     ("enforcement: {podRestart: None}", "enforcement.restarts_pod", False),
-    # what is promised of the driver's limit, and on which nodes; Auto never is where nothing waits
+    # the driver's limit, and its nodes; never Auto if no container waits for it
     *((f"enforcement: {{driverLimit: {each}}}", "driver_limit", each) for each in DriverLimit),
     *((f"enforcement: {{{each}}}", "driver_limit", "Off") for each in ("by: None", "onExcess: Report")),
     ("placement: None", "driver_limit", "Off"),

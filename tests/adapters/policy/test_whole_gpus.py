@@ -36,7 +36,7 @@ def a_subject(example):
 
 
 def decided(policy, example, resource):
-    """Decide on a pod that asks for a share and for a resource."""
+    """Return the decision on a pod that requests VRAM and another resource."""
     container = a_container(resources={"limits": {resource: "1"}})
     request = a_request(
         a_pod("8Gi", containers=[container]),
@@ -50,7 +50,7 @@ def decided(policy, example, resource):
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = loaded(file)
-    # Whom the policy's own examples name, since some policies govern nobody else.
+    # Namespaces of the policy's own examples, since some policies apply to no other one.
     judged = [
         (one, rule)
         for one in policy.examples

@@ -1,4 +1,4 @@
-"""A policy without rules leaves every pod alone, so the server says so everywhere."""
+"""A policy without rules changes no pod, which the server reports in log, metrics and probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARNING = ("warning", "the policy has no rules, so every pod is left alone")
 
 
 class Server:
-    """What the server does with a policy folder, without its threads and sockets."""
+    """The server's handling of a policy folder, without threads and sockets."""
 
     def __init__(self, folder):
         self._log = io.BytesIO()

@@ -1,11 +1,11 @@
-"""Ends what a test started, whether it passed or not."""
+"""Ends the processes of each test."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays():
-    # It skips each file that imports it where there is no /proc.
+    # Importing it skips the file if there is no /proc.
     from tests.support import workload_processes  # noqa: PLC0415
 
     yield

@@ -1,4 +1,4 @@
-"""What the self-test can rely on: whose namespace and processes, which kernel and cgroup."""
+"""Checks of the environment: namespaces, visible processes, kernel and own cgroup."""
 
 import ctypes
 import os
@@ -58,7 +58,7 @@ def test_the_container_is_read_from_every_runtimes_cgroup(cgroup, container, tmp
     [
         ("0::/\n", [""], ""),
         ("0::/kubepods/pod1/leaf\n", ["", "/kubepods/pod1/leaf"], "/kubepods/pod1/leaf"),
-        ("0::/kubepods/pod1/leaf\n", [""], ""),  # it is all that is mounted
+        ("0::/kubepods/pod1/leaf\n", [""], ""),  # only our cgroup is mounted
         ("9:cpu:/pod1\n0::/pod2\n", ["", "/pod1", "/pod2"], "/pod2"),
         ("9:cpu:/pod1\n0::/pod2\n", [], None),  # version 1
         ("", [], None),
@@ -81,24 +81,29 @@ def test_a_kernel_without_cgroups_leaves_the_container_unknown(tmp_path):
 
 def test_a_new_pid_namespace_is_told_apart_from_the_nodes(tmp_path):
     def probe():
-        fact = host_environment.own_pid_namespace()
+        fact = host_environment.check_pid_namespace()
         return [fact.holds, fact.reason, str(Path("/proc/self/ns/pid").readlink())]
 
     holds, reason, name = in_namespace(probe)
     assert holds is True
     assert name in reason
-    assert host_environment.own_pid_namespace(proc=put_self(tmp_path, namespace=name)).holds is True
+    assert (
+        host_environment.check_pid_namespace(proc=put_self(tmp_path, namespace=name)).holds is True
+    )
 
 
 def test_the_nodes_pid_namespace_is_known_by_its_number(tmp_path):
     proc = put_self(tmp_path, namespace="pid:[4026531836]")
-    assert host_environment.own_pid_namespace(proc=proc).holds is False
-    assert "hostPID" in host_environment.shares_process_namespace(proc=proc).reason
+    assert host_environment.check_pid_namespace(proc=proc).holds is False
+    assert "hostPID" in host_environment.check_shared_process_namespace(proc=proc).reason
 
 
 def test_a_proc_of_another_namespace_is_seen_through():
     def probe():
-        facts = host_environment.own_pid_namespace(), host_environment.shares_process_namespace()
+        facts = (
+            host_environment.check_pid_namespace(),
+            host_environment.check_shared_process_namespace(),
+        )
         return [[fact.holds, fact.reason.startswith("/proc is another")] for fact in facts]
 
     assert in_namespace(probe, own_proc=False) == [[None, True], [None, True]]
@@ -119,7 +124,7 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
                 (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
             assert ctypes.CDLL(None).unshare(0x02000000) == 0  # CLONE_NEWCGROUP
             first, us = processes.identify(1), processes.identify(os.getpid())
-            fact = host_environment.shares_process_namespace()
+            fact = host_environment.check_shared_process_namespace()
             return [fact.holds, first.container == ids[0], us.container]
         except OSError as error:
             return str(error)
@@ -139,12 +144,12 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
 def test_pid_1_shares_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     proc = put_self(tmp_path, stat=stat_line(1, parent=0))
-    assert host_environment.shares_process_namespace(proc=proc).holds is False
+    assert host_environment.check_shared_process_namespace(proc=proc).holds is False
 
 
 def test_a_first_process_of_our_own_is_no_shared_namespace():
     def probe():
-        fact = host_environment.shares_process_namespace()
+        fact = host_environment.check_shared_process_namespace()
         return [fact.holds, fact.reason]
 
     assert in_namespace(probe) == [
@@ -170,13 +175,13 @@ def test_a_first_process_of_our_own_is_no_shared_namespace():
 def test_a_shared_process_namespace_is_recognized_by_cgroups(ours, first, holds, tmp_path):
     put_self(tmp_path, cgroup=ours, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 1, cgroup=first, comm="pause\n")
-    assert host_environment.shares_process_namespace(proc=proc).holds is holds
+    assert host_environment.check_shared_process_namespace(proc=proc).holds is holds
 
 
 def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
     put_self(tmp_path, stat=stat_line(os.getpid(), parent=0))
     proc = put(tmp_path, 9, cgroup=f"0::/../crio-{ID}.scope")
-    fact = host_environment.shares_process_namespace(proc=proc)
+    fact = host_environment.check_shared_process_namespace(proc=proc)
     assert fact == host_environment.Fact(True, "Process 9 belongs to another container.")
 
 
@@ -197,10 +202,10 @@ def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
 def test_kernels_whose_figures_cannot_be_trusted_are_named(banner, holds, word, tmp_path):
     if banner:
         (tmp_path / "version").write_text(f"Linux version {banner}\n", encoding="ascii")
-    fact = host_environment.trustworthy_kernel(proc=str(tmp_path))
+    fact = host_environment.check_kernel(proc=str(tmp_path))
     assert fact.holds is holds
     assert word in fact.reason
 
 
 def test_this_kernel_can_be_judged():
-    assert host_environment.trustworthy_kernel().holds is not None
+    assert host_environment.check_kernel().holds is not None

@@ -1,4 +1,4 @@
-"""Whatever stands in proc, every function answers."""
+"""No content of /proc makes a function fail unexpectedly."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.support.fake_proc import ID, put, put_self, stat_line, status_lines
 from tests.support.workload_processes import host_environment, processes
 from webhook.core.enforcement.model import Process
 
-PID = 2**22 + 7  # beyond the largest number that Linux gives, so nobody real is meant
+PID = 2**22 + 7  # larger than any PID of Linux, so no real process is meant
 KNOWN = Process(PID, 4711)
 NUMBERS = st.integers() | st.sampled_from([0, 1, -1, PID, 2**63, 10**5000])
 
@@ -59,8 +59,8 @@ def test_any_bytes_in_proc_give_an_answer_and_never_an_exception(files, proc):
         assert found.command.isprintable()
         assert found.container == "" or len(found.container) == 64
     assert processes.is_gone(KNOWN, proc=folder) in (True, False)
-    assert isinstance(processes.parents(PID, proc=folder), tuple)
-    assert host_environment.permission(KNOWN, proc=folder).holds in (True, False, None)
+    assert isinstance(processes.ancestors(PID, proc=folder), tuple)
+    assert host_environment.check_permission(KNOWN, proc=folder).holds in (True, False, None)
     assert processes.stop(KNOWN, signal.SIGCONT, proc=folder) is not processes.Delivery.DELIVERED
 
 
@@ -72,10 +72,10 @@ def test_any_bytes_about_ourselves_give_an_answer(ours, first, banner, tmp_path_
     put(proc, 1, cgroup=first)
     (proc / "version").write_bytes(banner)
     for fact in (
-        host_environment.permission(KNOWN, proc=str(proc)),
-        host_environment.own_pid_namespace(proc=str(proc)),
-        host_environment.shares_process_namespace(proc=str(proc)),
-        host_environment.trustworthy_kernel(proc=str(proc)),
+        host_environment.check_permission(KNOWN, proc=str(proc)),
+        host_environment.check_pid_namespace(proc=str(proc)),
+        host_environment.check_shared_process_namespace(proc=str(proc)),
+        host_environment.check_kernel(proc=str(proc)),
     ):
         assert fact.holds in (True, False, None)
         assert fact.reason.endswith(".")
@@ -86,7 +86,7 @@ def test_any_bytes_about_ourselves_give_an_answer(ours, first, banner, tmp_path_
 def test_no_name_moves_the_fields_after_it(name, proc):
     folder = put(proc, PID, stat=stat_line(PID, name=name, started=815, parent=12))
     assert processes.identify(PID, proc=folder).started == 815
-    assert processes.parents(PID, proc=folder)[:1] == (12,)
+    assert processes.ancestors(PID, proc=folder)[:1] == (12,)
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling", "loop", "large"])
@@ -104,5 +104,5 @@ def test_files_that_are_no_files_give_an_answer(kind, tmp_path):
             file.symlink_to("nowhere" if kind == "dangling" else file)
         found = processes.identify(PID, proc=proc)
         assert found is None or len(found.command) <= 200
-        assert host_environment.permission(KNOWN, proc=proc).holds is None
+        assert host_environment.check_permission(KNOWN, proc=proc).holds is None
         assert os.listdir(proc) == [str(PID)]  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""Who a process is, when it is gone, and who its parents are: with real processes."""
+"""Identity, end and ancestors of real processes."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_no_name_that_a_process_gives_itself_changes_what_is_read(name):
     plain = start(SLEEPS)
     found = processes.identify(child.pid)
     assert 0 <= processes.identify(plain.pid).started - found.started < 1000
-    assert processes.parents(child.pid)[0] == os.getpid()
+    assert processes.ancestors(child.pid)[0] == os.getpid()
     assert not processes.is_gone(found)
 
 
@@ -144,15 +144,15 @@ def test_parents_are_listed_from_the_nearest_up():
     code = "import os; child = os.fork(); child or os.execlp('sleep', 'sleep', '120'); "
     parent = start(f"{code}print('ready', flush=True); print(child, flush=True); os.wait()")
     child = int(parent.stdout.readline())
-    assert processes.parents(child)[:2] == (parent.pid, os.getpid())
-    assert processes.parents(parent.pid) == (os.getpid(), *processes.parents(os.getpid()))
+    assert processes.ancestors(child)[:2] == (parent.pid, os.getpid())
+    assert processes.ancestors(parent.pid) == (os.getpid(), *processes.ancestors(os.getpid()))
     os.kill(child, signal.SIGKILL)
 
 
 def test_parents_that_name_each_other_come_to_an_end(tmp_path):
     put(tmp_path, 7, stat=stat_line(7, parent=8))
     proc = put(tmp_path, 8, stat=stat_line(8, parent=7))
-    assert processes.parents(7, proc=proc) == (8, 7)
+    assert processes.ancestors(7, proc=proc) == (8, 7)
 
 
 def test_only_processes_are_listed(tmp_path):
@@ -165,7 +165,7 @@ def test_only_processes_are_listed(tmp_path):
 
 
 def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tmp_path):
-    """A command is behind the target's memory lock, on which a driver may sit."""
+    """Reading the command waits for the target's memory lock, which a driver may hold."""
     put(tmp_path, 7, cgroup=f"0::/../cri-containerd-{ID}.scope")
     put(tmp_path, 8, stat=stat_line(8, state="Z", threads=2, started=5))  # its main thread is over
     put(tmp_path, 9, stat=stat_line(9, state="Z"))
@@ -175,7 +175,7 @@ def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tm
     for name in ("cmdline", "comm"):
         (tmp_path / "7" / name).unlink()
         os.mkfifo(tmp_path / "7" / name)
-    found = list(processes.running(proc=str(tmp_path)))
+    found = list(processes.list_processes(proc=str(tmp_path)))
     assert found == [Process(7, 4711), Process(8, 5), Process(12, 4711)]
     assert [one.container for one in found] == [ID, "", OTHER_ID]
 
@@ -184,7 +184,7 @@ def test_in_a_namespace_the_pids_are_the_namespaces_own():
     def probe():
         child = start()
         found = processes.identify(child.pid)
-        return [processes.pids(), child.pid, found.pid, processes.parents(child.pid), os.getpid()]
+        return [processes.pids(), child.pid, found.pid, processes.ancestors(child.pid), os.getpid()]
 
     pids, child, found, parents, me = in_namespace(probe)
     assert pids == [1, me, child]
@@ -198,7 +198,7 @@ def test_a_thread_in_proc_is_recognized_by_having_no_signal_for_its_end(tmp_path
 
 
 def test_who_has_many_groups_costs_no_more_than_others_and_hides_nothing():
-    """65536 groups are 700 KB of `status`, in the midst of it."""
+    """65,536 groups take 700 KB in the middle of `status`."""
     child = as_child_with_groups(65536)
     try:
         assert len(processes.read_file(f"/proc/{child}/status")) == 65536

@@ -1,4 +1,4 @@
-"""Whether a signal would arrive is known before one is sent, as the kernel then decides."""
+"""The check of the permission to signal agrees with the kernel."""
 
 import os
 
@@ -41,7 +41,7 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
             found = processes.identify(child.pid)
 
             def judge(found=found):
-                before = host_environment.permission(found).holds
+                before = host_environment.check_permission(found).holds
                 return [before, processes.stop(found, signal.SIGTERM).name]
 
             outcomes.append(as_user(sender, judge, capabilities=capabilities))
@@ -69,7 +69,7 @@ def test_the_judgement_agrees_with_what_the_kernel_does():
 def test_another_security_label_makes_it_unknown(ours, theirs, holds, tmp_path):
     put_self(tmp_path, **({} if ours is None else {"attr__current": ours}))
     proc = put(tmp_path, 7, **({} if theirs is None else {"attr__current": theirs}))
-    fact = host_environment.permission(TARGET, proc=proc)
+    fact = host_environment.check_permission(TARGET, proc=proc)
     assert fact.holds is holds
     assert (holds is None) == ("security label is" in fact.reason)
 
@@ -77,15 +77,15 @@ def test_another_security_label_makes_it_unknown(ours, theirs, holds, tmp_path):
 def test_a_label_that_stays_hidden_makes_it_unknown(tmp_path):
     put_self(tmp_path)
     proc = put(tmp_path, 7)
-    for hidden in ("7", "self"):  # EISDIR stands for EACCES: root may read everything
+    for hidden in ("7", "self"):  # EISDIR instead of EACCES, since root may read everything
         (tmp_path / hidden / "attr" / "current").mkdir(parents=True)
-        assert host_environment.permission(TARGET, proc=proc).holds is None
+        assert host_environment.check_permission(TARGET, proc=proc).holds is None
 
 
 def test_a_user_that_differs_is_no_whatever_the_labels(tmp_path):
     put_self(tmp_path, status=status_lines(os.getpid(), uids="5\t5\t5\t5", capabilities=NOTHING))
     proc = put(tmp_path, 7, attr__current="unconfined\n")
-    fact = host_environment.permission(TARGET, proc=proc)
+    fact = host_environment.check_permission(TARGET, proc=proc)
     assert fact.holds is False
     assert fact.reason.startswith("We are user 5 without CAP_KILL and process 7 is user 0; run the")
 
@@ -106,7 +106,7 @@ def test_a_user_that_differs_is_no_whatever_the_labels(tmp_path):
 def test_users_count_as_kill_2_says(ours, capabilities, theirs, holds, tmp_path):
     put_self(tmp_path, status=status_lines(os.getpid(), uids=ours, capabilities=capabilities))
     proc = put(tmp_path, 7, status=status_lines(7, uids=theirs))
-    assert host_environment.permission(TARGET, proc=proc).holds is holds
+    assert host_environment.check_permission(TARGET, proc=proc).holds is holds
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ def test_users_count_as_kill_2_says(ours, capabilities, theirs, holds, tmp_path)
 )  # fmt: skip
 def test_who_is_gone_or_cannot_be_read_is_unknown(files, tmp_path):
     put_self(tmp_path)
-    fact = host_environment.permission(TARGET, proc=put(tmp_path, 7, **files))
+    fact = host_environment.check_permission(TARGET, proc=put(tmp_path, 7, **files))
     assert fact.holds is None
     assert "gone" in fact.reason or "cannot be read" in fact.reason
 
 
 def test_who_ended_long_ago_is_said_to_be_gone(tmp_path):
-    fact = host_environment.permission(TARGET, proc=put_self(tmp_path))
+    fact = host_environment.check_permission(TARGET, proc=put_self(tmp_path))
     assert fact == host_environment.Fact(None, "Process 7 is gone.")
 
 
 def test_without_our_own_capabilities_it_is_unknown(tmp_path):
     put_self(tmp_path, status="Tgid:\t1\nUid:\t0\t0\t0\t0\nCapEff:\tnone\n")
-    assert host_environment.permission(TARGET, proc=put(tmp_path, 7)).holds is None
-    assert host_environment.permission(TARGET, proc=str(tmp_path / "none")).holds is None
+    assert host_environment.check_permission(TARGET, proc=put(tmp_path, 7)).holds is None
+    assert host_environment.check_permission(TARGET, proc=str(tmp_path / "none")).holds is None

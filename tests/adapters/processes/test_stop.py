@@ -1,4 +1,4 @@
-"""A signal reaches exactly the process it was meant for, with pidfds and without."""
+"""A signal reaches exactly its target process, with pidfds and without."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ def _fails(number):
 
 @pytest.fixture(params=["pidfd", "no open", "no send", "ENOSYS", "EPERM", "send EPERM"])
 def _means(request, monkeypatch):
-    """Take pidfds away in each way that a Python, a kernel or a seccomp profile does."""
+    """Disable pidfds in each way in which Python, a kernel or a seccomp profile can lack them."""
     if request.param == "no open":
         monkeypatch.delattr(os, "pidfd_open")
     elif request.param == "no send":
@@ -83,7 +83,15 @@ def test_who_ended_is_gone():
 
 @pytest.mark.usefixtures("_means")
 def test_pid_1_ourselves_and_our_parents_are_never_signalled():
-    for pid in (1, 0, -1, -os.getpid(), os.getpid(), os.getppid(), *processes.parents(os.getpid())):
+    for pid in (
+        1,
+        0,
+        -1,
+        -os.getpid(),
+        os.getpid(),
+        os.getppid(),
+        *processes.ancestors(os.getpid()),
+    ):
         known = processes.identify(pid) or Process(pid, 0)
         with pytest.raises(ValueError, match="never be signalled"):
             processes.stop(known, signal.SIGCONT)
@@ -217,7 +225,7 @@ def test_the_pod_is_not_ended_from_a_namespace_where_pid_1_is_its_first_process(
     assert in_namespace(denied) == [1, False]
 
 
-def test_a_pid_1_that_nobody_is_child_of_is_still_never_signalled(monkeypatch):
-    monkeypatch.setattr(processes, "parents", lambda *_, **__: ())
+def test_pid_1_is_never_signalled_even_if_it_is_no_ancestor(monkeypatch):
+    monkeypatch.setattr(processes, "ancestors", lambda *_, **__: ())
     with pytest.raises(ValueError, match="PID 1"):
         processes.stop(Process(1, 0), signal.SIGCONT)

@@ -103,9 +103,9 @@ def cgroups() -> str:
 def kernel() -> str:
     """Describe the kernel; a kernel such as gVisor, whose PIDs are not NVML's, is a problem."""
     # Imported here: sys.path is set after the imports above.
-    from webhook.adapters.host_environment import trustworthy_kernel  # noqa: PLC0415
+    from webhook.adapters.host_environment import check_kernel  # noqa: PLC0415
 
-    found = trustworthy_kernel()
+    found = check_kernel()
     return found.reason if found.holds else f"no: {found.reason}"
 
 

@@ -93,7 +93,7 @@ class LargeAnswerLock:
         self.release()
 
     def claim(self, read_bytes: int) -> None:
-        """Take the lock if so many bytes of an answer are large; wait if another has it."""
+        """Acquire the process's lock if an answer of this size is large."""
         if read_bytes > LARGE_BYTES and not self._is_held:
             if not _large_answer_lock.acquire(timeout=self._wait_s):
                 raise TimeoutError("other large answers are being read")
@@ -188,9 +188,9 @@ class ListReader(Generic[T]):
 
     project: Callable[[Json], T]
     projected: list[T] = field(default_factory=list)
-    """Results of `project` for the objects so far."""
+    """Results of `project` for the parsed objects."""
     other_members: Json = field(default_factory=dict)
-    """The list's other members so far, such as `metadata`."""
+    """The list's other parsed members, such as `metadata`."""
 
     def read(self, text: str, at: int = 0) -> int:
         """Parse a list from a position; return the position of its end.

@@ -1,7 +1,7 @@
-"""Certificates that replicas share: a Secret and webhook configurations in the API server.
+"""Certificates shared by replicas: a Secret, and the caBundles of webhook configurations.
 
-One Secret of type `kubernetes.io/tls` holds the whole set, so each change is one write and no set
-is ever incomplete. Every write names the version that it is based on. If another replica wrote
+One Secret of type `kubernetes.io/tls` contains the whole set, so each change is one write and no
+set is ever incomplete. Every write names the version that it is based on. If another replica wrote
 first, the API server rejects it (HTTP 409), and this one reads again.
 """
 
@@ -39,35 +39,38 @@ KINDS: Final = {
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
 }
 _ATTEMPTS: Final = 20
-"""Reads of one round; each conflict means that another replica did what was due."""
+"""Maximum number of reads in a round; each conflict means that another replica made progress."""
 
 
 class ConflictError(Exception):
-    """Another writer was first; read again."""
+    """The object has been changed since it was read; read it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBundle:
-    """The set in a Secret; the version is empty if there is no Secret."""
+    """The certificates in a Secret."""
 
     bundle: Bundle
     version: str
+    """`resourceVersion` of the Secret; empty if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Result of one round: what to serve, the steps done, and what is wrong."""
+    """Result of one round."""
 
     served: Bundle
+    """Certificates to serve."""
     done: tuple[SetUpdate | CaBundleUpdate, ...]
+    """Completed steps."""
     unready: str
-    """Why an API server might reject the certificate; empty if none does."""
+    """Reason why an API server might reject the certificate; empty if all accept it."""
     failures: tuple[str, ...]
-    """What could not be done, and why."""
+    """Steps that failed, with the reasons."""
 
 
 class CertificatesApi:
-    """The Secret and the webhook configurations of one release."""
+    """Access to the Secret and the webhook configurations of one release."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class CertificatesApi:
         *,
         documentation_url: str = "",
     ) -> None:
-        """See `core.documentation` for `documentation_url`."""
+        """Prepare; see `core.documentation` for `documentation_url`."""
         self._kube = kube
         self._documentation_url = documentation_url
         self.namespace = namespace
@@ -86,15 +89,15 @@ class CertificatesApi:
         self._configurations = tuple(configurations)
         self._secrets = core_path("namespaces", namespace, "secrets")
         self.is_unanswered = False
-        """A request got no answer, or failed because a right is missing."""
+        """True if a request got no answer, or a right is missing."""
         self.title = f"Secret {namespace}/{name}"
         """Name of the Secret in messages."""
 
     def round(self, replica: Replica) -> Round:
-        """Do what is due, one step after the other, and return what to serve.
+        """Execute all due steps, one after the other; return the result.
 
-        Raises CertificatesError if the Secret cannot be read, is missing and cannot be created, or
-        holds something broken. The caller continues to serve what it served.
+        Raises CertificatesError if the Secret is unreadable or malformed, or is missing and cannot
+        be created. Then the caller continues to serve its previous certificates.
         """
         done: list[SetUpdate | CaBundleUpdate] = []
         failed: dict[str, str] = {}
@@ -109,7 +112,7 @@ class CertificatesApi:
             replica.observe(configurations)
             with self._locating_errors():
                 due = replica.due_steps(stored.bundle, configurations)
-            step = next((one for one in due if self._target(one) not in failed), None)
+            step = next((found for found in due if self._target(found) not in failed), None)
             if step is None:
                 failures += failed.values()
                 if not stored.bundle.certificate_pem:
@@ -129,10 +132,10 @@ class CertificatesApi:
                 failed[self._target(step)] = str(error)
             else:
                 done.append(step)
-        raise self._restless()
+        raise self._too_many_conflicts()
 
     def rotate(self, replica: Replica) -> SetUpdate:
-        """Announce another CA, which rounds bring into use; raises CertificatesError."""
+        """Announce a new CA, which later rounds bring into use; raises CertificatesError."""
         for _ in range(_ATTEMPTS):
             stored = self.secret()
             if not stored.version:
@@ -146,10 +149,10 @@ class CertificatesApi:
             except ConflictError:
                 continue
             return outcome
-        raise self._restless()
+        raise self._too_many_conflicts()
 
     def secret(self) -> StoredBundle:
-        """Return what the Secret holds; raises CertificatesError if it cannot be read."""
+        """Return the certificates in the Secret; raises CertificatesError if it is unreadable."""
         found = self._found(self.title, self._secret_path)
         if found is None:
             return StoredBundle(Bundle(), "")
@@ -157,16 +160,16 @@ class CertificatesApi:
         return StoredBundle(Bundle.from_files(files), found["metadata"]["resourceVersion"])
 
     def configurations(self) -> tuple[WebhookConfiguration, ...]:
-        """Return those of the configurations that exist, of both kinds."""
+        """Return the existing webhook configurations, of both kinds."""
         found = (
             (kind, self._found(f"{kind} {name}", f"{path}/{quote(name, safe='')}"))
             for kind, path in KINDS.items()
             for name in self._configurations
         )
-        return tuple(_configuration(kind, one) for kind, one in found if one is not None)
+        return tuple(_configuration(kind, raw) for kind, raw in found if raw is not None)
 
     def store(self, bundle: Bundle, before: StoredBundle) -> None:
-        """Make the Secret hold this set; its labels and everything else in it stay."""
+        """Store the certificates in the Secret; its labels and other data remain."""
         data: Json = {name: b64encode(text).decode() for name, text in bundle.files().items()}
         if before.version:
             gone = dict.fromkeys(before.bundle.files().keys() - data.keys())
@@ -186,7 +189,7 @@ class CertificatesApi:
     def publish(
         self, configuration: WebhookConfiguration, bundles: Iterable[tuple[str, bytes]]
     ) -> None:
-        """Give webhooks these caBundles; a strategic merge patch finds them by name."""
+        """Set the caBundles of webhooks, given by name, by a strategic merge patch."""
         webhooks = [
             {"name": name, "clientConfig": {"caBundle": b64encode(pem).decode()}}
             for name, pem in bundles
@@ -196,7 +199,7 @@ class CertificatesApi:
         self._patch(configuration.title, path, body)
 
     def followed(self) -> tuple[Collection[None], ...]:
-        """Return each object for `follow`, which then reports that it changed, not how."""
+        """Return each of the objects for `follow`, to notice changes."""
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self.name), *paths)
         return tuple(
@@ -206,7 +209,7 @@ class CertificatesApi:
 
     @contextmanager
     def _locating_errors(self) -> Iterator[None]:
-        """Name the Secret in an error about a part of its set."""
+        """Name the Secret in errors about its contents."""
         try:
             yield
         except CertificatesError as error:
@@ -217,7 +220,7 @@ class CertificatesApi:
     def _target(self, step: SetUpdate | CaBundleUpdate) -> str:
         return step.configuration.title if isinstance(step, CaBundleUpdate) else self.title
 
-    def _restless(self) -> CertificatesError:
+    def _too_many_conflicts(self) -> CertificatesError:
         what = "and the caBundles change faster than we can follow"
         return CertificatesError(self.title, what, "find out who else writes them")
 
@@ -253,7 +256,7 @@ class CertificatesApi:
 
 
 def _nothing(_found: Json) -> None:
-    """Keep nothing, so that no key stays in memory."""
+    """Return nothing, so that no private key stays in memory."""
 
 
 def _configuration(kind: str, found: Json) -> WebhookConfiguration:

@@ -67,7 +67,7 @@ class Kube(Transport):
     """
 
     objects_listed = 0
-    """Objects of lists that this process has read so far, for showing progress."""
+    """Number of objects of lists that this process has read, for showing progress."""
 
     def read(self, path: str, **query: str) -> Json:
         """Return an object."""
@@ -259,7 +259,7 @@ class Kube(Transport):
         return page.projected, version, token, fitting
 
     def create(self, path: str, body: Json) -> Json:
-        """Create an object in the collection at `path`; return it as it is stored."""
+        """Create an object in the collection at `path`; return the stored object."""
         return self._request_object("POST", path, body, fieldManager=FIELD_MANAGER)
 
     def dry_run_create(self, path: str, body: Json) -> tuple[Json, tuple[str, ...]]:

@@ -1,7 +1,7 @@
-"""Events about objects, as `kubectl describe` shows them: `events.k8s.io/v1`.
+"""Kubernetes Events (`events.k8s.io/v1`) about pods and nodes, as `kubectl describe` shows them.
 
-What the API server demands of one is in pkg/apis/core/validation/events.go; after its creation only
-its series may change. Few are written: the log says everything.
+Their validation is in pkg/apis/core/validation/events.go. After the creation only the series may
+change. Only few events are written; the log is complete.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ Key = tuple[str, str, str]
 K = TypeVar("K")
 V = TypeVar("V")
 
-OF_NODES: Final = "default"
-"""The namespace in which events of objects without one are."""
+CLUSTER_SCOPED_NAMESPACE: Final = "default"
+"""Namespace of events about cluster-scoped objects."""
 
 LONGEST_NOTE: Final = 1024
-"""Bytes, of an event's note."""
+"""Maximum size of an event's note, in bytes."""
 
 SERIES_S: Final = 600.0
-"""Events that say the same of the same object within so long are one, with a count."""
+"""Equal events of an object within this time form one series with a count, in seconds."""
 
-OF_AN_OBJECT: Final = 25
-OF_AN_OBJECT_EVERY_S: Final = 300.0
-"""So many of one object at once and then one in so many seconds, as client-go bounds them
+OBJECT_BURST: Final = 25
+OBJECT_INTERVAL_S: Final = 300.0
+"""Events of one object: a burst, and then one per interval, as in client-go
 (tools/record/events_cache.go)."""
 
 BURST: Final = 25
-EVERY_S: Final = 0.2
-"""Of all objects together: so many at once, and five a second for long."""
+INTERVAL_S: Final = 0.2
+"""Events of all objects together: a burst, and then five a second."""
 
 MOST_REMEMBERED: Final = 1000
-"""Objects and series of which is remembered what was written."""
+"""Maximum number of objects, and of series, whose events are remembered."""
 
-_LONGEST_PREFIX: Final = 240  # of a generated name, which the API server adds to
+_LONGEST_PREFIX: Final = 240  # the API server appends to it when it generates a name
 _LONGEST_INSTANCE: Final = 128
 
 
 @dataclass(slots=True)
 class _Series:
-    """An event that was written, and how often it happened."""
+    """A written event, and how often it occurred."""
 
     path: str
     count: int = 1
@@ -59,14 +59,14 @@ class _Series:
 
 
 class Events:
-    """Writes the events of one program; several threads may share it.
+    """Writes the events of one program; several threads can share it.
 
-    | the same was written of the same object | allowed now | then |
+    | an equal event of the object was written | within the limits | then |
     | --- | --- | --- |
-    | any time | no: `OF_AN_OBJECT`, or `BURST` of all | nothing: the log has it |
+    | any time | no: `OBJECT_BURST`, or `BURST` of all | nothing: the log has it |
     | never, or `SERIES_S` ago | yes | a new event |
     | since then | yes | the event's series counts on |
-    | since then, and somebody deleted the event | yes | a new event |
+    | since then, and the event was deleted | yes | a new event |
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Events:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `reporter` is a qualified name as `vramwarden.io/agent`, `instance` ours."""
+        """Prepare; `reporter` is a qualified name as `vramwarden.io/agent`, `instance` its pod."""
         self._kube = kube
-        ours = _cut_bytes(instance, _LONGEST_INSTANCE)
-        self._by = {"reportingController": reporter, "reportingInstance": ours}
+        instance = _truncate(instance, _LONGEST_INSTANCE)
+        self._reporter = {"reportingController": reporter, "reportingInstance": instance}
         self._clock = clock
         self._lock = threading.Lock()
-        self._all = TokenBucket(BURST, EVERY_S)
-        self._of: dict[str, TokenBucket] = {}
+        self._all = TokenBucket(BURST, INTERVAL_S)
+        self._by_object: dict[str, TokenBucket] = {}
         self._series: dict[Key, _Series] = {}
 
     def write(
@@ -92,86 +92,86 @@ class Events:
     ) -> None:
         """Write an event about an object, given as an ObjectReference; raises KubeError.
 
-        `reason` is one word in UpperCamelCase, `action` one for what was done or seen. Whoever
-        calls it logs a failure and forgets the event.
+        `reason` is one word in UpperCamelCase, and `action` one for what was done or observed. The
+        caller logs a failure, and does not retry.
         """
-        note = _cut_bytes(note, LONGEST_NOTE)
+        note = _truncate(note, LONGEST_NOTE)
         about = str(regarding.get("uid") or regarding["name"])
         key = about, reason, note
         with self._lock:
             now_s = self._clock()
-            if not all(one.take(now_s) for one in (self._all, self._allowance_of(about))):
+            if not (self._all.take(now_s) and self._object_allowance(about).take(now_s)):
                 return
-            known = self._series.get(key)
-            if known is not None and now_s - known.last_s >= SERIES_S:
-                known = None
-        if known is None or not known.path or not self._count_on(known):
+            series = self._series.get(key)
+            if series is not None and now_s - series.last_s >= SERIES_S:
+                series = None
+        if series is None or not series.path or not self._increment(series):
             kind = "Warning" if warning else "Normal"
-            said = {"reason": reason, "note": note, "action": action, "type": kind}
-            known = _Series(self._create(regarding, said))
-        known.last_s = now_s
+            content = {"reason": reason, "note": note, "action": action, "type": kind}
+            series = _Series(self._create(regarding, content))
+        series.last_s = now_s
         with self._lock:
             self._spend(about, now_s)
-            _remember(self._series, key, known)
+            _remember(self._series, key, series)
 
-    def _count_on(self, known: _Series) -> bool:
-        """Count an event once more; return whether it is still there."""
-        series = {"count": known.count + 1, "lastObservedTime": self._at()}
+    def _increment(self, series: _Series) -> bool:
+        """Increment the count of an event; return False if the event no longer exists."""
+        update = {"count": series.count + 1, "lastObservedTime": self._format_now()}
         try:
-            self._kube.merge(known.path, {"series": series})
+            self._kube.merge(series.path, {"series": update})
         except KubeError as error:
             if error.not_found:
                 return False
             raise
-        known.count += 1
+        series.count += 1
         return True
 
-    def _create(self, regarding: Json, said: Json) -> str:
-        """Create an event; return its path, nothing where it has no name."""
-        namespace = regarding.get("namespace") or OF_NODES
+    def _create(self, regarding: Json, content: Json) -> str:
+        """Create an event; return its path, empty if the answer has no name."""
+        namespace = regarding.get("namespace") or CLUSTER_SCOPED_NAMESPACE
         collection = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
         name = f"{regarding['name'][:_LONGEST_PREFIX].rstrip('.-')}-"
         event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"generateName": name, "namespace": namespace},
-            "eventTime": self._at(),
+            "eventTime": self._format_now(),
             "regarding": {"apiVersion": "v1", **regarding},
-            **said,
-            **self._by,
+            **content,
+            **self._reporter,
         }
         stored = self._kube.create(collection, event)
-        made = str((stored.get("metadata") or {}).get("name") or "")
-        return f"{collection}/{quote(made, safe='')}" if made else ""
+        generated = str((stored.get("metadata") or {}).get("name") or "")
+        return f"{collection}/{quote(generated, safe='')}" if generated else ""
 
-    def _at(self) -> str:
-        """Return the time of now as the API has it in events: to the microsecond."""
-        at = datetime.fromtimestamp(self._kube.now_s(), UTC)
-        return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _format_now(self) -> str:
+        """Return the current time as MicroTime, which has microseconds."""
+        now = datetime.fromtimestamp(self._kube.now_s(), UTC)
+        return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def _spend(self, about: str, now_s: float) -> None:
-        """Count what was written; what failed costs nothing, and is its writer's to bound."""
+        """Count a written event; failed ones do not count, their writer limits them."""
         self._all = self._all.take(now_s) or self._all
-        ours = self._allowance_of(about)
-        _remember(self._of, about, ours.take(now_s) or ours)
+        allowance = self._object_allowance(about)
+        _remember(self._by_object, about, allowance.take(now_s) or allowance)
 
-    def _allowance_of(self, about: str) -> TokenBucket:
-        return self._of.get(about, TokenBucket(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))
+    def _object_allowance(self, about: str) -> TokenBucket:
+        return self._by_object.get(about, TokenBucket(OBJECT_BURST, OBJECT_INTERVAL_S))
 
 
 def node_reference(name: str) -> Json:
-    """Name a node as kubelets do in their events: its name stands for its UID, too."""
+    """Return a reference to a node as kubelets use it in events: with the name as UID."""
     return {"kind": "Node", "name": name, "uid": name}
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> None:
-    """Remember something as the newest; of too much, the oldest goes."""
-    known.pop(key, None)
-    known[key] = value
-    while len(known) > MOST_REMEMBERED:
-        del known[next(iter(known))]
+def _remember(entries: dict[K, V], key: K, value: V) -> None:
+    """Store an entry as the newest; remove the oldest ones if there are too many."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > MOST_REMEMBERED:
+        del entries[next(iter(entries))]
 
 
-def _cut_bytes(text: str, most: int) -> str:
-    """Return as much of a text as has so many bytes."""
+def _truncate(text: str, most: int) -> str:
+    """Return a text truncated to a number of bytes."""
     return text.encode()[:most].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Follow objects of the API server forever: list, watch, and start again where that ends.
+"""Following objects of the API server: list, watch, and start again when the watch ends.
 
 Source: Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -19,30 +19,31 @@ from webhook.adapters.kube.errors import KubeError
 T = TypeVar("T")
 
 WATCH_S: Final = 60.0
-"""A watch is renewed this often, so that a connection that died silently costs no more."""
+"""Duration of a watch, in seconds; bounds the delay after a connection died silently."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
-"""Between retries; doubled from the first to the longest."""
+"""Pauses between retries, in seconds; doubled from the first to the longest."""
 
-SPREAD: Final = SystemRandom().uniform
-"""Draws from the kernel, so that threads leave the process' one generator to whoever seeds it."""
+JITTER: Final = SystemRandom().uniform
+"""Random numbers from the kernel, so that seeds of the process's generator have no effect."""
 
-LONGEST_ASKED_S: Final = 60.0
-"""An API server that is overloaded may ask for a longer pause (`Retry-After`), up to this."""
+LONGEST_RETRY_AFTER_S: Final = 60.0
+"""Maximum pause requested by an overloaded API server (`Retry-After`), in seconds."""
 
-ANY: Final = "0"
-"""A watch from this version begins with what exists. Without one, API servers of 1.36 wait until
-their cache is as new as etcd, which older etcds and kine never report, and answer 504."""
+ANY_VERSION: Final = "0"
+"""A watch from this version begins with the existing objects. Without a version, API servers of
+1.36 wait until their cache is as new as etcd, and answer 504 if etcd is old, or kine, which never
+report that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All objects that exist now; any other is gone."""
+    """All existing objects; any other is gone."""
 
-    things: Sequence[T]
+    items: Sequence[T]
     watched: bool = True
-    """Whether changes will be reported; where not, all are listed again after a pause."""
+    """True if changes will be reported; if not, the objects are listed again after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ class Changed(Generic[T]):
 
     kind: str
     """`ADDED`, `MODIFIED` or `DELETED`."""
-    thing: T
+    item: T
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing can be reported for now; `Listed` follows as soon as something can."""
+    """The objects cannot be read at present; `Listed` follows when they can."""
 
     error: Exception
     """A KubeError, or any other exception for a bug in `Collection.project` or in `report`."""
@@ -67,41 +68,41 @@ Report = Listed[T] | Changed[T] | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(Generic[T]):
-    """Objects of one kind: those with some labels, or the one of a name.
+    """Objects of one kind: selected ones, or one by name.
 
-    | which | rights | read |
+    | selection | required verbs | read |
     | --- | --- | --- |
-    | `labels="key=value"`, `fields`, all | list, watch | at first, and where no watch can go on |
-    | `name="one"` | get, watch; for this name alone, where that is wanted | before each watch |
+    | `labels="key=value"`, `fields`, none | list, watch | first, and if a watch cannot continue |
+    | `name="web"` | get, watch; `resourceNames` may restrict them | before each watch |
 
-    Reading one object costs next to nothing, and makes up for whatever a watch missed.
+    Reading one object is cheap, and corrects anything that a watch missed.
     """
 
     kube: Kube
     path: str
-    """The collection's, as `/api/v1/nodes`, also where one object is named."""
+    """Path of the collection, as `/api/v1/nodes`, also for a single object."""
     project: Callable[[Json], T]
-    """What is kept of each object; the rest of it is freed at once."""
+    """Function whose result is kept of each object; the rest is freed immediately."""
     labels: str = ""
     name: str = ""
     fields: str = ""
-    """A field selector, beside or in place of `labels`."""
+    """Field selector; can be combined with `labels`."""
 
     def read(self) -> tuple[list[T], str]:
-        """Return all objects that exist now, and the version from which to watch."""
+        """Return all existing objects, and the version from which to watch."""
         if not self.name:
-            return self.kube.list_versioned(self.path, self.project, **self._selected())
+            return self.kube.list_versioned(self.path, self.project, **self._selectors())
         found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
-        return ([self.project(found)], _version(found)) if found else ([], ANY)
+        return ([self.project(found)], _version(found)) if found else ([], ANY_VERSION)
 
     def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
         """Begin to watch; see `Kube.watch`."""
-        query = {"allowWatchBookmarks": "true", **self._selected()}
-        if self.name:  # with this selector a right for the name alone is enough
+        query = {"allowWatchBookmarks": "true", **self._selectors()}
+        if self.name:  # this selector is authorized by `resourceNames`
             query = {"fieldSelector": f"metadata.name={self.name}"}
         return self.kube.watch(self.path, lasting_s=lasting_s, **query, resourceVersion=version)
 
-    def _selected(self) -> dict[str, str]:
+    def _selectors(self) -> dict[str, str]:
         selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
         return {key: value for key, value in selectors.items() if value}
 
@@ -113,9 +114,9 @@ def follow(
     watch_s: float = WATCH_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    spread: Callable[[float, float], float] = SPREAD,
+    jitter: Callable[[float, float], float] = JITTER,
 ) -> NoReturn:
-    """Report what exists, each change of it, and each failure, forever.
+    """Report the existing objects, each change, and each failure, forever.
 
         follow(Collection(kube, "/api/v1/pods", read_pod, labels="managed=true"), report)
         follow(Collection(kube, "/api/v1/namespaces/x/secrets", version, name="tls"), report)
@@ -124,33 +125,34 @@ def follow(
     | --- | --- |
     | ends after `watch_s` | another from the last event or bookmark; one object is read before |
     | ends early without an event | all are read: the version may be too old |
-    | ends with 410, or is answered so | likewise, after a pause |
+    | begins or ends with 410 | all are read, after a pause |
     | fails | `Failed`; all are read, after a pause |
 
-    Pauses double until a try succeeds, and last as long as the API server asks for (`Retry-After`).
-    They vary, as do watches, by a quarter: many follow one API server, and began together. A bug is
-    reported as `Failed`, too, and costs the longest pause; what `report` then raises ends it all.
+    Pauses double until an attempt succeeds, and are at least as long as the API server requests
+    (`Retry-After`). Pauses and watches vary by a quarter, since many clients start together. A bug
+    is reported as `Failed`, too, followed by the longest pause; an exception of `report` for it
+    ends the function.
     """
     pause_s, version, too_old = FIRST_PAUSE_S, "", ""
     while True:
-        asked_s = 0.0
+        retry_after_s = 0.0
         try:
-            things: list[T] | None = None
+            items: list[T] | None = None
             if not version:
-                things, version = collection.read()
-                if version == too_old:  # of one object that did not change since
-                    version = ANY
+                items, version = collection.read()
+                if version == too_old:  # a single object that has not changed since
+                    version = ANY_VERSION
             started_s, silent = clock(), True
-            lasting_s = watch_s * spread(0.75, 1.0)
-            events = _begin(collection, things, version, lasting_s, report)
-            del things
-            for kind, thing in events:
-                silent, version = False, _version(thing)
+            lasting_s = watch_s * jitter(0.75, 1.0)
+            events = _begin(collection, items, version, lasting_s, report)
+            del items
+            for kind, item in events:
+                silent, version = False, _version(item)
                 if kind != "BOOKMARK":
-                    report(Changed(kind, collection.project(thing)))
-                del thing  # it may be large, and the next event a minute away
+                    report(Changed(kind, collection.project(item)))
+                del item  # it may be large, and the next event may be a minute away
         except KubeError as error:
-            asked_s = min(error.retry_after_s, LONGEST_ASKED_S)
+            retry_after_s = min(error.retry_after_s, LONGEST_RETRY_AFTER_S)
             if error.expired and version:
                 too_old = version
             else:
@@ -166,28 +168,28 @@ def follow(
             sleep(max(0.0, FIRST_PAUSE_S - lasted_s))
             continue
         version = ""
-        sleep(max(pause_s * spread(0.75, 1.0), asked_s * spread(1.0, 1.25)))
+        sleep(max(pause_s * jitter(0.75, 1.0), retry_after_s * jitter(1.0, 1.25)))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _begin(
     collection: Collection[T],
-    things: list[T] | None,
+    items: list[T] | None,
     version: str,
     watch_s: float,
     report: Callable[[Report[T]], None],
 ) -> Iterator[tuple[str, Json]]:
-    """Begin to watch; then report what was read, and whether it is watched."""
+    """Begin to watch; then report the objects that were read, and whether they are watched."""
     try:
         events = collection.watch(version, watch_s)
     except KubeError:
-        if things is not None:
-            report(Listed(things, watched=False))
+        if items is not None:
+            report(Listed(items, watched=False))
         raise
-    if things is not None:
-        report(Listed(things))
+    if items is not None:
+        report(Listed(items))
     return events
 
 
-def _version(thing: Json) -> str:
-    return str((thing.get("metadata") or {}).get("resourceVersion", ""))
+def _version(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("resourceVersion", ""))

@@ -1,6 +1,6 @@
-"""VRAMHistory objects in the API server, and the figures of nodes beside them.
+"""VRAMHistory objects: reading, writing and following them.
 
-Rights: get, list, watch, create, patch, delete on `vramhistories`; get on `gpunodes`.
+Required verbs: get, list, watch, create, patch, delete on `vramhistories`; get on `gpunodes`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _API: Final = f"/apis/{SEEING_API_VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """A history as it is stored."""
+    """A stored history."""
 
     history: History
     version: str
-    """Its `resourceVersion`; empty where it does not exist yet."""
+    """`resourceVersion`; empty if the object does not exist yet."""
 
 
 class HistoriesApi:
-    """The API server as far as histories are concerned; every method raises KubeError."""
+    """Access to histories; every method raises KubeError."""
 
     def __init__(self, kube: Kube) -> None:
-        """Send no request yet."""
         self._kube = kube
-        self.all = Collection(kube=kube, path=_collection(), project=_keep)
-        """Those of all namespaces, for `follow`; None for one that does not say whose it is."""
+        self.all = Collection(kube=kube, path=_collection(), project=_read_stored)
+        """Histories of all namespaces, for `follow`; None for one that names no workload."""
 
     def now_s(self) -> float:
         """Return Unix time by the API server's clock; see `Kube.now_s`."""
         return self._kube.now_s()
 
     def read(self, namespace: str, workload: Workload) -> StoredHistory:
-        """Read the history of a workload: an empty one where none exists yet.
+        """Return the history of a workload; an empty one if none is stored.
 
-        It may say that it is of another: `deployment` of a forged owner is named as `Deployment`.
+        The stored one can name another workload: a forged owner of kind `deployment` results in the
+        same object name as a `Deployment`.
         """
         found = self._kube.find(_path(namespace, workload))
         empty = History(namespace, workload.kind, workload.name)
@@ -55,9 +55,9 @@ class HistoriesApi:
         return StoredHistory(read_history(found) or empty, found["metadata"]["resourceVersion"])
 
     def store(self, history: History, version: str) -> None:
-        """Write a history, if the stored one is still of that version; a conflict where it is not.
+        """Write a history; a conflict if the stored version is another one.
 
-        By a patch, so that labels of others stay.
+        It is a patch, so that labels of other writers remain.
         """
         written = write_history(history)
         if version:
@@ -68,22 +68,24 @@ class HistoriesApi:
             self._kube.create(_collection(history.namespace), written)
 
     def remove(self, stored: StoredHistory) -> None:
-        """Delete a history, if it is still of that version."""
+        """Delete a history; a conflict if the stored version is another one."""
         history = stored.history
         path = _path(history.namespace, Workload(history.kind, history.workload))
         self._kube.delete(path, version=stored.version)
 
     def of(self, namespace: str = "") -> list[History]:
-        """Read the histories of a namespace, or of all, sorted."""
+        """Return the histories of a namespace, or of all namespaces if empty, sorted."""
         found = self._kube.list_all(_collection(namespace), read_history)
-        return sorted(found, key=lambda one: (one.namespace, one.kind, one.workload))
+        return sorted(
+            found, key=lambda history: (history.namespace, history.kind, history.workload)
+        )
 
     def figures(self, node: str) -> NodeFigures | None:
-        """Read what the node's sentry says of it; None where it says nothing."""
+        """Return the GPUNode that the node's sentry wrote; None if there is none."""
         return read_figures(self._kube, node)
 
 
-def _keep(raw: Json) -> StoredHistory | None:
+def _read_stored(raw: Json) -> StoredHistory | None:
     history = read_history(raw)
     if history is None:
         return None
@@ -92,12 +94,12 @@ def _keep(raw: Json) -> StoredHistory | None:
 
 def _collection(namespace: str = "") -> str:
     within = ("namespaces", namespace) if namespace else ()
-    return _joined(*within, VRAM_HISTORIES)
+    return _api_path(*within, VRAM_HISTORIES)
 
 
 def _path(namespace: str, workload: Workload) -> str:
-    return _joined("namespaces", namespace, VRAM_HISTORIES, history_name(workload))
+    return _api_path("namespaces", namespace, VRAM_HISTORIES, history_name(workload))
 
 
-def _joined(*parts: str) -> str:
+def _api_path(*parts: str) -> str:
     return "/".join((_API, *(quote(part, safe="") for part in parts)))

@@ -1,6 +1,6 @@
-"""Who asks an API server, and for how long: a person with a command, as kubectl lets them say it.
+"""User impersonation and the request timeout, with the meaning of kubectl's options.
 
-Fields that are empty are those of the kubeconfig's user, each by itself, as kubectl merges them.
+Each option that is not given is taken from the kubeconfig's user, as kubectl does.
 
 Source: Kubernetes, "User impersonation"; client-go's `clientcmd` and `transport`.
 """
@@ -13,40 +13,40 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NO_LIMIT_S: Final = 24 * 3600.0
-"""What stands for no limit: a socket wants some number, and nobody waits for a day."""
+"""Stand-in for "no timeout", in seconds; a socket needs a number."""
 
-_not_of_a_name: Final = re.compile(rb"[^!#$&'*+\-.^_`|~0-9a-z]").sub
-"""Of a header (RFC 9110, `tchar`), and the sign that begins an escape."""
+_escape_name: Final = re.compile(rb"[^!#$&'*+\-.^_`|~0-9a-z]").sub
+"""Replaces characters that a header's name cannot have (RFC 9110, `tchar`), and `%`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whom a request acts as, beside who sends it; and the time that its whole answer may take."""
+    """The impersonated user of requests, if any, and the time limit of each request."""
 
     user: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
-    """Keys, each as often as it has values."""
+    """Pairs of key and value; a key can occur several times."""
     limit_s: float | None = None
-    """None: nobody said one; the usual patience, with retries."""
+    """Time limit in seconds, 0 for none; None for the default timeouts and retries."""
 
     def with_kubeconfig_user(self, user: Any) -> Identity:
-        """Return this person, who is in all else what a kubeconfig's user says.
+        """Return this identity, with empty fields taken from a kubeconfig's user.
 
-        Raises ValueError where those fields have the wrong form, or nobody is named.
+        Raises ValueError if those fields are malformed, or no user name results.
         """
-        said = Identity(
-            user=_text(user, "as"),
-            uid=_text(user, "as-uid"),
-            groups=tuple(_texts(user.get("as-groups"), "as-groups")),
+        configured = Identity(
+            user=_string(user, "as"),
+            uid=_string(user, "as-uid"),
+            groups=tuple(_string_list(user.get("as-groups"), "as-groups")),
             extra=tuple(_extra(user.get("as-user-extra"))),
         )
         merged = Identity(
-            user=self.user or said.user,
-            uid=self.uid or said.uid,
-            groups=self.groups or said.groups,
-            extra=self.extra or said.extra,
+            user=self.user or configured.user,
+            uid=self.uid or configured.uid,
+            groups=self.groups or configured.groups,
+            extra=self.extra or configured.extra,
             limit_s=self.limit_s,
         )
         if not merged.user and (merged.uid or merged.groups or merged.extra):
@@ -56,7 +56,7 @@ class Identity:
         return merged
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """Yield the headers of each request; raises ValueError where one would break the lines."""
+        """Yield the headers of each request; raises ValueError for control characters."""
         if self.user:
             yield "Impersonate-User", _value(self.user, "as")
         if self.uid:
@@ -67,34 +67,34 @@ class Identity:
             yield f"Impersonate-Extra-{_escaped(key)}", _value(value, "as-user-extra")
 
 
-def _text(user: Any, field: str) -> str:
-    said = user.get(field)
-    if said is not None and not isinstance(said, str):
+def _string(user: Any, field: str) -> str:
+    value = user.get(field)
+    if value is not None and not isinstance(value, str):
         raise ValueError(f"{field} of its user must be text; put it in quotes")
-    return said or ""
+    return value or ""
 
 
-def _texts(said: Any, field: str) -> Iterator[str]:
-    for one in () if said is None else said:
-        if isinstance(said, str) or not isinstance(one, str):
+def _string_list(values: Any, field: str) -> Iterator[str]:
+    for value in () if values is None else values:
+        if isinstance(values, str) or not isinstance(value, str):
             raise ValueError(f"{field} of its user must be a list of texts")  # noqa: TRY004
-        yield one
+        yield value
 
 
-def _extra(said: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(said, dict | None):
+def _extra(extra: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(extra, dict | None):
         raise ValueError("as-user-extra of its user must be an object of lists")  # noqa: TRY004
-    for key, values in (said or {}).items():
-        yield from ((str(key), one) for one in _texts(values, f"as-user-extra.{key}"))
+    for key, values in (extra or {}).items():
+        yield from ((str(key), value) for value in _string_list(values, f"as-user-extra.{key}"))
 
 
 def _value(text: str, option: str) -> str:
-    """Return a header's value: UTF-8, as Go sends it, in the characters that Python sends."""
-    if any(one < " " or one == "\x7f" for one in text):
+    """Return a header's value whose Latin-1 encoding, which Python sends, is UTF-8 as in Go."""
+    if any(character < " " or character == "\x7f" for character in text):
         raise ValueError(f"{option}: {text!r} has a character that ends a line or is not printed")
     return text.encode().decode("latin-1")
 
 
 def _escaped(key: str) -> str:
-    """Return a key as part of a header's name, which has no capitals."""
-    return _not_of_a_name(lambda one: b"%%%02X" % ord(one[0]), key.lower().encode()).decode()
+    """Return a key as part of a header's name, in lower case."""
+    return _escape_name(lambda found: b"%%%02X" % ord(found[0]), key.lower().encode()).decode()

@@ -1,7 +1,7 @@
-"""Labels of namespaces, of which only those are kept that somebody asks for.
+"""Labels of namespaces; only those that the policy uses are kept.
 
-Who may label a namespace could fill the memory otherwise. Rights: list on `namespaces`, or get on
-one.
+Otherwise a user who may label a namespace could fill the memory. Required verbs: list on
+`namespaces`, or get on one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 def labelled(found: Json, wanted: AbstractSet[str]) -> Labelled:
-    """Return a namespace's name and those of its labels that are wanted; None if it is unread."""
+    """Return a namespace's name and its wanted labels; None if it was too large to read."""
     name = str(found["metadata"]["name"])
-    if type(found.get("spec")) is not dict:  # it was too large to be read
+    if type(found.get("spec")) is not dict:  # see `read_identity`
         return name, None
     labels = found["metadata"].get("labels") or {}
     return name, {key: labels[key] for key in wanted & labels.keys()} or _NONE
@@ -31,7 +31,7 @@ def labelled(found: Json, wanted: AbstractSet[str]) -> Labelled:
 def read_labels(
     kube: Kube, namespace: str, wanted: AbstractSet[str]
 ) -> dict[str, Mapping[str, str] | None]:
-    """Return the wanted labels of a namespace, or of each for ""; raises KubeError."""
+    """Return the wanted labels of a namespace, or of all if it is empty; raises KubeError."""
     if not namespace:
         return dict(kube.list_all(PATH, lambda found: labelled(found, wanted)))
     found = kube.find(core_path("namespaces", namespace))

@@ -1,6 +1,6 @@
-"""Follow what concerns one node, from that node: itself, its list, its GPUNode, its ResourceSlices.
+"""API objects of one node, for programs on it: Node, assignment list, GPUNode, ResourceSlices.
 
-By ResourceSlices a DRA driver says which devices it gives away: KEP-4381 and the API
+In ResourceSlices a DRA driver publishes the devices that it allocates: KEP-4381, and the API
 `resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
 """
 
@@ -31,41 +31,41 @@ from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL
 T = TypeVar("T")
 
 WATCH_S: Final = 300.0
-"""A watch is only renewed this often: each time the object is read from etcd, too, on behalf of
-each node of the cluster. A connection that died silently is found within a minute (`connect`)."""
+"""Duration of a watch, in seconds. Each renewal reads the object from etcd, on each node of the
+cluster. A connection that died silently is noticed within a minute by TCP keep-alive."""
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 REFUSED_S: Final = 300.0
-"""Between tries where the API server does not serve slices, or not to us."""
+"""Pause between attempts if the API server does not serve slices, or not to us, in seconds."""
 TRIES: Final = 3
-"""So often in a row it must fail before that is reported: rights that were just granted take a
-second to count, and what was read until then still holds."""
+"""Consecutive failures before they are reported. Newly granted rights take a second to be
+effective, and the slices read before remain valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """The node as it is now."""
+    """The current Node."""
 
     node: dict[str, Any] | None
-    """None where it does not exist."""
+    """None if it does not exist."""
     watched: bool = True
-    """Whether its next change will be reported, too."""
+    """True if the next change will be reported, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUnread:
-    """Changes of the node cannot be reported for now."""
+    """Changes of the Node cannot be reported at present."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentsSeen:
-    """Who has which of the node's GPUs now; nobody where the webhook keeps no list of it."""
+    """The node's current assignment list; empty if it does not exist."""
 
     assignments: Assignments
     watched: bool = True
-    """Whether the next change will be reported, too."""
+    """True if the next change will be reported, too."""
     whole: WholeGpuPods | None = None
     """The webhook's last answer which pods with whole GPUs run on the node."""
     complete: bool = True
@@ -74,14 +74,14 @@ class AssignmentsSeen:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentsUnread:
-    """Who has which of the node's GPUs cannot be read for now."""
+    """Changes of the assignment list cannot be reported at present."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class FiguresSeen:
-    """The node's GPUNode as it is stored; None if there is none."""
+    """The node's current GPUNode; None if it does not exist."""
 
     figures: NodeFigures | None
     watched: bool = True
@@ -90,30 +90,30 @@ class FiguresSeen:
 
 @dataclass(frozen=True, slots=True)
 class FiguresUnread:
-    """Changes of the node's GPUNode cannot be reported for now."""
+    """Changes of the node's GPUNode cannot be reported at present."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlicesSeen:
-    """All slices of the node as they are now."""
+    """All current ResourceSlices of the node."""
 
     slices: tuple[ResourceSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SlicesUnread:
-    """The slices of the node cannot be read for now."""
+    """The ResourceSlices of the node cannot be read at present."""
 
     why: str
     refused: bool
-    """The API server does not serve them, or not to us; nothing was lost on the way."""
+    """True if the API server does not serve them, or not to us; False for other failures."""
 
 
 def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], object]) -> None:
-    """Report the node, each change of it, and each failure, forever."""
-    _follow_one(
+    """Report the Node, each change of it, and each failure, forever."""
+    _follow_object(
         Collection(kube=kube, path=core_path("nodes"), project=lambda node: node, name=name),
         lambda node, watched: send(NodeSeen(node, watched)),
         lambda error: send(NodeUnread(str(error))),
@@ -126,10 +126,10 @@ def watch_assignments(
     node: str,
     send: Callable[[AssignmentsSeen | AssignmentsUnread], object],
 ) -> None:
-    """Report who has which GPUs, each change of that, and each failure, forever."""
+    """Report the assignment list, each change of it, and each failure, forever."""
     path, name = core_path("namespaces", namespace, "configmaps"), config_map_name(node)
-    _follow_one(
-        Collection(kube=kube, path=path, project=_seen_in, name=name),
+    _follow_object(
+        Collection(kube=kube, path=path, project=_read_assignment_list, name=name),
         lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
         lambda error: send(AssignmentsUnread(str(error))),
     )
@@ -140,9 +140,9 @@ def watch_figures(
 ) -> None:
     """Report the node's GPUNode, each change of it, and each failure, forever.
 
-    In a cluster that does not know the kind there is none, and that is no failure.
+    A cluster without the CRD is not a failure.
     """
-    _follow_one(
+    _follow_object(
         Collection(kube=kube, path=GPU_NODES_PATH, project=read_gpu_node, name=node),
         lambda figures, watched: send(FiguresSeen(figures, watched)),
         lambda error: None if error.not_found else send(FiguresUnread(str(error))),
@@ -150,13 +150,13 @@ def watch_figures(
 
 
 def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
-    """Read who has which of a node's GPUs; raises KubeError."""
+    """Return the assignment list of a node; raises KubeError."""
     found = kube.find(core_path("namespaces", namespace, "configmaps", config_map_name(node)))
-    return _seen_in(found or {})
+    return _read_assignment_list(found or {})
 
 
 def slices_of(kube: Kube, node: str) -> Collection[ResourceSlice]:
-    """Return the slices of a node for `follow`, or to be read once."""
+    """Return the ResourceSlices of a node, for `follow` or for reading them once."""
     return Collection(
         kube=kube, path=SLICES, project=read_resource_slice, fields=f"spec.nodeName={node}"
     )
@@ -165,19 +165,19 @@ def slices_of(kube: Kube, node: str) -> Collection[ResourceSlice]:
 def watch_slices(
     kube: Kube, node: str, send: Callable[[SlicesSeen | SlicesUnread], object]
 ) -> None:
-    """Report the slices of a node, each change of them, and each failure, forever."""
-    known: dict[str, ResourceSlice] = {}
+    """Report the ResourceSlices of a node, each change of them, and each failure, forever."""
+    slices: dict[str, ResourceSlice] = {}
     failures, refused = 0, False
 
     def on_report(report: Report[ResourceSlice]) -> None:
-        nonlocal known, failures, refused
+        nonlocal slices, failures, refused
         match report:
-            case Listed(things):
-                known = {one.name: one for one in things}
-            case Changed(kind, one):
-                known.pop(one.name, None)
+            case Listed(items):
+                slices = {found.name: found for found in items}
+            case Changed(kind, found):
+                slices.pop(found.name, None)
                 if kind != "DELETED":
-                    known[one.name] = one
+                    slices[found.name] = found
             case Failed(KubeError() as error):
                 failures += 1
                 refused = error.not_found or (error.forbidden and failures >= TRIES)
@@ -187,7 +187,7 @@ def watch_slices(
             case Failed(error):
                 raise error
         failures, refused = 0, False
-        send(SlicesSeen(tuple(known.values())))
+        send(SlicesSeen(tuple(slices.values())))
 
     follow(
         slices_of(kube, node),
@@ -196,19 +196,19 @@ def watch_slices(
     )
 
 
-def _follow_one(
+def _follow_object(
     collection: Collection[T],
     seen: Callable[[T | None, bool], object],
     failed: Callable[[KubeError], object],
 ) -> None:
-    """Report the object of a name, None where it is gone; raises what is a bug."""
+    """Report one object, None if it does not exist; raises exceptions that are bugs."""
 
     def on_report(report: Report[T]) -> None:
         match report:
-            case Listed(things, watched):
-                seen(things[0] if things else None, watched)
-            case Changed(kind, thing):
-                seen(None if kind == "DELETED" else thing, True)
+            case Listed(items, watched):
+                seen(items[0] if items else None, watched)
+            case Changed(kind, item):
+                seen(None if kind == "DELETED" else item, True)
             case Failed(KubeError() as error):
                 failed(error)
             case Failed(error):
@@ -217,34 +217,34 @@ def _follow_one(
     follow(collection, on_report, watch_s=WATCH_S)
 
 
-def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:
-    """Return what can be read; the webhook restores the rest when it next binds a pod there."""
+def _read_assignment_list(config_map: dict[str, Any]) -> AssignmentsSeen:
+    """Return the readable entries; the webhook restores the others at the node's next binding."""
     data = config_map.get("data")
     assignments, complete = read_assignments(data)
     return AssignmentsSeen(assignments, whole=read_whole_gpu_pods(data), complete=complete)
 
 
 _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
-"""Absent where unknown, so a patch has to take them out: it merges objects, and replaces lists."""
+"""Fields that are absent if unknown; a merge patch must remove them explicitly."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """Facts about the Node that a sentry is on."""
+    """State of a sentry's own Node, as its node agent published it."""
 
     uid: str
     enforcement: str
-    """The label; empty where the node agent has not written it."""
+    """Value of the enforcement label; empty if the label is missing."""
     not_shared: str = ""
-    """Why its GPUs are not shared, by its agent's verdict; empty if they are."""
+    """Reason why the GPUs are not shared; empty if they are."""
     faults: Mapping[str, str] = field(default_factory=dict)
-    """Why, by UUID, GPUs are not healthy, as the node agent says it; it may say no more."""
+    """Faults of unhealthy GPUs, by UUID; empty text if the fault is unknown."""
     held: str = ""
-    """Why no further pod gets a GPU, by its agent's verdict; empty if one may."""
+    """Reason why no further pod gets a GPU; empty if pods may."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
-    """Read a Node, from the API server's cache; raises KubeError."""
+    """Read the Node from the API server's cache; raises KubeError."""
     node = kube.read(core_path("nodes", name), resourceVersion="0")
     why, is_shared = explain_closed(node), is_advertised(node)
     return OwnNode(
@@ -257,7 +257,7 @@ def read_own_node(kube: Kube, name: str) -> OwnNode:
 
 
 def read_figures(kube: Kube, name: str) -> NodeFigures | None:
-    """Read what is stored of a node, None where nothing is; raises KubeError."""
+    """Return the stored GPUNode of a node, None if there is none; raises KubeError."""
     try:
         return read_gpu_node(kube.read(_gpu_node_path(name)))
     except KubeError as error:
@@ -267,9 +267,9 @@ def read_figures(kube: Kube, name: str) -> NodeFigures | None:
 
 
 def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
-    """Write a node's figures over those that are stored, or create the object; raises KubeError.
+    """Write the GPUNode of a node by a merge patch, or create it; raises KubeError.
 
-    Not found means that the cluster does not know the kind: its CRD is missing.
+    `not_found` means that the CRD is missing.
     """
     written = write_gpu_node(figures, node_uid)
     status = {"notShared": None, "held": None, "driverLimit": None, **written["status"]}

@@ -1,4 +1,4 @@
-"""Our webhook configurations: where /bind is called, and to which namespace they belong."""
+"""Objects of a release that all its replicas write: webhook configurations, and the fence."""
 
 from __future__ import annotations
 
@@ -16,73 +16,81 @@ BIND_WEBHOOK: Final = "bind.vramwarden.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """What we need of one webhook configuration."""
+class BindRegistration:
+    """Registration of /bind in one webhook configuration."""
 
     kind: str
     name: str
     version: str
     bind: str | None
-    """The path at which bind is called, empty for none; None where it is not among the webhooks."""
+    """Path of the bind webhook, empty for none; None if the configuration has no such webhook."""
     url: str
-    """Where bind is called by URL, that URL."""
+    """URL of the bind webhook; empty if it is called by a Service."""
     namespace: str
-    """Of the Service that is called; empty where webhooks are called by URL."""
+    """Namespace of the Service; empty if webhooks are called by URL."""
     owned: bool
-    """Whether that namespace is among the owners."""
+    """True if the namespace is one of the owners."""
 
     @property
     def title(self) -> str:
-        """Return its kind and name."""
+        """Kind and name."""
         return f"{self.kind} {self.name}"
 
 
 class RegistrationApi:
-    """The webhook configurations of one name, of both kinds; methods raise KubeError."""
+    """Access to the webhook configurations of one name, of both kinds; methods raise KubeError."""
 
     def __init__(self, kube: Kube, name: str) -> None:
         self._kube = kube
         self._name = name
 
-    def read(self) -> tuple[Registered, ...]:
-        """Return those that exist."""
+    def read(self) -> tuple[BindRegistration, ...]:
+        """Return the existing configurations."""
         found = ((kind, self._kube.find(self._path(kind))) for kind in KINDS)
-        return tuple(_registered(kind, one) for kind, one in found if one is not None)
+        return tuple(_read_registration(kind, raw) for kind, raw in found if raw is not None)
 
-    def write_path(self, registered: Registered, path: str) -> None:
-        """Have bind called at another path; a conflict where it changed since."""
-        if registered.url:
-            target: Json = {"url": urlsplit(registered.url)._replace(path=path).geturl()}
+    def write_path(self, configuration: BindRegistration, path: str) -> None:
+        """Set the path of the bind webhook; a conflict if the configuration has changed."""
+        if configuration.url:
+            target: Json = {"url": urlsplit(configuration.url)._replace(path=path).geturl()}
         else:
             target = {"service": {"path": path}}
-        self._patch(registered, {"webhooks": [{"name": BIND_WEBHOOK, "clientConfig": target}]}, {})
+        self._patch(
+            configuration, {"webhooks": [{"name": BIND_WEBHOOK, "clientConfig": target}]}, {}
+        )
 
-    def write_owner(self, registered: Registered) -> None:
-        """Make it go with its namespace; a conflict where it changed since.
+    def write_owner(self, configuration: BindRegistration) -> None:
+        """Set the namespace as owner, so that the configuration is garbage-collected with it.
 
-        The garbage collector deletes what is cluster-scoped with an owner that is, too.
+        A namespace can be the owner since it is cluster-scoped, as the configuration is. A conflict
+        if the configuration has changed.
         """
-        uid = self._kube.read(core_path("namespaces", registered.namespace))["metadata"]["uid"]
-        owner = {"apiVersion": "v1", "kind": "Namespace", "name": registered.namespace, "uid": uid}
-        self._patch(registered, {}, {"ownerReferences": [owner]})
+        uid = self._kube.read(core_path("namespaces", configuration.namespace))["metadata"]["uid"]
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "name": configuration.namespace,
+            "uid": uid,
+        }
+        self._patch(configuration, {}, {"ownerReferences": [owner]})
 
     def followed(self) -> Collection[None]:
-        """Return the configuration that holds bind for `follow`, which reports that it changed."""
+        """Return the configuration with the bind webhook for `follow`, to notice changes."""
         path = KINDS["MutatingWebhookConfiguration"]
         return Collection(kube=self._kube, path=path, project=lambda _found: None, name=self._name)
 
     def _path(self, kind: str) -> str:
         return f"{KINDS[kind]}/{quote(self._name, safe='')}"
 
-    def _patch(self, registered: Registered, body: Json, metadata: Json) -> None:
-        """Merge as strategic merge patches do: webhooks by name, owners by uid."""
-        body["metadata"] = {"resourceVersion": registered.version, **metadata}
-        self._kube.patch(self._path(registered.kind), body)
+    def _patch(self, configuration: BindRegistration, body: Json, metadata: Json) -> None:
+        """Apply a strategic merge patch, which merges webhooks by name and owners by uid."""
+        body["metadata"] = {"resourceVersion": configuration.version, **metadata}
+        self._kube.patch(self._path(configuration.kind), body)
 
 
-def _registered(kind: str, found: Json) -> Registered:
+def _read_registration(kind: str, found: Json) -> BindRegistration:
     metadata = found["metadata"]
-    targets = {one["name"]: one["clientConfig"] for one in found.get("webhooks") or ()}
+    targets = {webhook["name"]: webhook["clientConfig"] for webhook in found.get("webhooks") or ()}
     services = [target["service"] for target in targets.values() if target.get("service")]
     namespace = services[0]["namespace"] if services else ""
     bind, url = None, ""
@@ -94,7 +102,7 @@ def _registered(kind: str, found: Json) -> Registered:
         for owner in metadata.get("ownerReferences") or ()
     )
     version = metadata["resourceVersion"]
-    return Registered(
+    return BindRegistration(
         kind=kind,
         name=metadata["name"],
         version=version,
@@ -110,7 +118,7 @@ _LABELS: Final = {**LABELS, "app.kubernetes.io/component": "fence"}
 
 
 class FenceApi:
-    """The fence's ConfigMap; every method raises KubeError."""
+    """Access to the ConfigMap with the fence's rules; every method raises KubeError."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self._kube = kube
@@ -118,13 +126,13 @@ class FenceApi:
         self._config_maps = core_path("namespaces", namespace, "configmaps")
 
     def read(self) -> Json | None:
-        """Read the ConfigMap; None where it does not exist."""
+        """Return the ConfigMap; None if it does not exist."""
         return self._kube.find(f"{self._config_maps}/{CONFIG_MAP}")
 
     def write(self, data: Mapping[str, str], found: Json | None) -> None:
-        """Set these keys, unless somebody wrote since `found` was read; other keys stay.
+        """Set these keys of the ConfigMap that was read as `found`; other keys remain.
 
-        Raises KubeError, `conflict` where somebody did.
+        A conflict if it has been written since.
         """
         metadata: Json = {"name": CONFIG_MAP, "labels": _LABELS}
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
@@ -136,7 +144,7 @@ class FenceApi:
         self._kube.replace(f"{self._config_maps}/{CONFIG_MAP}", body)
 
     def followed(self) -> Collection[None]:
-        """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
+        """Return the ConfigMap for `follow`, to notice changes."""
         return Collection(
             kube=self._kube, path=self._config_maps, project=lambda _found: None, name=CONFIG_MAP
         )

@@ -1,6 +1,6 @@
-"""From the parsed documents of all files to one policy, with what only shows across them.
+"""Building one policy from the documents of all files, with checks across documents.
 
-What a field is in `core.policy` its part says (`parts.Part.build`).
+The conversion of a part to values of `core.policy` is in `parts.Part.build`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from webhook.names import NODE_DRIVER_LIMIT_LABEL
 
 @dataclass(frozen=True, slots=True)
 class PolicyDocument:
-    """A document that has the right shape, and where it came from."""
+    """A validated document, with its file and line numbers."""
 
     file: str
     document: Document
@@ -48,12 +48,12 @@ class PolicyDocument:
 
 @dataclass(frozen=True, slots=True)
 class DefinedTwice(DocumentProblem):
-    """A name that two files, or one file twice, give to a rule or a class."""
+    """A rule or class whose name is already in use, in the same file or another one."""
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the files hold together, and where each name was defined first."""
+class _Definitions:
+    """Rules and classes of all files, and the first definition of each name."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
     classes: dict[str, GPUClass] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Found:
     problems: list[DocumentProblem] = field(default_factory=list)
 
     def is_new(self, source: PolicyDocument, kind: str, name: str, path: Path) -> bool:
-        """Note where a name is defined; a second definition is a problem that names the first."""
+        """Record the definition of a name; return False and add a problem for a second one."""
         first = self.places.get((kind, name))
         if first is None:
             self.places[kind, name] = source.where(*path)
@@ -75,12 +75,12 @@ class _Found:
 def build_policy(
     sources: list[PolicyDocument], other_classes: Iterable[str], *, digest: str, enforcer_image: str
 ) -> tuple[Policy, list[DocumentProblem]]:
-    """Put sources together, in their order.
+    """Return the policy of the documents, in their order, and all problems.
 
-    `other_classes` are names of classes in files that cannot be used: rules may name them, so that
-    one mistake does not cause a second message.
+    `other_classes` are names of classes in invalid documents. Rules may name them, so that one
+    mistake does not cause a second message.
     """
-    found = _Found()
+    found = _Definitions()
     for source in sources:
         spec = source.content.spec
         for name, part in spec.classes.items():
@@ -90,11 +90,11 @@ def build_policy(
             if found.is_new(source, "rule", rule.name, ("spec", "rules", index, "name")):
                 where = source.where("spec", "rules", index)
                 found.rules[rule.name] = _rule(rule, enforcer_image, where)
-    known = {*found.classes, *other_classes}
+    class_names = {*found.classes, *other_classes}
     for source in sources:
         for index, rule in enumerate(source.content.spec.rules):
             path: Path = ("spec", "rules", index)
-            found.problems.extend(_check_classes(source, path, rule, known))
+            found.problems.extend(_check_classes(source, path, rule, class_names))
             found.problems.extend(_check_translation(source, path, found.rules[rule.name]))
             found.problems.extend(_check_nodes(source, path, rule, found))
     policy = Policy(
@@ -112,18 +112,18 @@ def build_policy(
 
 
 def _check_classes(
-    source: PolicyDocument, path: Path, rule: RulePart, known: set[str]
+    source: PolicyDocument, path: Path, rule: RulePart, class_names: set[str]
 ) -> Iterator[DocumentProblem]:
-    """Yield the classes that a rule names and nobody defines, or that it does not allow itself."""
-    have = f"the policy has {', '.join(sorted(known)) or 'no classes'}"
+    """Yield problems of a rule's classes: undefined ones, and a default that is not allowed."""
+    have = f"the policy has {', '.join(sorted(class_names)) or 'no classes'}"
     for index, name in enumerate(rule.classes.allowed_classes):
-        if "*" not in name and name not in known:
+        if "*" not in name and name not in class_names:
             place = (*path, "classes", "allowed", index)
             yield source.problem(place, f"class {show(name)} is not defined; {have}")
     default, at = rule.classes.default_class, (*path, "classes", "default")
     if default is None:
         return
-    if default not in known:
+    if default not in class_names:
         yield source.problem(at, f"class {show(default)} is not defined; {have}")
     elif not matches_any(default, tuple(rule.classes.allowed_classes)):
         detail = f"class {show(default)} is not in classes.allowed; add it there"
@@ -131,7 +131,7 @@ def _check_classes(
 
 
 def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterator[DocumentProblem]:
-    """Yield the bound of a rule that denies the amount to which it translates a whole GPU."""
+    """Yield a problem if the rule's bounds deny the amount of `translateWholeGPU`."""
     amount, memory = rule.translate_whole_gpu_bytes, rule.memory
     if amount is None:
         return
@@ -147,12 +147,16 @@ def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterat
 
 
 def _check_nodes(
-    source: PolicyDocument, path: Path, part: RulePart, found: _Found
+    source: PolicyDocument, path: Path, part: RulePart, found: _Definitions
 ) -> Iterator[DocumentProblem]:
-    """Yield labels for which a rule and a class that it allows want different values.
+    """Yield conflicts within a rule, and with the classes it allows; none if its action is Ignore.
 
-    If a rule requires the driver's limit, also a label of the rule against it and classes whose
-    accounting promises none; if a rule enforces by the sentry, classes by CapOnly.
+    | conflict | only if the rule has |
+    | --- | --- |
+    | node labels of the rule and a class have different values | |
+    | a node label of the rule excludes nodes whose driver limits | driverLimit Require |
+    | no GPU is chosen for pods of a class | driverLimit Require |
+    | a class's accounting is CapOnly | by Sentry |
     """
     rule = found.rules[part.name]
     if rule.action is Action.IGNORE:
@@ -187,7 +191,7 @@ def _check_nodes(
 
 
 def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:
-    """Return the union of what the files name; the default where none names any."""
+    """Return the union of the files' lists; the default if no file has one."""
     named = [
         source.content.spec.whole_gpu_resources
         for source in sources
@@ -199,10 +203,9 @@ def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:
 
 
 def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
-    held = part.enforcement
-    enforcement = held.build_fields(
-        image=held.image or enforcer_image,
-        resources=(held.resources or ResourcesPart()).build(),
+    enforcement = part.enforcement.build_fields(
+        image=part.enforcement.image or enforcer_image,
+        resources=(part.enforcement.resources or ResourcesPart()).build(),
     )
     return Rule(
         **part.build_fields(

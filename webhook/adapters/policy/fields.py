@@ -1,7 +1,7 @@
-"""The scalar fields of policy files: what each accepts, and the sentence for what it does not.
+"""Types of the scalar fields of policy files, with their checks and error messages.
 
-Each type is text in the file, so a JSON Schema pattern stands beside each check; the check is the
-stricter of the two, and says what to write instead.
+A value is text in the file, so each type has a pattern for the JSON Schema in addition to its
+check. The check is the stricter of the two, and its message suggests a valid value.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CAPABILITIES: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A type's part of the JSON Schema, beside what its Python type says."""
+    """A type's part of the JSON Schema, in addition to that of its Python type."""
 
     schema: dict[str, Any]
 
@@ -77,7 +77,7 @@ def _check(text: str, pattern: str, length: int, what: str) -> str:
 
 
 def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
-    """Build the check of a text field, and its part of the JSON Schema."""
+    """Return the check of a text field, and its part of the JSON Schema."""
     check = partial(_check, pattern=pattern, length=length, what=what)
     return AfterValidator(check), Shape({"pattern": f"^{pattern}$", "maxLength": length})
 
@@ -87,7 +87,7 @@ def _subdomain(what: str, pattern: str = DNS_SUBDOMAIN) -> tuple[AfterValidator,
 
 
 def _word_or_name(text: str, word: str) -> str:
-    """Reject a name that is the word in other letters: it would be taken for a name."""
+    """Reject a name that differs from the keyword only in case."""
     if text != word and text.lower() == word.lower():
         raise ValueError(f"{show(text)} would be taken for a name; did you mean {word}?")
     return text
@@ -120,7 +120,7 @@ def _resource_pattern(text: str) -> str:
 
 
 def _host_path(text: object) -> str:
-    """Read a path of the node; return it without what changes nothing, such as a slash behind."""
+    """Check a path of the node; return it normalized, without a trailing slash."""
     what = "a path of the node; write an absolute one, e.g. /data"
     if type(text) is not str:
         raise ValueError(f"must be text, e.g. /data, not {show(str(text))}")
@@ -160,7 +160,7 @@ def _env_name(text: str) -> str:
 
 
 def _to_text(value: object, example: str) -> str:
-    """Accept text and integers, as Kubernetes does for quantities."""
+    """Return a text or an integer as text, as Kubernetes accepts both for quantities."""
     if value is None:
         raise ValueError(f"is empty; write e.g. {example}, or leave the field out")
     if type(value) not in (str, int):
@@ -169,7 +169,7 @@ def _to_text(value: object, example: str) -> str:
 
 
 def _read(parse: Callable[[str], _T], text: str) -> _T:
-    """Read a text by a parser whose messages go after the text."""
+    """Parse a text; errors of the parser get the text as prefix."""
     try:
         return parse(text)
     except ValueError as error:
@@ -181,7 +181,7 @@ def _parsed(value: object, parse: Callable[[str], _T]) -> _T:
 
 
 def _tolerance(value: object) -> str:
-    """Read a tolerance: a percentage as it stands, or a quantity as its number of bytes."""
+    """Return a tolerance: a percentage, or the number of bytes of a quantity."""
     text = _to_text(value, "2%")
     if text.endswith("%"):
         whole, part = divmod(_read(parse_permille, text), 10)
@@ -196,7 +196,7 @@ def _tolerance(value: object) -> str:
 
 
 def _cpu(value: object) -> str:
-    """Read an amount of CPU; return it as the API server writes it."""
+    """Check an amount of CPU; return it in the API server's notation."""
     text = _to_text(value, "100m")
     try:
         milli = parse_quantity(text) * 1000
@@ -218,7 +218,7 @@ def _cpu_limit(value: object) -> str:
 
 
 def _sidecars_memory(value: object) -> str:
-    """Read an amount of memory that the sidecar can live with; return it as a size."""
+    """Check an amount of memory for the sidecar; return it as a size."""
     text = _to_text(value, "64Mi")
     amount = _read(parse_quantity, text)
     if amount < LEAST_MEMORY:
@@ -232,7 +232,7 @@ def _sidecars_memory(value: object) -> str:
 
 
 def _duration(value: object, span: Span) -> str:
-    """Read a duration within bounds and write it as the sidecar reads it: seconds, or ms."""
+    """Check a duration; return it in the sidecar's notation: seconds, or milliseconds."""
     text = _to_text(value, "5s")
     total_ms = _read(parse_ms, text)
     if not parse_ms(span.least) <= total_ms <= parse_ms(span.most):
@@ -243,7 +243,7 @@ def _duration(value: object, span: Span) -> str:
 
 
 def within(span: Span) -> tuple[BeforeValidator, Shape]:
-    """Return what makes a text a duration within a span."""
+    """Return the check of a duration within a span, and its part of the JSON Schema."""
     return BeforeValidator(partial(_duration, span=span)), Shape({"pattern": f"^{DURATION}$"})
 
 

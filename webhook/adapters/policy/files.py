@@ -1,4 +1,4 @@
-"""Policies from disk: read a file or a folder, and prove it by its examples."""
+"""Loading policies from files, ConfigMaps and folders that change, and running their examples."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ __all__ = [
     "load_config_map",
     "load_policy",
     "parse_policy",
-    "place_of",
     "read_files",
     "shipped_policy_path",
+    "split_location",
 ]
 
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
-"""The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
+"""Symbolic link by which the kubelet replaces all files of a mounted ConfigMap atomically."""
 _WORDS_IN: Final = frozenset({"driverLimit"})
-"""Fields of which a value is a word that some YAML reads as a boolean: Off."""
+"""Fields with a value, Off, that YAML 1.1 reads as a boolean."""
 
 
 class PolicyInvalidError(ValueError):
-    """A policy cannot be used; `problems` are all that is wrong with it."""
+    """A policy is invalid; `problems` contains all problems found."""
 
     def __init__(self, problems: Iterable[DocumentProblem]) -> None:
         self.problems: tuple[DocumentProblem, ...] = tuple(problems)
@@ -52,7 +52,7 @@ class PolicyInvalidError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePolicy(DocumentProblem):
-    """A file that cannot be read at all, so that nobody knows whether it is valid."""
+    """A file that is unreadable, so that its validity is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,15 @@ class Snapshot:
     """The bytes of a policy's files at one moment."""
 
     files: tuple[PolicyText, ...]
-    """In the order of names."""
+    """Files in the order of their names."""
     unreadable: tuple[DocumentProblem, ...] = ()
 
     def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
-        """Return a SHA-256 over all that makes a translation: files, the sidecar's image, release.
+        """Return a SHA-256 of all inputs of the mutation: files, the sidecar's image, release.
 
-        Two releases may translate a pod differently under one policy, also where its rules pin the
-        sidecar's image; a replica must not miss in the other's pods what only its own release adds.
+        Two releases may mutate a pod differently under one policy, even if its rules pin the
+        sidecar's image. A replica must not expect the result of its own release in pods that
+        another release admitted.
         """
         digest = hashlib.sha256()
         parts = [enforcer_image.encode("utf-8", "surrogatepass"), release.encode()]
@@ -90,14 +91,14 @@ class Snapshot:
 
 
 def load_policy(path: Path, *, enforcer_image: str, run_examples: bool = True) -> Policy:
-    """Read a policy from a file or a folder; raises PolicyInvalidError with all problems."""
+    """Return the policy in a file or a folder; raises PolicyInvalidError with all problems."""
     return parse_policy(read_files(path), enforcer_image, run_examples=run_examples)
 
 
 def load_config_map(data: Mapping[str, str], where: str, *, enforcer_image: str) -> Policy:
-    """Read a policy from a ConfigMap's data; raises PolicyInvalidError with all problems.
+    """Return the policy in a ConfigMap's data; raises PolicyInvalidError with all problems.
 
-    Its digest is that of the same files in a folder.
+    Its digest equals that of the same files in a folder.
     """
     files = [
         PolicyText(
@@ -112,17 +113,17 @@ def load_config_map(data: Mapping[str, str], where: str, *, enforcer_image: str)
 
 
 def shipped_policy_path() -> Path:
-    """Return the path of the default policy: in the package, or beside it in a checkout."""
+    """Return the path of the default policy: in the package, or in a source checkout."""
     package = Path(webhook.__file__).parent
     shipped = package / "shipped" / "default.yaml"
     return shipped if shipped.exists() else package.parent / "policies" / "default.yaml"
 
 
 def read_files(path: Path) -> Snapshot:
-    """Read a file, or all files of a folder; raises PolicyInvalidError where there is none.
+    """Read a file, or all files of a folder; raises PolicyInvalidError if there is none.
 
-    A folder's links are resolved once: whoever replaces the folder by turning a link, as ConfigMap
-    mounts and git-sync do, can never make half of an old and half of a new policy of it.
+    A folder's links are resolved once. So a replacement of the folder by changing a link, as by
+    ConfigMap mounts and git-sync, never results in a mixture of old and new files.
     """
     try:
         if not path.is_dir():
@@ -147,7 +148,7 @@ def _is_policy(entry: Path) -> bool:
 
 
 def _read(path: Path, *, regular: bool = False) -> bytes:
-    """Read a file, a little over the limit at most; in a folder a pipe would block forever."""
+    """Read a file up to one byte over the limit; `regular` rejects pipes, which would block."""
     if regular and not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is not a regular file")
     with path.open("rb") as file:
@@ -160,9 +161,9 @@ def _unreadable(file: str, error: OSError) -> DocumentProblem:
 
 
 def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool = True) -> Policy:
-    """Build the policy of a snapshot; raises PolicyInvalidError with all problems.
+    """Return the policy of a snapshot; raises PolicyInvalidError with all problems.
 
-    Its examples are run once nothing else is wrong.
+    Its examples are run if there is no other problem.
     """
     problems = list(snapshot.unreadable)
     sources: list[PolicyDocument] = []
@@ -191,20 +192,20 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
 
 
 def _shape(file: str, document: Document, problems: list[DocumentProblem]) -> PolicyDocument | None:
-    """Check a document's shape and add its problems to those of its YAML."""
+    """Validate a document, and add problems to those of its YAML."""
     try:
         return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
-        known = {(problem.line, problem.path) for problem in problems}
+        reported = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):
             problem = DocumentProblem(file, document.line(path), show_path(path), detail)
-            if (problem.line, problem.path) not in known:
+            if (problem.line, problem.path) not in reported:
                 problems.append(problem)
     return None
 
 
 def _class_names(value: Any) -> Iterator[str]:
-    """Yield the names of the classes of a document that may be wrong anywhere."""
+    """Yield the names of the classes in an invalid document."""
     spec = value.get("spec") if isinstance(value, dict) else None
     classes = spec.get("classes") if isinstance(spec, dict) else None
     if isinstance(classes, dict):
@@ -212,7 +213,7 @@ def _class_names(value: Any) -> Iterator[str]:
 
 
 def _shortened(file: str, problems: list[DocumentProblem]) -> list[DocumentProblem]:
-    """Cut a list that is too long to read."""
+    """Return the problems, truncated to a readable number."""
     left_out = len(problems) - SHOWN_FINDINGS
     if left_out <= 0:
         return problems
@@ -221,49 +222,51 @@ def _shortened(file: str, problems: list[DocumentProblem]) -> list[DocumentProbl
 
 
 def _ordered(problems: list[DocumentProblem]) -> list[DocumentProblem]:
-    """Sort problems by file and line; what concerns a file as a whole comes after its lines."""
+    """Return the problems by file and line; those without a line come last in their file."""
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 
 def _failures(policy: Policy) -> Iterator[DocumentProblem]:
     for example in policy.examples:
         for mismatch in run_example(example, policy):
-            yield DocumentProblem(*place_of(example.where), f"example {example.name!r}", mismatch)
+            yield DocumentProblem(
+                *split_location(example.where), f"example {example.name!r}", mismatch
+            )
 
 
-def place_of(where: str) -> tuple[str, int]:
-    """Return file and line; line 0 if the place has none."""
+def split_location(where: str) -> tuple[str, int]:
+    """Return file and line of a location; line 0 if it has none."""
     file, _, line = where.rpartition(":")
     return file, int(line) if line.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Result of reading the files: a new policy, new problems, or nothing new."""
+    """Result of reading the files again; without either if nothing has changed."""
 
     loaded: bool = False
     problems: tuple[DocumentProblem, ...] = ()
 
 
 class PolicySource:
-    """Holds the policy in force: the last one that was valid.
+    """The policy in force, which is the last valid one, read from files that change.
 
-    `current` is one attribute that `refresh` replaces as a whole, so any thread may read it. Only
-    one thread may call `refresh`; how often is the caller's business.
+    `refresh` replaces the attribute `current` as a whole, so any thread may read it. Only one
+    thread may call `refresh`.
     """
 
     def __init__(self, path: Path, enforcer_image: str) -> None:
-        """Read the policy; raises PolicyInvalidError if it is not valid."""
+        """Read the policy; raises PolicyInvalidError."""
         self._path = path
         self._enforcer_image = enforcer_image
         snapshot = read_files(path)
         self.current: Policy = parse_policy(snapshot, enforcer_image)
         self.problems: tuple[DocumentProblem, ...] = ()
-        """Problems of the files as last read; empty while those files are in force."""
-        self._seen = self._key(snapshot)
+        """Problems of the files that were read last; empty if they are in force."""
+        self._last_key = self._key(snapshot)
 
     def refresh(self) -> Reload:
-        """Read the files again; raises nothing that they could cause.
+        """Read the files again; invalid or missing files do not raise.
 
         | files | `current` | `problems` | answer |
         | --- | --- | --- | --- |
@@ -276,13 +279,13 @@ class PolicySource:
         except PolicyInvalidError as error:
             return self._rejected(error.problems, ("", error.problems))
         key = self._key(snapshot)
-        if key == self._seen:
+        if key == self._last_key:
             return Reload()
         try:
             self.current = parse_policy(snapshot, self._enforcer_image)
         except PolicyInvalidError as error:
             return self._rejected(error.problems, key)
-        self._seen, self.problems = key, ()
+        self._last_key, self.problems = key, ()
         return Reload(loaded=True)
 
     def _key(self, snapshot: Snapshot) -> tuple[str, tuple[DocumentProblem, ...]]:
@@ -291,7 +294,7 @@ class PolicySource:
     def _rejected(
         self, problems: tuple[DocumentProblem, ...], key: tuple[str, tuple[DocumentProblem, ...]]
     ) -> Reload:
-        if key == self._seen:
+        if key == self._last_key:
             return Reload()
-        self._seen, self.problems = key, problems
+        self._last_key, self.problems = key, problems
         return Reload(problems=problems)

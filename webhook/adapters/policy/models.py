@@ -1,6 +1,6 @@
-"""The shape of a policy file: pydantic models, strict.
+"""Strict pydantic models of a policy file: match criteria, rules, classes and examples.
 
-Names, defaults and descriptions here are what editors and the table in policies/fields.md show.
+Their names, defaults and descriptions are shown by editors, and in policies/fields.md.
 """
 
 # ruff: noqa: RUF012 - pydantic copies a default
@@ -76,11 +76,11 @@ def _distinct(verb: str, values: list[Any]) -> list[Any]:
 _NamesOnce = AfterValidator(partial(_distinct, "names"))
 _SetsOnce = AfterValidator(partial(_distinct, "sets"))
 _AsText = AfterValidator(str)
-"""Of a choice that `core.policy` knows by its name alone."""
+"""Converts an enumeration that `core.policy` has as text."""
 
 
 class ClassPart(Part):
-    """A kind of GPU that pods ask for by name."""
+    """A kind of GPU that pods request by name."""
 
     builds = GPUClass
 
@@ -89,11 +89,11 @@ class ClassPart(Part):
     tolerations: list[TolerationPart] = []
     """Tolerations that pods of this class get."""
     accounting: Annotated[Accounting, Lax] | None = None
-    """What the scheduler counts for this class; null is what the rule says."""
+    """Resource that the scheduler counts for this class; null is that of the rule."""
 
 
 class CriteriaPart(Part):
-    """Pods that meet every field given."""
+    """Pods that meet every given field."""
 
     builds = Match
 
@@ -108,7 +108,7 @@ class CriteriaPart(Part):
 
 
 class ExceptPart(CriteriaPart):
-    """Pods that a match leaves out: those that meet every field given."""
+    """Pods that a match leaves out: those that meet every given field."""
 
     namespaces: list[NamespacePattern] = []
     """Namespaces, with * for any text; [] is every namespace."""
@@ -121,13 +121,13 @@ class ExceptPart(CriteriaPart):
 
 
 class MatchPart(CriteriaPart):
-    """Which pods a rule applies to: those that meet every field given."""
+    """Pods that a rule applies to: those that meet every given field."""
 
     namespaces: NamespacePatterns = ["*"]
     """Namespaces, with * for any text; absent is every namespace."""
     exception: ExceptPart | None = Field(None, alias="except")
-    """Pods that the rule does not match although they meet the rest, so that the rules after it are
-    asked; null is none."""
+    """Pods that the rule does not match although they meet the rest, so that later rules can match
+    them; null is none."""
 
 
 class GpuCountPart(Part):
@@ -138,7 +138,7 @@ class GpuCountPart(Part):
 
 
 class ClassesPart(Part):
-    """Which classes a rule's pods may name."""
+    """Classes that a rule's pods may name."""
 
     allowed_classes: list[ClassPattern] = Field(["*"], alias="allowed")
     """Classes that may be named, with * for any text."""
@@ -154,18 +154,18 @@ class RulePart(Part):
     name: Name
     """The rule's name, unique in the policy; shown on pods."""
     match: MatchPart = MatchPart()
-    """Which pods the rule applies to; absent is every pod."""
+    """Pods that the rule applies to; absent is every pod."""
     action: Annotated[Action, Lax] = Action.ENFORCE
     """Enforce denies; Warn allows with a warning; Audit records and changes no pod; Ignore leaves
     the pods alone."""
     message: Message | None = None
-    """One line behind every denial of this rule, e.g. whom to ask."""
+    """One line appended to every denial of this rule, e.g. whom to ask."""
     memory: MemoryPart = MemoryPart()
     """Bounds of the VRAM per GPU."""
     gpu_count: GpuCountPart = GpuCountPart()
     """Bounds of the number of GPUs."""
     classes: ClassesPart = ClassesPart()
-    """Which classes pods may name."""
+    """Classes that pods may name."""
     node_selector: Selector = {NODE_GPU_LABEL: "true"}
     """Labels of the nodes that pods with VRAM run on."""
     tolerations: list[TolerationPart] = []
@@ -183,8 +183,8 @@ class RulePart(Part):
     """Programs whose own variables keep them within the cap, on containers with VRAM that do not
     set them and have no envFrom; [] is none."""
     visible_devices: Annotated[VisibleDevices, Lax] = VisibleDevices.DENY
-    """What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the variable, or Ignore
-    it."""
+    """Handling of a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the variable, or
+    Ignore it."""
     isolation: Annotated[Isolation, Lax] = Isolation.ANY
     """Any lets containers of pods with VRAM run as any user. Under NonRoot each of them, debugging
     ones too, must name a user other than root and allow no privilege escalation, and the sidecar
@@ -193,27 +193,27 @@ class RulePart(Part):
     """Paths of the node that pods with VRAM may mount: a list, each with what is below it, [] for
     none; or Safe, all but what leads to devices, runtimes or the kubelet."""
     capabilities: Annotated[list[Capability], _NamesOnce] = list(CAPABILITIES)
-    """Capabilities that containers of pods with VRAM may add, beside the fourteen that runtimes
-    give every container."""
+    """Capabilities that containers of pods with VRAM may add, in addition to the fourteen that
+    runtimes give every container."""
     resource_claims: Annotated[ResourceClaims, Lax] = ResourceClaims.DENY
-    """What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore it."""
+    """Handling of a resource claim (DRA) in a pod with VRAM: Deny the pod, or Ignore the claim."""
     translate_whole_gpu_bytes: Vram | None = Field(None, alias="translateWholeGPU")
     """The VRAM that a pod gets in place of one whole GPU, nvidia.com/gpu: 1, with a warning; null
     leaves it the GPU."""
     accounting: Annotated[Accounting, Lax] = Accounting.VRAM
-    """What the scheduler counts: VRAM is our own resource; MIG is the smallest slice of NVIDIA's
-    device plugin that holds the demand; CapOnly is a slot of the plugin's time-slicing, and our
-    cap."""
+    """Resource that the scheduler counts: VRAM is vramwarden's own resource; MIG is the smallest
+    slice of NVIDIA's device plugin with enough memory; CapOnly is a slot of the plugin's
+    time-slicing, with a cap."""
     time_sliced_resource: Annotated[TimeSliced, Lax, _AsText] = Field(
         TimeSliced.GPU, validate_default=True
     )
-    """The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where NVIDIA's device
+    """The resource of which pods get one under CapOnly; nvidia.com/gpu.shared if NVIDIA's device
     plugin has renameByDefault: true."""
     placement: Annotated[Placement, Lax] = Placement.BINDING
     """Binding chooses the GPU when the pod is bound to a node; None chooses none, and the pod sees
     every GPU of its node."""
     enforcement: EnforcementPart = EnforcementPart()
-    """How the cap is held while the pod runs."""
+    """Enforcement of the cap while the pod runs."""
 
     @field_validator("enforcement")
     @classmethod
@@ -245,8 +245,8 @@ class RulePart(Part):
     def _is_root_beside_others(
         cls, enforcement: EnforcementPart, info: ValidationInfo
     ) -> EnforcementPart:
-        nobody_is = info.data.get("isolation") is Isolation.NON_ROOT
-        if nobody_is and enforcement.run_as is RunAs.WORKLOAD:
+        is_isolated = info.data.get("isolation") is Isolation.NON_ROOT
+        if is_isolated and enforcement.run_as is RunAs.WORKLOAD:
             raise ValueError(
                 "runAs Workload gives the sidecar a user that can be signalled, against isolation "
                 "NonRoot; write runAs Auto, or isolation Any"
@@ -272,10 +272,10 @@ class ExamplePodPart(Part):
 
 
 class ExpectPart(Part):
-    """What an example's author expects."""
+    """Expected result of an example."""
 
     allowed: bool
-    """Whether the pod is allowed."""
+    """True if the pod is allowed."""
     reasons: list[Annotated[Reason, Lax, _AsText]] | None = None
     """The reasons found, all of them, in any order."""
     rule: Name | None = None
@@ -283,7 +283,7 @@ class ExpectPart(Part):
     vram: Quantity | None = None
     """The VRAM that the scheduler counts for the pod; 0 is none."""
     resources: dict[LabelKey, Quantity] | None = None
-    """What the pod's containers limit together, by resource; 0 is none. Others may stand beside."""
+    """Sum of the limits of the pod's containers, by resource; 0 is none. Others are allowed."""
     node_selector: Selector | None = None
     """Labels that the pod selects nodes by, among others."""
     runtime_class_name: ExpectedRuntimeClass | None = None
@@ -295,14 +295,14 @@ class ExpectPart(Part):
     env: dict[str, str] | None = None
     """Variables of each container with VRAM, among others, with values."""
     translated: dict[str, Any] | None = Field(None, alias="pod")
-    """The whole pod as it is stored, without the annotation vramwarden.io/admitted."""
+    """The complete stored pod, without the annotation vramwarden.io/admitted."""
 
 
 class ExamplePart(Part):
     """A pod and the decision about it; a policy whose examples fail is not loaded."""
 
     name: Title
-    """What the example shows, in words."""
+    """Title of the example."""
     pod: ExamplePodPart
     """The pod that is created."""
     runtime_classes: list[RuntimeClassName] = []
@@ -331,20 +331,20 @@ class SpecPart(Part):
 
 
 class MetadataPart(Part):
-    """The file's name for itself."""
+    """Metadata of the policy."""
 
     name: Name
-    """A name for people."""
+    """Name of the policy, for its readers."""
 
 
 class PolicyFile(Part):
-    """Who may ask for how much GPU memory, and how that is held."""
+    """Rules for requests of GPU memory, and their enforcement."""
 
     api_version: Literal["vramwarden.io/v1alpha1"]
     """The format's version."""
     kind: Literal["VRAMPolicy"]
     """The format's name."""
     metadata: MetadataPart
-    """The file's name for itself."""
+    """Metadata of the policy."""
     spec: SpecPart
     """The policy itself."""

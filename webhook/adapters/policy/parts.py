@@ -1,7 +1,7 @@
-"""What all parts of a policy file have in common, and the parts that several of its fields share.
+"""Pydantic models of parts of a policy file: the base class, shared parts, and enforcement.
 
-A field is declared here or in `models.py` with its type, default and description, and in
-`core.policy` with what it means there, under one name: what the file calls otherwise has an alias.
+A field is declared here or in `models.py` with type, default and description, and in `core.policy`
+with its meaning. Both have the same name; a different name in the file is an alias.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ Lax: Any = Field(strict=False)
 
 
 class Part(BaseModel):
-    """What all parts of a file have in common."""
+    """Base class of all models of a policy file."""
 
     model_config = ConfigDict(
         strict=True,
@@ -61,10 +61,10 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
     )
     builds: ClassVar[Callable[..., Any] | None] = None
-    """What a part is in `core.policy`; None where its fields are those of what holds it."""
+    """Class in `core.policy`; None if the fields belong to the surrounding part's class."""
 
     def build_fields(self, **others: Any) -> dict[str, Any]:
-        """Return the fields as `core.policy` has them, but for `others`, which are given."""
+        """Return the arguments of the class in `core.policy`; `others` replace fields."""
         found: dict[str, Any] = {}
         for name in type(self).model_fields:
             if name in others:
@@ -75,7 +75,7 @@ class Part(BaseModel):
         return found | others
 
     def build(self) -> Any:
-        """Return the part as `core.policy` has it."""
+        """Return the value of `core.policy`."""
         return (self.builds or dict)(**self.build_fields())
 
 
@@ -85,7 +85,9 @@ def _built(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_built, value))
     if isinstance(value, dict):
-        return {key: one.build() if isinstance(one, Part) else one for key, one in value.items()}
+        return {
+            key: item.build() if isinstance(item, Part) else item for key, item in value.items()
+        }
     return value
 
 
@@ -95,9 +97,9 @@ class MemoryPart(Part):
     builds = MemoryBounds
 
     min_bytes: Vram | None = Field(None, alias="min")
-    """The least VRAM per GPU that a pod may ask for; null is no bound."""
+    """The least VRAM per GPU that a pod may request; null is no bound."""
     max_bytes: Vram | None = Field(None, alias="max")
-    """The most VRAM per GPU that a pod may ask for; null is no bound."""
+    """The most VRAM per GPU that a pod may request; null is no bound."""
 
     @field_validator("max_bytes")
     @classmethod
@@ -116,17 +118,17 @@ class TolerationPart(Part):
     key: TaintKey = ""
     """The taint's key; absent for any."""
     operator: Literal["Exists", "Equal", "Lt", "Gt"] = "Equal"
-    """How value is compared; Exists needs none."""
+    """Comparison of the taint's value with value; Exists needs no value."""
     value: LabelValue = ""
     """The taint's value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] = ""
     """The taint's effect; absent for any."""
     toleration_seconds: int | None = None
-    """How long NoExecute is tolerated; null is forever."""
+    """Seconds for which NoExecute is tolerated; null is forever."""
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
-        """Check what Kubernetes checks; otherwise it would reject every pod of the rule."""
+        """Validate as Kubernetes does; otherwise it would reject every pod of the rule."""
         if self.operator == "Exists" and self.value:
             raise ValueError("operator Exists takes no value; remove value, or use Equal")
         if not self.key and self.operator != "Exists":
@@ -138,16 +140,16 @@ class TolerationPart(Part):
         return self
 
     def build(self) -> dict[str, Any]:
-        """Write it as the API server stores it: what is empty is absent.
+        """Return the toleration as the API server stores it, without empty fields.
 
-        Otherwise a stored toleration would not equal the wanted one, and be added again.
+        Otherwise a stored toleration would differ from the policy's, and be added again.
         """
-        written = self.model_dump(by_alias=True, exclude_unset=True)
-        return {key: value for key, value in written.items() if value not in {None, ""}}
+        fields = self.model_dump(by_alias=True, exclude_unset=True)
+        return {key: value for key, value in fields.items() if value not in {None, ""}}
 
 
 class RequestsPart(Part):
-    """What the scheduler keeps for the sidecar."""
+    """Resources that the scheduler reserves for the sidecar."""
 
     cpu_request: Cpu | None = Field(None, alias="cpu")
     """CPU; null is its limit, and without one the usual amount."""
@@ -156,7 +158,7 @@ class RequestsPart(Part):
 
 
 class LimitsPart(Part):
-    """What the sidecar may use."""
+    """Resources that the sidecar may use."""
 
     cpu_limit: CpuLimit | None = Field(None, alias="cpu")
     """CPU; null is the usual amount, or the request if that is more."""
@@ -170,15 +172,15 @@ class ResourcesPart(Part):
     builds = ResourceAmounts
 
     requests: RequestsPart = RequestsPart()
-    """What the scheduler keeps for the sidecar."""
+    """Resources that the scheduler reserves for the sidecar."""
     limits: LimitsPart = LimitsPart()
-    """What the sidecar may use."""
+    """Resources that the sidecar may use."""
 
     @field_validator("limits")
     @classmethod
     def _hold_requests(cls, limits: LimitsPart, info: ValidationInfo) -> LimitsPart:
         requests = info.data.get("requests")
-        if requests is None:  # a problem of its own
+        if requests is None:  # it is invalid, which is reported separately
             return limits
         for name in ("cpu", "memory"):
             request = getattr(requests, f"{name}_request")
@@ -196,7 +198,7 @@ class EnvPart(Part):
     value: str = ""
     """Its value, as text."""
     value_from: dict[str, Any] = {}
-    """Where its value comes from, e.g. fieldRef or configMapKeyRef."""
+    """Source of its value, e.g. fieldRef or configMapKeyRef."""
 
     @model_validator(mode="after")
     def _has_one_value(self) -> Self:
@@ -208,7 +210,7 @@ class EnvPart(Part):
         return self
 
     def build(self) -> dict[str, Any]:
-        """Write it as the API server stores it: no empty value, a field with its version."""
+        """Return the variable as the API server stores it: no empty value, fieldRef versioned."""
         variable: dict[str, Any] = {"name": self.name}
         if self.value:
             variable["value"] = self.value
@@ -222,21 +224,21 @@ class EnvPart(Part):
 def require(
     limit: DriverLimit,
     needs: dict[str, tuple[StrEnum, str]],
-    given: dict[str, Any],
+    fields: dict[str, Any],
     field: str = "",
 ) -> None:
-    """Reject Require beside a field that is given otherwise than it needs; `needs` says why."""
+    """Reject Require if a field has another value than required; `needs` has value and reason."""
     lacks = [
         f"needs {to_camel(name)} {value}: {why}; change {to_camel(name)}, or write {field}Auto"
         for name, (value, why) in needs.items()
-        if given.get(name, value) != value
+        if fields.get(name, value) != value
     ]
     if lacks and limit is DriverLimit.REQUIRE:
         raise ValueError(f"{field}{limit} {'; it '.join(lacks)}")
 
 
 class EnforcementPart(Part):
-    """How the cap is held while the pod runs."""
+    """Enforcement of the cap while the pod runs."""
 
     builds = Enforcement
 
@@ -251,37 +253,37 @@ class EnforcementPart(Part):
     webhook's release, since the pods' probes are programs in it."""
     poll_interval: Annotated[str, *within(POLL_INTERVAL)] = Field(
         POLL_INTERVAL.default,
-        description="How often memory is measured, from "
+        description="Interval between measurements of memory, from "
         f"{POLL_INTERVAL.least} to {POLL_INTERVAL.most}.",
     )
     grace: Annotated[str, *within(GRACE)] = Field(
         GRACE.default,
-        description=f"From SIGTERM to SIGKILL, up to {GRACE.most}; 0s kills at once.",
+        description=f"Time between SIGTERM and SIGKILL, up to {GRACE.most}; 0s kills immediately.",
     )
     tolerance: Tolerance = Field(
         TOLERANCE,
         description=(
-            "How far over the cap is still allowed: a percentage with at most one decimal, up to "
+            "Allowed excess over the cap: a percentage with at most one decimal, up to "
             f"{MOST_PERCENT}%, or a quantity, 0 or at least 1Mi."
         ),
     )
     blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
         BLIND_AFTER.default,
-        description="How long the sidecar's measuring may fail, from "
+        description="Time for which the sidecar's measurements may fail, from "
         f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
     )
     when_blind: Annotated[WhenBlind, Lax] = WhenBlind.REPORT
-    """Report says so and continues; Terminate ends the pod."""
+    """Report logs it and continues; Terminate ends the pod."""
     on_excess: Annotated[OnExcess, Lax] = OnExcess.STOP
-    """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
+    """Stop ends processes over the cap; Report logs what would be stopped, and stops nothing."""
     driver_limit: Annotated[DriverLimit, Lax] = DriverLimit.AUTO
-    """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
-    Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
-    Auto is Off with by Sentry or None, onExcess Report, placement None, and accounting MIG or
-    CapOnly."""
+    """Enforcement of the cap by the node's driver (from r615 on): Auto on nodes that support it;
+    Require always, since the pod runs on no other nodes; Off never. Containers start when it is in
+    effect. Auto is Off with by Sentry or None, onExcess Report, placement None, and accounting MIG
+    or CapOnly."""
     pod_restart: Annotated[PodRestart, Lax] = PodRestart.NONE
-    """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
-    it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
+    """RestartAllContainers restarts all containers of the pod if the sidecar ends for any reason,
+    or may not stop processes over the cap; from Kubernetes 1.36 on. None restarts none."""
     resources: ResourcesPart | None = None
     """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
 

@@ -16,7 +16,7 @@ from threading import Condition, Thread
 from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.follow import SPREAD
+from webhook.adapters.kube.follow import JITTER
 from webhook.adapters.kube.placement import PlacementApi, StoredPod
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
@@ -101,7 +101,7 @@ class LateAssigner:
         with self._changed:
             for node in nodes:
                 if node not in self._due_nodes:
-                    delay_s = SPREAD(0, DELAY_S)
+                    delay_s = JITTER(0, DELAY_S)
                     self._due_nodes.add(node)
                     heappush(self._due, (self._clock() + delay_s, node))
                     self._changed.notify()
@@ -117,7 +117,7 @@ class LateAssigner:
             try:
                 due = self._wait_for_nodes(next_round_s)
                 if self._clock() >= next_round_s:
-                    next_round_s = self._clock() + EVERY_S * SPREAD(0.75, 1.25)
+                    next_round_s = self._clock() + EVERY_S * JITTER(0.75, 1.25)
                     due = tracker.nodes_with_pending()
                     self._forget_others({pod.uid for pod in tracker.pending_pods()})
                 self.assign(lists, {node: tracker.pending_pods(node) for node in due})

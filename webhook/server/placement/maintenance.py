@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Final
 
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.follow import SPREAD
+from webhook.adapters.kube.follow import JITTER
 from webhook.adapters.kube.placement import PlacementApi, Question, StoredList
 from webhook.core.placement.pod_state import PodState
 from webhook.server.log import JsonLog
@@ -61,12 +61,12 @@ class ListMaintenance:
 
     def _run(self) -> None:
         # Random intervals let one replica do most of the work for all.
-        next_round_s = time.monotonic() + SPREAD(0, EVERY_S)
+        next_round_s = time.monotonic() + JITTER(0, EVERY_S)
         while True:
             try:
                 self._run_all(self._wait_for_work(next_round_s - time.monotonic()))
                 if time.monotonic() >= next_round_s:
-                    next_round_s = time.monotonic() + EVERY_S * SPREAD(0.75, 1.25)
+                    next_round_s = time.monotonic() + EVERY_S * JITTER(0.75, 1.25)
                     self.collect_all()
             except KubeError as error:
                 self._log.once(
