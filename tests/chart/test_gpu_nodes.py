@@ -22,7 +22,7 @@ from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.node_objects import read_figures, read_own_node, write_figures
 from webhook.core.kinds.nodes import (
-    MOST_PODS,
+    MAX_PODS,
     GpuFigures,
     NodeFigures,
     PodFigures,
@@ -196,9 +196,9 @@ def test_what_is_too_large_is_no_figure_and_the_most_is(fences, crds):
         made["status"]["gpus"] = [gpu] * gpus
         return denial(lambda: fences.who("the sentry").create(made, dry_run=True))
 
-    assert stored(MAX_GPUS, 1) == stored(1, MOST_PODS) == ""
+    assert stored(MAX_GPUS, 1) == stored(1, MAX_PODS) == ""
     assert "must have at most" in stored(MAX_GPUS + 1)
-    assert "must have at most" in stored(1, MOST_PODS + 1)
+    assert "must have at most" in stored(1, MAX_PODS + 1)
 
 
 def as_table(fences):

@@ -26,7 +26,7 @@ from webhook.core.policy.model import EnforceBy
 from webhook.node_programs import program as shell
 from webhook.sentry import endpoints as module
 from webhook.sentry import loop
-from webhook.sentry.endpoints import LATE_S, MOST_PODS, Liveness, SentryMetrics, serve
+from webhook.sentry.endpoints import LATE_S, MAX_PODS, Liveness, SentryMetrics, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth
@@ -276,7 +276,7 @@ def test_what_is_not_known_has_no_series(metrics):
 
 
 def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
-    metrics.show(*shown(*shares(MOST_PODS + 3)), {}, 5.0)
+    metrics.show(*shown(*shares(MAX_PODS + 3)), {}, 5.0)
     found = seen(metrics)
     other = OF_POD % ("_other", "_other")
     assert {name: one for name, one in found.items() if "_other" in name} == {
@@ -286,9 +286,9 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
         'vramwarden_pod_stops_total{namespace="_other",node="n1",pod="_other"}': 3.0,
     }
     caps = [name for name in found if "pod_memory_cap" in name]
-    assert len(caps) == MOST_PODS + 1
-    assert f'pod="p{MOST_PODS - 1}"' in caps[-2]
-    metrics.show(*shown(*shares(MOST_PODS + 1), PodFigures(uid="z", cap_bytes=10)), {}, 5.0)
+    assert len(caps) == MAX_PODS + 1
+    assert f'pod="p{MAX_PODS - 1}"' in caps[-2]
+    metrics.show(*shown(*shares(MAX_PODS + 1), PodFigures(uid="z", cap_bytes=10)), {}, 5.0)
     assert f"vramwarden_pod_memory_used_bytes{{{other}}}" not in seen(metrics)
 
 

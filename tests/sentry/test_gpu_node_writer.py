@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.api_server import ApiServer
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.node_objects import OwnNode
-from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
+from webhook.core.kinds.node_write_delay import MAX_INTERVAL_S, MIN_INTERVAL_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.core.nvidia.drivers import Proof
 from webhook.sentry.gpu_node_writer import (
@@ -113,8 +113,8 @@ def test_what_is_stored_is_handed_over_before_anything_is_written():
     bench.step(figures(1, 100.0))
     assert (bench.sent, bench.asked()) == ([], [])
     bench.api.recovers()
-    bench.step(later_s=LEAST_S)
-    bench.step(later_s=LEAST_S)
+    bench.step(later_s=MIN_INTERVAL_S)
+    bench.step(later_s=MIN_INTERVAL_S)
     assert bench.sent == [figures(9, 1.0, "u-x")]
     assert bench.asked("GET", "PATCH") == [OBJECT, OBJECT, OBJECT]
 
@@ -145,11 +145,11 @@ def test_only_the_newest_report_is_written_and_each_once():
     bench = Bench()
     bench.step(figures(0))
     waits = [bench.step(figures(used * 4), later_s=1.0) for used in range(1, 15)]
-    assert (waits, len(bench.written_s)) == ([LEAST_S - used for used in range(1, 15)], 1)
+    assert (waits, len(bench.written_s)) == ([MIN_INTERVAL_S - used for used in range(1, 15)], 1)
     bench.step(later_s=1.0)
-    assert bench.written_s == [1000.0, 1000.0 + LEAST_S]
+    assert bench.written_s == [1000.0, 1000.0 + MIN_INTERVAL_S]
     assert bench.stored["status"]["gpus"][0]["usedMi"] == 14 * 4 * 1024
-    bench.step(later_s=10 * REGULAR_S)
+    bench.step(later_s=10 * MAX_INTERVAL_S)
     assert len(bench.written_s) == 2
 
 
@@ -277,7 +277,7 @@ def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():
     bench.step(none)
     assert OBJECT not in bench.api.objects
     bench.step(figures(1))
-    bench.step(none, later_s=LEAST_S)
+    bench.step(none, later_s=MIN_INTERVAL_S)
     assert bench.stored["status"]["summary"]["gpus"] == 0
 
 
@@ -317,7 +317,7 @@ def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, 
             bench.api.remove(OBJECT)
         bench.step(figures(used, float(number), *pods), later_s=later_s)
         bench.step()
-    assert all(later - one >= LEAST_S for one, later in pairwise(bench.written_s))
+    assert all(later - one >= MIN_INTERVAL_S for one, later in pairwise(bench.written_s))
 
 
 @given(
@@ -332,7 +332,7 @@ def test_who_starts_again_and_again_writes_no_more_than_who_goes_on(storm, jitte
             bench.start()
         bench.step(figures(used, bench.now_s))
         bench.step()
-    assert all(later - one >= LEAST_S for one, later in pairwise(bench.written_s))
+    assert all(later - one >= MIN_INTERVAL_S for one, later in pairwise(bench.written_s))
 
 
 def test_a_new_sentry_that_sees_what_the_last_one_did_writes_when_that_one_had():

@@ -22,7 +22,7 @@ from tests.sentry.worlds import (
 )
 from webhook.adapters.kube.node_objects import AssignmentsSeen, OwnNode
 from webhook.core.kinds.nodes import (
-    MOST_PODS,
+    MAX_PODS,
     GpuFigures,
     NodeFigures,
     PodFigures,
@@ -266,13 +266,13 @@ def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
 def test_no_more_pods_of_a_gpu_are_shown_than_are_read():
     lines = {
         f"u{n}": Assignment(pod=f"a/p{n}", uuids=("GPU-a",), memory_bytes=MIB, since_s=1)
-        for n in range(MOST_PODS + 9)
+        for n in range(MAX_PODS + 9)
     }
     node = shown(seen(a_scan(), lines=lines))
     assert [pod.uid for pod in node.gpus[0].pods] == list(lines)
     gpu = read_gpu_node(write_gpu_node(node)).gpus[0]
-    assert [pod.uid for pod in gpu.pods] == [f"u{n}" for n in range(MOST_PODS)]
-    assert gpu.promised_bytes == (MOST_PODS + 9) * MIB
+    assert [pod.uid for pod in gpu.pods] == [f"u{n}" for n in range(MAX_PODS)]
+    assert gpu.promised_bytes == (MAX_PODS + 9) * MIB
 
 
 def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():

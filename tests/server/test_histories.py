@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.kinds.test_endings import (
+from tests.core.kinds.test_ended_pods import (
     ENDED,
     FINISHED,
     GIB,
@@ -30,9 +30,9 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
 from webhook.core.admission.decision import Phase
-from webhook.core.kinds.histories import OLDEST_S, History
+from webhook.core.kinds.histories import MAX_AGE_S, History
 from webhook.core.kinds.nodes import read_time, write_gpu_node
-from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.kinds.workloads import Workload, find_workload
 from webhook.server import histories, history_writer
 from webhook.server.histories import Advisor, HistoryCache
 from webhook.server.history_writer import WRITE_INTERVAL_S, HistoryWriter
@@ -369,7 +369,7 @@ def test_a_history_is_deleted_thirty_days_after_its_last_run(api, replica):
     replica.learns()
     replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert runs(api) == ["llama-5d9c7-1"]
-    api.time_s = ENDED_S + OLDEST_S + 10
+    api.time_s = ENDED_S + MAX_AGE_S + 10
     stored = api.stored[KEY]
     grown = replace(stored.history, runs=(replace(stored.history.runs[0], ended_s=api.time_s),))
     api.histories.store(grown, stored.version)  # and the watch is behind
@@ -500,7 +500,7 @@ def test_a_pod_larger_than_every_gpu_is_warned_without_a_history():
 
 def test_the_author_of_a_workload_is_warned_like_its_pods():
     known = a_cache(Listed([STORED]))
-    workload = workload_of(METADATA)
+    workload = find_workload(METADATA)
     review = replace(
         a_request({}), kind=f"apps/{workload.kind}", name=workload.name, namespace="team-a"
     )
@@ -518,8 +518,8 @@ class Asked:
         self.log = RecordedLog()
         self.reviews = PodReviews(a_policy, Metrics(), self.log, self.warn)
 
-    def warn(self, namespace, metadata, asked_bytes):
-        self.asked.append((namespace, metadata["name"], asked_bytes))
+    def warn(self, namespace, metadata, requested_bytes):
+        self.asked.append((namespace, metadata["name"], requested_bytes))
         return self.says()
 
     def creates(self, pod):

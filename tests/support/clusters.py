@@ -278,7 +278,7 @@ def _owned(workload: str) -> Json:
 def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPod:
     """Return a pod as in a table's row, with any facts: for property tests and hostile names."""
     told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
-    told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
+    told |= {"created_s": None, "gpus": (), "requested_bytes": None, "gpu_count": 1, "waits": ""}
     told |= {"owner_uid": ""}
     told |= {"unscheduled": "", "managed": True, "workload": Workload("", "")} | facts
     return ClusterPod({}, **told).keep(*told)

@@ -11,8 +11,8 @@ from webhook.core.kinds.nodes import (
     SENTRY_FRESH_S,
     NodeFigures,
     SentryFault,
-    sentry_fault,
-    unmeasured,
+    find_sentry_fault,
+    unmeasured_gpus,
     write_time,
 )
 from webhook.core.node.inventory import Scan
@@ -91,7 +91,7 @@ class Proofs:
         """
         gpus = tuple(gpus)
         figures = self._seen.figures if self._seen and gpus else None
-        if figures is not None and not sentry_fault(figures, gpus, now_s):
+        if figures is not None and not find_sentry_fault(figures, gpus, now_s):
             self._acted_s = figures.observed_s
         if abs(now_s - self._acted_s) <= SENTRY_FRESH_S:
             return True
@@ -110,7 +110,7 @@ class Proofs:
             return {}
         else:
             figures = self._seen.figures if self._seen else None
-            fault = sentry_fault(figures, gpus, now_s) or SentryFault.NO_SENTRY
+            fault = find_sentry_fault(figures, gpus, now_s) or SentryFault.NO_SENTRY
             status, reason, message = "False", fault, _why(fault, figures, gpus)
         said = {"status": status, "reason": reason, "message": message}
         return {SENTRY_ACTING_CONDITION: {**said, "lastTransitionTime": write_time(api_now_s)}}
@@ -133,7 +133,7 @@ def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:
-        why = f"the sentry of this node cannot measure {join_names(unmeasured(figures, gpus))}"
+        why = f"the sentry of this node cannot measure {join_names(unmeasured_gpus(figures, gpus))}"
     else:
         why = _NO_SENTRY
     return f"{why}: {_WITHOUT}"

@@ -33,7 +33,7 @@ from webhook.sentry.usage import Unmanaged
 OnGpus = list[tuple[str, GpuFigures, PodFigures]]
 """Pods on GPUs, with the pod's `namespace/name`."""
 
-MOST_PODS: Final = 256
+MAX_PODS: Final = 256
 """Maximum number of pods of a node with series of their own; of pods without a promise the largest.
 The others are summed as the pod `_other`: Prometheus would replace an empty label by the name of
 the sentry's pod."""
@@ -139,7 +139,7 @@ class _Snapshot(Collector):
             labels=[*_GPU, "pod_uid"],
         )
         all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
-        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MOST_PODS]:
+        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MAX_PODS]:
             held.add_metric([*self._gpu(gpu), pod], held_bytes)
         return held
 
@@ -208,7 +208,7 @@ def _kept(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
     kept: OnGpus = []
     rest: OnGpus = []
     for number, theirs in enumerate(filter(None, pods.values())):
-        fits = number < MOST_PODS and len(kept) + len(theirs) <= MOST_PODS_ON_GPUS
+        fits = number < MAX_PODS and len(kept) + len(theirs) <= MOST_PODS_ON_GPUS
         (kept if fits and not rest else rest).extend(theirs)
     return kept, rest
 

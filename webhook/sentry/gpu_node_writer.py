@@ -16,11 +16,11 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.node_objects import OwnNode, read_figures, read_own_node, write_figures
-from webhook.core.kinds.node_writes import LEAST_S, due_after_s
+from webhook.core.kinds.node_write_delay import MIN_INTERVAL_S, get_write_delay_s
 from webhook.core.kinds.nodes import NodeFigures
 
 LONGEST_PAUSE_S: Final = 60.0
-"""Maximum pause after a failed write, in seconds; it starts at `LEAST_S` and doubles."""
+"""Maximum pause after a failed write, in seconds; it starts at `MIN_INTERVAL_S` and doubles."""
 
 UNKNOWN_KIND_S: Final = 300.0
 """Interval of tries while the cluster has no `GPUNode` CRD, in seconds."""
@@ -33,7 +33,7 @@ It is shorter after a start, when the agent may have just started, too.
 
 
 class GpuNodeWriter:
-    """Writes the newest figures by the rule of `due_after_s`; `step` is one step of its thread."""
+    """Writes the newest figures after `get_write_delay_s`; `step` is one step of its thread."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GpuNodeWriter:
         """Status written by the previous sentry, until the first own status is compared with it."""
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
-        self._pause_s = self._node_pause_s = LEAST_S
+        self._pause_s = self._node_pause_s = MIN_INTERVAL_S
         self.own = OwnNode("", "")
         """The Node, as last read; with empty fields before the first read."""
         self._is_read = False
@@ -95,7 +95,9 @@ class GpuNodeWriter:
                 return None
             self._read_node(now_s)
             self._go_on_from_stored(newest, now_s)
-            left_s = self._tried_s + due_after_s(self._written, newest, self._jitter_s) - now_s
+            left_s = (
+                self._tried_s + get_write_delay_s(self._written, newest, self._jitter_s) - now_s
+            )
             if left_s > 0:
                 return left_s
             self._write(newest)
@@ -118,7 +120,7 @@ class GpuNodeWriter:
         self._exists = stored is not None
         self._stored, self._tried_s = stored, now_s
         if stored is not None:
-            self._next_s = now_s + LEAST_S
+            self._next_s = now_s + MIN_INTERVAL_S
         send(
             stored
             or NodeFigures(name=self._node, observed_s=0.0, driver_version="", enforcement="")
@@ -129,7 +131,7 @@ class GpuNodeWriter:
 
         Thus a sentry that restarts again and again writes no more often than one that keeps
         running. The age is from the node's clock, which may have changed, so nothing is written
-        within `LEAST_S` of the start in any case.
+        within `MIN_INTERVAL_S` of the start in any case.
         """
         if stored := self._stored:
             self._stored, self._written = None, stored
@@ -155,7 +157,7 @@ class GpuNodeWriter:
         finally:
             self._tried_s = self._clock()  # after an error, too: the write may have succeeded
         self._written, self._exists = figures, True
-        self._pause_s = LEAST_S
+        self._pause_s = MIN_INTERVAL_S
         self._journal.over("gpu node", "what is seen here can be written as a GPUNode")
 
     def _fail(self, error: KubeError) -> float:

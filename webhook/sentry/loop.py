@@ -21,7 +21,7 @@ from webhook.adapters.kube.node_objects import (
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses
 from webhook.core.formatting import format_amount
-from webhook.core.kinds.node_writes import JITTER_S
+from webhook.core.kinds.node_write_delay import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.access import (
     DriverStatus,

@@ -12,7 +12,7 @@ from typing import Final
 
 from webhook.adapters.kube.node_objects import OwnNode
 from webhook.core.bounds import LARGEST_INT32
-from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.nodes import MAX_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
 from webhook.core.placement.assignments import Assignments
@@ -176,7 +176,7 @@ class NodeStatus:
                     unattributed_bytes=usage.unattributed_bytes.get(gpu.uuid),
                     healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
                     pods=tuple(self._pods_on(gpu.uuid, usage, assignments, own.enforcement)),
-                    unmanaged=dict(islice(unmanaged.get(gpu.uuid, {}).items(), MOST_PODS)),
+                    unmanaged=dict(islice(unmanaged.get(gpu.uuid, {}).items(), MAX_PODS)),
                     fault=own.faults.get(gpu.uuid, ""),
                     measured=gpu.uuid in self._measured,
                 )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
-from webhook.core.kinds.histories import History, is_over, warn
-from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+from webhook.core.kinds.histories import History, is_expired, warn
+from webhook.core.kinds.workloads import Workload, find_workload, predict_workload
 from webhook.core.pod.request import Request
 from webhook.server.bounds import MAX_CACHED_ADVICE, MAX_HISTORIES, MAX_HISTORIES_PER_NAMESPACE
 from webhook.server.informer import Informer
@@ -74,7 +74,7 @@ class HistoryCache:
     def find_replaceable(self, namespace: str) -> StoredHistory | None:
         """Return the history to delete so that the namespace can have another; None for none.
 
-        A user with several namespaces could otherwise leave no history to others for `OLDEST_S`.
+        A user with several namespaces could otherwise leave no history to others for `MAX_AGE_S`.
         """
         histories = self._contents.histories
         counts = dict(self._contents.counts)  # a copy: the watch changes it
@@ -92,7 +92,7 @@ class HistoryCache:
     def expired(self, now_s: float) -> list[StoredHistory]:
         """Return the histories whose last run ended too long ago."""
         histories = list(self._contents.histories.values())
-        return [stored for stored in histories if is_over(stored.history, now_s)]
+        return [stored for stored in histories if is_expired(stored.history, now_s)]
 
     def _replace(self, listed: Sequence[StoredHistory | None]) -> None:
         contents = _Contents()
@@ -126,12 +126,12 @@ class Advisor:
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], requested_bytes: int) -> str:
         """Return the warning for a pod that requests this amount per GPU; empty for none."""
-        return self._warn((namespace, workload_of(metadata)), requested_bytes)
+        return self._warn((namespace, find_workload(metadata)), requested_bytes)
 
     def warn_author(self, request: Request, pod: Mapping[str, Any], requested_bytes: int) -> str:
         """Return the warning for the author of a workload, given its template's metadata."""
         kind = request.kind.rpartition("/")[2]
-        workload = workload_itself(kind, request.name, pod)
+        workload = predict_workload(kind, request.name, pod)
         return self._warn((request.namespace, workload), requested_bytes)
 
     def _warn(self, key: HistoryKey, requested_bytes: int) -> str:

@@ -21,8 +21,8 @@ from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import JITTER
 from webhook.adapters.kube.histories import HistoriesApi
-from webhook.core.kinds.endings import Ending, read_ending, run_of
-from webhook.core.kinds.histories import MOST_RUNS, Run, append, has_run, is_over
+from webhook.core.kinds.ended_pods import EndedPod, build_run, read_ended_pod
+from webhook.core.kinds.histories import MAX_RUNS, Run, append, has_run, is_expired
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import Gpu
@@ -55,7 +55,7 @@ class _PendingRuns:
     """Runs of one workload that are to be written."""
 
     due_s: float
-    runs: dict[str, tuple[Ending, Run]] = field(default_factory=dict)
+    runs: dict[str, tuple[EndedPod, Run]] = field(default_factory=dict)
     """Runs by the pod's UID, in the order of their ends."""
     failing_since_s: float | None = None
 
@@ -80,8 +80,8 @@ class HistoryWriter:
         self._log = log
         self._clock = clock
         self._lock = Lock()
-        self._queue: Queue[Ending] = Queue(MAX_QUEUED)
-        self._terminating: dict[str, Ending] = {}
+        self._queue: Queue[EndedPod] = Queue(MAX_QUEUED)
+        self._terminating: dict[str, EndedPod] = {}
         """Last state of pods that are being deleted, by UID."""
         self._ended: dict[str, None] = {}
         """UIDs of the latest pods that were put into the queue, oldest first."""
@@ -101,15 +101,15 @@ class HistoryWriter:
         The state of a pod that is being deleted is kept for `on_end`: its node may never report
         how it ended.
         """
-        ending = read_ending(raw, state)
+        ending = read_ended_pod(raw, state)
         if ending is None:
             return
         with self._lock:
-            if ending.over:
+            if ending.is_over:
                 self._terminating.pop(ending.uid, None)
             elif ending.uid in self._terminating or len(self._terminating) < MAX_QUEUED:
                 self._terminating[ending.uid] = ending
-        if ending.over:
+        if ending.is_over:
             self._enqueue(ending)
 
     def on_end(self, pod: PodState) -> None:
@@ -120,7 +120,7 @@ class HistoryWriter:
             if ending:
                 self._enqueue(ending)
 
-    def _enqueue(self, ending: Ending) -> None:
+    def _enqueue(self, ending: EndedPod) -> None:
         with self._lock:
             if ending.uid in self._ended:
                 return
@@ -166,7 +166,7 @@ class HistoryWriter:
             self._sweep_due_s = now_s + SWEEP_INTERVAL_S * JITTER(0.75, 1.25)
             self._delete_expired()
 
-    def _add_run(self, ending: Ending) -> None:
+    def _add_run(self, ending: EndedPod) -> None:
         """Add the run of an ended pod to the pending ones, with the sentry's current figures."""
         key = ending.namespace, ending.workload
         history = self._cache.get(*key)
@@ -183,13 +183,13 @@ class HistoryWriter:
             due_s = max(gathered_s, written_at_s + WRITE_INTERVAL_S)
             pending = self._pending[key] = _PendingRuns(due_s)
         figures = self._read_figures(ending, now_s)
-        run = run_of(ending, self._find_gpus(ending.node), figures)
+        run = build_run(ending, self._find_gpus(ending.node), figures)
         pending.runs[ending.uid] = ending, run
-        if len(pending.runs) > MOST_RUNS:
+        if len(pending.runs) > MAX_RUNS:
             oldest = min(pending.runs, key=lambda uid: pending.runs[uid][1].ended_s)
             del pending.runs[oldest]
 
-    def _read_figures(self, ending: Ending, now_s: float) -> NodeFigures | None:
+    def _read_figures(self, ending: EndedPod, now_s: float) -> NodeFigures | None:
         if self._api.now_s() - ending.ended_s > MAX_END_AGE_S:
             return None
         never_s = now_s - 2 * MAX_FIGURES_AGE_S
@@ -229,7 +229,7 @@ class HistoryWriter:
                 self._log.over(_WRITES, "histories are written again")
         del self._pending[key]
 
-    def _append_runs(self, key: HistoryKey, runs: Sequence[tuple[Ending, Run]]) -> bool:
+    def _append_runs(self, key: HistoryKey, runs: Sequence[tuple[EndedPod, Run]]) -> bool:
         """Append runs to a stored history; return True if that changed it. Raises KubeError.
 
         The stored history is always read first: the cache of a new replica is empty.
@@ -289,7 +289,7 @@ class HistoryWriter:
         for cached in self._cache.expired(now_s):
             try:
                 stored = self._api.read(*history_key(cached))
-                if stored.version and is_over(stored.history, now_s):
+                if stored.version and is_expired(stored.history, now_s):
                     self._api.remove(stored)
                     self._metrics.writes.labels("deleted").inc()
             except KubeError as error:

@@ -170,8 +170,8 @@ def test_hints_about_the_pods_are_said():
 def test_more_advice_has_the_path_and_knows_the_review_and_what_is_asked():
     asked = []
 
-    def more(request, pod, asked_bytes):
-        asked.append((request.namespace, request.kind, pod["labels"], asked_bytes))
+    def more(request, pod, requested_bytes):
+        asked.append((request.namespace, request.kind, pod["labels"], requested_bytes))
         return "asks for 8Gi; 1Gi would do"
 
     request = a_review(a_pod("8Gi", labels={"app": "x"}))

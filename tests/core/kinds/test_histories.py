@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
 from webhook.core.kinds.histories import (
-    AHEAD_S,
-    LONGEST_WARNING,
-    MOST_RUNS,
-    OLDEST_S,
+    MAX_AGE_S,
+    MAX_CLOCK_SKEW_S,
+    MAX_RUNS,
+    MAX_WARNING_CHARS,
     Advice,
     History,
     Run,
@@ -23,8 +23,8 @@ from webhook.core.kinds.histories import (
     advise,
     append,
     history_name,
-    is_over,
-    median_bytes,
+    is_expired,
+    median_peak_bytes,
     read_history,
     warn,
     write_history,
@@ -41,7 +41,7 @@ def a_run(number=0, **more):
     values = {
         "pod": f"llama-{number}",
         "ended_s": NOW_S - 1_000 + number,
-        "asked_bytes": 16 * GIB,
+        "requested_bytes": 16 * GIB,
         "gpus": 1,
         "peak_bytes": 6 * GIB,
         "stops": 0,
@@ -61,19 +61,19 @@ def runs(count, **more):
 # Peaks are whole MiB, as histories are stored: 5.9Gi and 6.1Gi, 7.5Gi and 10.4Gi, 19.6Gi.
 LLAMA = a_history(*runs(19, peak_bytes=6041 * MIB), a_run(19, peak_bytes=6246 * MIB))
 EMBED = a_history(
-    *runs(9, asked_bytes=8 * GIB, peak_bytes=7680 * MIB),
+    *runs(9, requested_bytes=8 * GIB, peak_bytes=7680 * MIB),
     *(
-        a_run(number, asked_bytes=8 * GIB, peak_bytes=10_598 * MIB, stops=1)
+        a_run(number, requested_bytes=8 * GIB, peak_bytes=10_598 * MIB, stops=1)
         for number in (9, 10, 11)
     ),
     kind="Job",
     workload="embed",
 )
-VLLM = a_history(*runs(20, asked_bytes=20 * GIB, peak_bytes=20_070 * MIB), workload="vllm")
+VLLM = a_history(*runs(20, requested_bytes=20 * GIB, peak_bytes=20_070 * MIB), workload="vllm")
 
 RAG = a_history(
-    *runs(6, asked_bytes=8 * GIB, peak_bytes=4 * GIB, limited=True),
-    a_run(6, asked_bytes=8 * GIB, peak_bytes=8000 * MIB, limited=True),
+    *runs(6, requested_bytes=8 * GIB, peak_bytes=4 * GIB, limited=True),
+    a_run(6, requested_bytes=8 * GIB, peak_bytes=8000 * MIB, limited=True),
     workload="rag",
 )
 FILLS = "fills what it gets: look at --gpu-memory-utilization"
@@ -108,8 +108,8 @@ def test_workloads_that_differ_in_case_alone_have_histories_of_their_own():
 A_RUN = st.builds(
     Run,
     pod=st.text("abc-.123", min_size=1, max_size=10),
-    ended_s=st.integers(int(NOW_S - 2 * OLDEST_S), int(NOW_S)).map(float),
-    asked_bytes=st.integers(1, 2**30).map(lambda value: value * MIB),
+    ended_s=st.integers(int(NOW_S - 2 * MAX_AGE_S), int(NOW_S)).map(float),
+    requested_bytes=st.integers(1, 2**30).map(lambda value: value * MIB),
     gpus=st.integers(1, 16),
     peak_bytes=st.none() | st.integers(0, 2**30).map(lambda value: value * MIB),
     stops=st.integers(0, 1_000),
@@ -117,7 +117,7 @@ A_RUN = st.builds(
     product=st.sampled_from(["", "H100"]),
     limited=st.booleans(),
 )
-HISTORIES = st.lists(A_RUN, max_size=MOST_RUNS).map(lambda found: a_history(*found))
+HISTORIES = st.lists(A_RUN, max_size=MAX_RUNS).map(lambda found: a_history(*found))
 
 
 @given(HISTORIES)
@@ -183,9 +183,9 @@ def test_no_more_than_the_last_twenty_runs_are_read():
 @given(HISTORIES, A_RUN)
 def test_a_history_never_shrinks_except_by_age(history, run):
     after = append(history, run, NOW_S)
-    young = [one for one in history.runs if NOW_S - one.ended_s <= OLDEST_S]
+    young = [one for one in history.runs if NOW_S - one.ended_s <= MAX_AGE_S]
     assert len(after.runs) >= len(young)
-    assert len(after.runs) <= MOST_RUNS
+    assert len(after.runs) <= MAX_RUNS
     assert append(after, run, NOW_S) is after
 
 
@@ -202,8 +202,11 @@ def test_in_whatever_order_runs_arrive_the_history_is_the_same(found, chance):
     assert histories[0] == histories[1]
 
 
-OLD, FORGED = a_run(1, ended_s=NOW_S - OLDEST_S - 1), a_run(1, ended_s=NOW_S + AHEAD_S + 1)
-AHEAD, NEW, LATER = a_run(1, ended_s=NOW_S + AHEAD_S), a_run(2), a_run(ended_s=NOW_S)
+OLD, FORGED = (
+    a_run(1, ended_s=NOW_S - MAX_AGE_S - 1),
+    a_run(1, ended_s=NOW_S + MAX_CLOCK_SKEW_S + 1),
+)
+AHEAD, NEW, LATER = a_run(1, ended_s=NOW_S + MAX_CLOCK_SKEW_S), a_run(2), a_run(ended_s=NOW_S)
 AGAIN = a_run(peak_bytes=2 * GIB, ended_s=a_run().ended_s + 0.4)
 
 
@@ -224,10 +227,10 @@ def test_what_becomes_of_a_history_with_another_run(before, run, after):
 
 
 def test_a_history_is_over_thirty_days_after_its_last_run():
-    history = a_history(a_run(1, ended_s=NOW_S - OLDEST_S), a_run(2, ended_s=NOW_S))
-    assert not is_over(history, NOW_S + OLDEST_S)
-    assert is_over(history, NOW_S + OLDEST_S + 1)
-    assert is_over(a_history(FORGED), NOW_S)
+    history = a_history(a_run(1, ended_s=NOW_S - MAX_AGE_S), a_run(2, ended_s=NOW_S))
+    assert not is_expired(history, NOW_S + MAX_AGE_S)
+    assert is_expired(history, NOW_S + MAX_AGE_S + 1)
+    assert is_expired(a_history(FORGED), NOW_S)
 
 
 # The rows of `advise`'s table, each by one example and those that nearly are one.
@@ -256,7 +259,7 @@ ROWS = {
     "less": [
         (LLAMA, None, None),
         (a_history(*runs(5, seconds=720.0)), None, None),
-        (a_history(*runs(6, asked_bytes=6 * GIB, peak_bytes=int(3.4 * GIB))), None, None),
+        (a_history(*runs(6, requested_bytes=6 * GIB, peak_bytes=int(3.4 * GIB))), None, None),
     ],
     "fits": [
         (RAG, 10 * GIB, None),  # has asked for more since
@@ -264,9 +267,9 @@ ROWS = {
         (a_history(*runs(6, limited=True, peak_bytes=12 * GIB)), None, None),
         (EMBED, 12 * GIB, None),  # has asked for more since
         (a_history(*runs(5, peak_bytes=11 * GIB)), None, None),
-        (a_history(*runs(5, asked_bytes=2 * GIB, peak_bytes=GIB // 8)), None, None),
+        (a_history(*runs(5, requested_bytes=2 * GIB, peak_bytes=GIB // 8)), None, None),
         (a_history(a_run(0, stops=1), *(a_run(number) for number in range(1, 6))), None, None),
-        (a_history(*runs(6, asked_bytes=6 * GIB, peak_bytes=int(3.5 * GIB))), None, None),
+        (a_history(*runs(6, requested_bytes=6 * GIB, peak_bytes=int(3.5 * GIB))), None, None),
     ],
 }
 
@@ -312,8 +315,8 @@ def test_what_no_gpu_has_is_not_advised():
 def test_the_median_is_of_runs_that_were_measured():
     peaks = [1, 2, 3, 4, 5, None]
     history = a_history(*(a_run(n, peak_bytes=p and p * GIB) for n, p in enumerate(peaks)))
-    assert median_bytes(history) == 3 * GIB
-    assert median_bytes(a_history(*runs(4))) is None
+    assert median_peak_bytes(history) == 3 * GIB
+    assert median_peak_bytes(a_history(*runs(4))) is None
 
 
 LESS = "the last 20 pods of Deployment llama peaked at 6.1Gi; 7.25Gi would do (vramwarden advise)"
@@ -360,4 +363,4 @@ def test_what_a_pod_of_two_gpus_saves_is_said_of_each():
 def test_a_warning_is_short(history, asked_mib, largest_mib):
     long = replace(history, workload="w" * 253)
     asked, largest = asked_mib * MIB, largest_mib and largest_mib * MIB
-    assert len(warn(long, asked, largest)) <= LONGEST_WARNING
+    assert len(warn(long, asked, largest)) <= MAX_WARNING_CHARS

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.clusters import NOW_S, a_gpu, a_node, held
 from webhook.core.kinds.nodes import (
     SentryFault,
+    find_sentry_fault,
     read_gpu_node,
     read_time,
-    sentry_fault,
     write_gpu_node,
     write_time,
 )
@@ -149,5 +149,5 @@ def test_figures_prove_a_sentry_that_acts_on_each_gpu_that_answers(change, fault
     gpus = [a_gpu(79, uuid=f"GPU-{n}", measured=one) for n, one in enumerate(given["measured"])]
     figures = replace(a_node("n1", *gpus, age_s=given["age_s"]).figures, acts=given["acts"])
     shared = [a_gpu(79, uuid="GPU-0"), a_gpu(79, uuid="GPU-1", fault=given["fault"])]
-    assert sentry_fault(figures, shared, NOW_S) == fault
-    assert sentry_fault(None, shared, NOW_S) is SentryFault.NO_SENTRY
+    assert find_sentry_fault(figures, shared, NOW_S) == fault
+    assert find_sentry_fault(None, shared, NOW_S) is SentryFault.NO_SENTRY

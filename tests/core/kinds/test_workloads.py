@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
-from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+from webhook.core.kinds.workloads import Workload, find_workload, predict_workload
 
 
 def rows():
     """Return the rows of the docstring's table as metadata and the workload."""
-    return [pytest.param(*_read(*row), id=" | ".join(row)) for row in table_of(workload_of)]
+    return [pytest.param(*_read(*row), id=" | ".join(row)) for row in table_of(find_workload)]
 
 
 def _read(controller, has, workload):
@@ -39,7 +39,7 @@ def _read(controller, has, workload):
 
 @pytest.mark.parametrize(("metadata", "workload"), rows())
 def test_the_table_of_the_docstring(metadata, workload):
-    assert workload_of(metadata) == workload
+    assert find_workload(metadata) == workload
 
 
 def test_the_table_has_rows():
@@ -49,7 +49,7 @@ def test_the_table_has_rows():
 @pytest.mark.parametrize("value", ["", "-x", "a b", "x" * 64, 7, None, "ä"])
 def test_a_label_that_kubernetes_would_not_store_is_passed_over(value):
     metadata = {"name": "mine", "labels": {"vramwarden.io/workload": value}}
-    assert workload_of(metadata) == Workload("Pod", "mine")
+    assert find_workload(metadata) == Workload("Pod", "mine")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_label_that_kubernetes_would_not_store_is_passed_over(value):
 )
 def test_an_owner_that_is_no_controller_is_passed_over(owner):
     metadata = {"name": "mine", "ownerReferences": [owner]}
-    assert workload_of(metadata) == Workload("Pod", "mine")
+    assert find_workload(metadata) == Workload("Pod", "mine")
 
 
 @given(
@@ -76,7 +76,7 @@ def test_an_owner_that_is_no_controller_is_passed_over(owner):
     )
 )
 def test_it_never_fails_and_names_are_bounded(metadata):
-    found = workload_of(metadata)
+    found = find_workload(metadata)
     assert len(found.kind) <= 63
     assert len(found.name) <= 253
 
@@ -100,4 +100,4 @@ def test_a_workload_is_what_its_pods_will_be_of(kind, name, labels, controller):
     owner = {"kind": controller[0], "name": controller[1], "controller": True}
     hashed = {"pod-template-hash": "5d9c7"} if controller[0] == "ReplicaSet" else {}
     pod = {"labels": labels | hashed, "ownerReferences": [owner]}
-    assert workload_itself(kind, name, {"labels": labels}) == workload_of(pod)
+    assert predict_workload(kind, name, {"labels": labels}) == find_workload(pod)

@@ -19,7 +19,9 @@ from webhook.core.kinds.nodes import write_gpu_node
 from webhook.tools.advise import command as advise
 
 DRAWN = Path(__file__).with_name("advised")
-TINY = a_history(*runs(2, asked_bytes=4 * GIB, peak_bytes=1126 * MIB), kind="Job", workload="tiny")
+TINY = a_history(
+    *runs(2, requested_bytes=4 * GIB, peak_bytes=1126 * MIB), kind="Job", workload="tiny"
+)
 SILENT = a_history(*runs(5, peak_bytes=None), workload="silent")
 ALL = [TINY, VLLM, RAG, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")]
 

@@ -75,7 +75,7 @@ NODE = a_node("n1", a_gpu(79, held("known", 10)), a_gpu(79, free_bytes=None)).fi
 
 def listed(uid, gib=5, gpus=("GPU-n1-0",), node="n1"):
     asked = None if gib is None else gib * GIB
-    return a_listed_pod(uid, "team-a", uid, node=node, gpus=gpus, asked_bytes=asked)
+    return a_listed_pod(uid, "team-a", uid, node=node, gpus=gpus, requested_bytes=asked)
 
 
 @pytest.mark.parametrize(

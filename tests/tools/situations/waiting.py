@@ -50,7 +50,7 @@ def a_run(pod: str, peak: float, asked: float = 8, ago_s: float = 7200, **more: 
     """Return a run of an hour that has ended."""
     known = {"stops": 0, "gpus": 1, "seconds": 3600.0} | more
     ended_s, peak_bytes = NOW_S - ago_s, int(peak * GIB)
-    return Run(pod=pod, ended_s=ended_s, asked_bytes=gib(asked), peak_bytes=peak_bytes, **known)
+    return Run(pod=pod, ended_s=ended_s, requested_bytes=gib(asked), peak_bytes=peak_bytes, **known)
 
 
 EVAL = History("team-a", "Job", "eval", tuple(

@@ -62,7 +62,7 @@ def test_what_is_kept_of_a_pod_is_known_without_it_and_nothing_else_is():
 
 @pytest.mark.parametrize("memory", ["8GB", "", "a=8Gi,b=1Gi", "main=8Gi", "-1", "9" * 300])
 def test_what_is_not_one_quantity_stays_unknown(memory):
-    assert says(gpu_memory=memory).asked_bytes is None
+    assert says(gpu_memory=memory).requested_bytes is None
 
 
 @pytest.mark.parametrize("count", ["", "0", "-1", "two", "99999", "²"])
@@ -107,7 +107,7 @@ def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
     status = {"conditions": [{"type": "Ready"}, said]}
     unsaid = {"vramwarden.io/gpu-memory": None}
     pod = ClusterPod(a_pod("p", "8Gi", count=2, status=status, annotations=unsaid))
-    assert (pod.asked_bytes, pod.gpu_count, pod.status, pod.node) == (8 * GIB, 2, "Pending", "")
+    assert (pod.requested_bytes, pod.gpu_count, pod.status, pod.node) == (8 * GIB, 2, "Pending", "")
     assert pod.unscheduled == "0/3 nodes are available"
 
 
@@ -118,7 +118,7 @@ def test_a_pod_that_is_being_deleted_is_terminating():
 
 def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
     pod = ClusterPod(a_pod("train", "8Gi") | {"spec": {"containers": 1}})
-    assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)
+    assert (pod.name, pod.requested_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)
 
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [], True])

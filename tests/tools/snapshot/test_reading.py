@@ -39,7 +39,7 @@ def api():
 def known(name, status, node, **other):
     """Return all that is kept of a pod of team-a."""
     facts = {"uid": name, "namespace": "team-a", "name": name, "status": status, "node": node}
-    facts |= {"created_s": NOW_S - 540, "gpus": (), "asked_bytes": 8 * GIB}
+    facts |= {"created_s": NOW_S - 540, "gpus": (), "requested_bytes": 8 * GIB}
     facts |= {"gpu_count": 1, "owner_uid": ""}
     facts |= {"waits": "", "unscheduled": "", "managed": True, "workload": Workload("Pod", name)}
     return facts | other
@@ -78,7 +78,7 @@ def test_pods_are_rows_with_their_metadata_alone(api):
     llama = a_pod("llama", "16Gi", node="n1", gpus="GPU-a", labels={"app": "llama"})
     api.add(llama, a_pod("other", "8Gi", node="n1"), a_pod("done", "8Gi", status="Succeeded"))
     assert list(map(vars, read_pods(api.kube(), "team-a", selector="app=llama"))) == [
-        known("llama", "Running", "n1", gpus=("GPU-a",), asked_bytes=16 * GIB)
+        known("llama", "Running", "n1", gpus=("GPU-a",), requested_bytes=16 * GIB)
     ]
     (asked,) = api.asked
     assert (asked.path, asked.query) == (
@@ -102,8 +102,8 @@ def test_pods_without_a_node_are_read_whole_and_no_others(api):
     )
     api.add(bound, waits)
     assert list(map(vars, read_pods(api.kube(), "team-a"))) == [
-        known("bound", "Running", "n1", asked_bytes=None),
-        known("waits", "Pending", "", asked_bytes=30 * GIB, unscheduled=NO_NODE),
+        known("bound", "Running", "n1", requested_bytes=None),
+        known("waits", "Pending", "", requested_bytes=30 * GIB, unscheduled=NO_NODE),
     ]
     _, asked = api.asked
     assert asked.query["fieldSelector"] == (
@@ -142,7 +142,7 @@ def test_a_table_that_is_none_is_a_sentence(api, row):
 def test_pods_that_asked_for_nothing_are_read_for_one_node(api):
     api.add(a_pod("shell", node="n2"), a_pod("else", node="n1"), a_pod("ours", "8Gi", node="n2"))
     assert list(map(vars, read_unmanaged_pods(api.kube(), "team-a", "n2"))) == [
-        known("shell", "Running", "n2", asked_bytes=None, managed=False)
+        known("shell", "Running", "n2", requested_bytes=None, managed=False)
     ]
 
 

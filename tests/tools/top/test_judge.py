@@ -63,7 +63,7 @@ FACTS = st.fixed_dictionaries({
     "node": st.sampled_from(["", "n0", "n1", "elsewhere"]),
     "created_s": st.none() | st.just(NOW_S - 60),
     "gpus": st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True).map(tuple),
-    "asked_bytes": unknown, "gpu_count": st.integers(1, 3), "managed": st.booleans(),
+    "requested_bytes": unknown, "gpu_count": st.integers(1, 3), "managed": st.booleans(),
 })  # fmt: skip
 
 
@@ -223,7 +223,7 @@ SCHEDULER = (
 
 
 def asks(amount, **facts):
-    return {"node": "", "asked_bytes": gib(amount)} | facts
+    return {"node": "", "requested_bytes": gib(amount)} | facts
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_names_are_text_and_nothing_else():
     node = replace(a_node("n1", *gpus, not_shared=ATTACK).figures, name=ATTACK)
     pods = [
         a_listed_pod("1", "team-a", ATTACK, node="n1", status="Running"),
-        a_listed_pod("3", ATTACK, ATTACK, asked_bytes=90 * GIB, status="Pending"),
+        a_listed_pod("3", ATTACK, ATTACK, requested_bytes=90 * GIB, status="Pending"),
     ]
     report = build_report([node], pods, NOW_S, missing=[ATTACK])
     text = as_html(report, ["nodes", "pods", "workloads"])

@@ -223,7 +223,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     cap -= cap % 2**20
     holder = replace(held("u", 1), cap_bytes=cap, used_bytes=peak, peak_bytes=peak)
     node = a_node("n1", a_gpu(200, holder, used=190, promised_bytes=cap, uuid="GPU-0"))
-    facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
+    facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "requested_bytes": cap}
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
     report = build_report([node.figures], [pod], NOW_S, namespace="ns")
     head, row = as_lines(report, Terminal(wide=True), ["pods"])[:2]

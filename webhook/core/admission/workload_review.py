@@ -94,9 +94,9 @@ class WorkloadAdvice(Decision):
         return {**self.audit_annotations, "warnings": len(self.warnings)}
 
 
-def size_alone(_request: Request, _pod: Json, asked_bytes: int) -> str:
+def size_alone(_request: Request, _pod: Json, requested_bytes: int) -> str:
     """Return the warning that needs neither a history nor a cluster."""
-    return warn_of_size(asked_bytes)
+    return warn_of_size(requested_bytes)
 
 
 def advise(
@@ -132,9 +132,9 @@ def advise(
         return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
 
     decision = decided(pod)
-    asked_bytes, metadata = decision.advice_bytes, pod.get("metadata")
-    if asked_bytes is not None and isinstance(metadata, dict):
-        decision = decision.with_advice(more(request, metadata, asked_bytes))
+    requested_bytes, metadata = decision.advice_bytes, pod.get("metadata")
+    if requested_bytes is not None and isinstance(metadata, dict):
+        decision = decision.with_advice(more(request, metadata, requested_bytes))
     decision = relocated(decision, template)
     if decision.skip in _SILENT:
         return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)

@@ -24,15 +24,15 @@ from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.quantity import MIB
 from webhook.names import LONGEST_NAME, SEEING_API_VERSION, VRAM_HISTORY_KIND
 
-MOST_RUNS: Final = 20
-OLDEST_S: Final = 30 * 86_400.0
+MAX_RUNS: Final = 20
+MAX_AGE_S: Final = 30 * 86_400.0
 """Runs that ended longer ago are dropped."""
-AHEAD_S: Final = 86_400.0
+MAX_CLOCK_SKEW_S: Final = 86_400.0
 """A node's clock may be wrong by so much; a run that ends later than that is forged."""
-ENOUGH_RUNS: Final = 5
-ENOUGH_S: Final = 3_600.0
+MIN_RUNS: Final = 5
+MIN_TOTAL_S: Final = 3_600.0
 """Advice begins with so many runs that were measured, and so long in sum."""
-LONGEST_WARNING: Final = 120
+MAX_WARNING_CHARS: Final = 120
 """In characters, and the longest sentence that is kept."""
 
 _GIB: Final = 2**30
@@ -52,7 +52,7 @@ class Run:
     """Its name."""
     ended_s: float
     """Unix time."""
-    asked_bytes: int
+    requested_bytes: int
     """Per GPU: its cap."""
     gpus: int
     peak_bytes: int | None
@@ -135,7 +135,7 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
     if not (kind and name and namespace):
         return None
     runs = status.get("runs")
-    found = runs[-MOST_RUNS:] if isinstance(runs, list) else []
+    found = runs[-MAX_RUNS:] if isinstance(runs, list) else []
     kept = tuple(run for one in found if (run := _run(as_object(one))))
     return History(namespace, kind, name, kept)
 
@@ -148,7 +148,7 @@ def write_history(history: History) -> Json:
     """
     advice = advise(history)
     name = history_name(Workload(history.kind, history.workload))
-    asked, peak = asked_bytes(history), peak_bytes(history)
+    asked, peak = requested_bytes(history), peak_bytes(history)
     summary = {
         "runs": str(len(history.runs)),
         "asks": "-" if asked is None else format_exact(asked),
@@ -181,13 +181,13 @@ def append(history: History, run: Run, now_s: float) -> History:
     if any(_key(run) == _key(one) for one in history.runs):
         return history
     known = [one for one in (*history.runs, run) if _counts(one, now_s)]
-    runs = sorted(known, key=lambda one: one.ended_s)[-MOST_RUNS:]
+    runs = sorted(known, key=lambda one: one.ended_s)[-MAX_RUNS:]
     return replace(history, runs=tuple(runs)) if run in runs else history
 
 
 def _counts(run: Run, now_s: float) -> bool:
     """Say whether a run is neither too old nor still to come."""
-    return -AHEAD_S <= now_s - run.ended_s <= OLDEST_S
+    return -MAX_CLOCK_SKEW_S <= now_s - run.ended_s <= MAX_AGE_S
 
 
 def has_run(history: History, pod: str, began_s: float) -> bool:
@@ -198,32 +198,32 @@ def has_run(history: History, pod: str, began_s: float) -> bool:
     return any(run.pod == pod and run.ended_s >= began_s for run in history.runs)
 
 
-def is_over(history: History, now_s: float) -> bool:
+def is_expired(history: History, now_s: float) -> bool:
     """Say whether its last run ended so long ago that the history may go."""
     return not any(_counts(run, now_s) for run in history.runs)
 
 
-def asked_bytes(history: History) -> int | None:
+def requested_bytes(history: History) -> int | None:
     """Return what the last pod asked for, per GPU."""
-    return history.runs[-1].asked_bytes if history.runs else None
+    return history.runs[-1].requested_bytes if history.runs else None
 
 
 def peak_bytes(history: History) -> int | None:
     """Return the most that a run held; None where none was measured."""
     return max(
-        (held for run in history.runs if (held := held_bytes(run)) is not None), default=None
+        (held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None), default=None
     )
 
 
-def measured_runs(history: History) -> int:
+def count_measured_runs(history: History) -> int:
     """Return of how many runs it is known what they held."""
-    return sum(1 for run in history.runs if held_bytes(run) is not None)
+    return sum(1 for run in history.runs if peak_or_cap_bytes(run) is not None)
 
 
-def median_bytes(history: History) -> int | None:
+def median_peak_bytes(history: History) -> int | None:
     """Return what half of the runs stayed within; None where too few were measured."""
-    held = sorted(held for run in history.runs if (held := held_bytes(run)) is not None)
-    return held[(len(held) - 1) // 2] if len(held) >= ENOUGH_RUNS else None
+    held = sorted(held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None)
+    return held[(len(held) - 1) // 2] if len(held) >= MIN_RUNS else None
 
 
 def stops(history: History) -> int:
@@ -250,15 +250,15 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     A cap is filled by who held 97 % of it or more. An amount that no GPU has is none; the sentence
     says so.
     """
-    asked = asked_bytes(history) if asked is None else asked
+    asked = requested_bytes(history) if asked is None else asked
     if asked is not None and largest_bytes is not None and asked > largest_bytes:
         has = in_words(largest_bytes, down=True)
         why = f"the largest GPU here has {has}: such a pod will never start"
         return Advice(None, why, Verdict.NEVER)
-    runs = [run for run in history.runs if held_bytes(run) is not None]
+    runs = [run for run in history.runs if peak_or_cap_bytes(run) is not None]
     seconds = sum(run.seconds for run in runs)
     need = peak_bytes(history)
-    if len(runs) < ENOUGH_RUNS or seconds < ENOUGH_S or need is None or asked is None:
+    if len(runs) < MIN_RUNS or seconds < MIN_TOTAL_S or need is None or asked is None:
         return Advice(None, _too_little(len(history.runs), len(runs)), Verdict.FEW)
     amount = sufficient_request(need)
     if amount > asked and any(run.stops for run in history.runs[-_RECENT_RUNS:]):
@@ -267,8 +267,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
             why += f", and no GPU here has {format_exact(amount)}"
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
-    denied = amount > asked and any(map(filled_cap, history.runs[-_RECENT_RUNS:]))
-    if all(fills(held_bytes(run) or 0, run.asked_bytes) for run in runs):
+    denied = amount > asked and any(map(filled_driver_cap, history.runs[-_RECENT_RUNS:]))
+    if all(fills(peak_or_cap_bytes(run) or 0, run.requested_bytes) for run in runs):
         why = "fills what it gets: look at --gpu-memory-utilization"
         why += ", or its cap is too small" if denied else ""
         return Advice(None, why, Verdict.FILLS)
@@ -276,7 +276,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         why = "filled its cap, beyond which the driver denies: it may be too small"
         return Advice(None, why, Verdict.DENIED)
     saves = asked - amount
-    known = not (stops(history) or any(map(filled_cap, history.runs)))
+    known = not (stops(history) or any(map(filled_driver_cap, history.runs)))
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and known:
         of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
         why = f"largest peak + {MARGIN_PERCENT} %; saves {format_exact(saves)} {of}"
@@ -292,7 +292,7 @@ def fills(peak_bytes: int, cap_bytes: int) -> bool:
 def warn(history: History | None, asked: int, largest_bytes: int | None = None) -> str:
     """Return the sentence for a pod that asks for so much per GPU; empty where there is none.
 
-    At most `LONGEST_WARNING` characters: the workload's name is cut before the figures are.
+    At most `MAX_WARNING_CHARS` characters: the workload's name is cut before the figures are.
     """
     too_large = warn_of_size(asked, largest_bytes)
     if too_large or history is None:
@@ -304,36 +304,36 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     count, amount = len(history.runs), format_exact(advice.amount_bytes)
     if advice.verdict is Verdict.MORE:
         before = f"{asks}; {stops(history)} of the last {count} pods of "
-        cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
+        cap = max((run.requested_bytes for run in history.runs if run.stops), default=asked)
         at = "that" if cap == asked else format_exact(cap)
         after = f" were stopped at {at}; {amount} would do"
     else:
         peak = in_words(peak_bytes(history) or 0)
-        known = measured_runs(history)
+        known = count_measured_runs(history)
         of = f"the last {count}" if known == count else f"{known} measured of the last {count}"
         before = f"{asks}; {of} pods of "
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
-    room = LONGEST_WARNING - len(before) - len(after)
+    room = MAX_WARNING_CHARS - len(before) - len(after)
     return before + shorten(f"{history.kind} {history.workload}", room) + after
 
 
-def _too_little(runs: int, measured_runs: int) -> str:
-    if measured_runs >= ENOUGH_RUNS:
+def _too_little(runs: int, count_measured_runs: int) -> str:
+    if count_measured_runs >= MIN_RUNS:
         return "ran for less than an hour in sum; advice begins with that"
-    of = f", {measured_runs} of them measured" if measured_runs < runs else ""
-    return f"{format_count(runs, 'run')}{of}; advice begins with {ENOUGH_RUNS}"
+    of = f", {count_measured_runs} of them measured" if count_measured_runs < runs else ""
+    return f"{format_count(runs, 'run')}{of}; advice begins with {MIN_RUNS}"
 
 
-def held_bytes(run: Run) -> int | None:
+def peak_or_cap_bytes(run: Run) -> int | None:
     """Return the peak of a run: at least its cap if it was stopped or denied memory at that."""
-    if run.stops or filled_cap(run):
-        return max(run.asked_bytes, run.peak_bytes or 0)
+    if run.stops or filled_driver_cap(run):
+        return max(run.requested_bytes, run.peak_bytes or 0)
     return run.peak_bytes
 
 
-def filled_cap(run: Run) -> bool:
+def filled_driver_cap(run: Run) -> bool:
     """Return True if the driver may have denied a run more than its cap."""
-    return run.limited and fills(run.peak_bytes or 0, run.asked_bytes)
+    return run.limited and fills(run.peak_bytes or 0, run.requested_bytes)
 
 
 def _key(run: Run) -> tuple[str, int]:
@@ -345,7 +345,7 @@ def _write_run(run: Run) -> Json:
     written: Json = {
         "pod": run.pod,
         "endedAt": write_time(run.ended_s),
-        "askedMi": -(-run.asked_bytes // MIB),
+        "askedMi": -(-run.requested_bytes // MIB),
         "gpus": run.gpus,
         "stops": run.stops,
         "seconds": int(run.seconds),
@@ -370,7 +370,7 @@ def _run(raw: Json) -> Run | None:
     return Run(
         pod=pod,
         ended_s=ended_s,
-        asked_bytes=asked * MIB,
+        requested_bytes=asked * MIB,
         gpus=gpus or 1,
         peak_bytes=None if peak is None else peak * MIB,
         stops=stopped or 0,

@@ -29,7 +29,7 @@ from webhook.core.pod.gpus import (
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
 
-MOST_PODS: Final = 256
+MAX_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 STALE_S: Final = 180.0
 """Figures that are older are said to be old: a sentry writes them every 60 to 65 s."""
@@ -128,7 +128,7 @@ class SentryFault(StrEnum):
     NOT_MEASURED = "GPUNotMeasured"
 
 
-def sentry_fault(
+def find_sentry_fault(
     figures: NodeFigures | None, gpus: Iterable[Gpu | GpuFigures], now_s: float
 ) -> SentryFault | None:
     """Return why figures prove no sentry that acts on these GPUs; None if they prove one.
@@ -139,10 +139,10 @@ def sentry_fault(
         return SentryFault.NO_SENTRY
     if not figures.acts:
         return SentryFault.DOES_NOT_ACT
-    return SentryFault.NOT_MEASURED if unmeasured(figures, gpus) else None
+    return SentryFault.NOT_MEASURED if unmeasured_gpus(figures, gpus) else None
 
 
-def unmeasured(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[str, ...]:
+def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[str, ...]:
     """Return the UUIDs of GPUs that a sentry does not measure.
 
     A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
@@ -223,7 +223,7 @@ def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
     return max(sizes, default=None)
 
 
-def idle_since(figures: Iterable[PodFigures]) -> float | None:
+def get_idle_since_s(figures: Iterable[PodFigures]) -> float | None:
     """Return since when (Unix time) no kernel of a pod was seen to run on any of its GPUs.
 
     None where one runs, or where that is unknown of a GPU.
@@ -286,10 +286,9 @@ def _write_gpu(gpu: GpuFigures) -> Json:
         written["fault"] = gpu.fault[:MAX_FAULT_LENGTH]
     if gpu.measured:
         written["measured"] = True
-    written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
+    written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MAX_PODS]]
     written["unmanaged"] = [
-        {"uid": uid, "usedMi": _ceil(used)}
-        for uid, used in islice(gpu.unmanaged.items(), MOST_PODS)
+        {"uid": uid, "usedMi": _ceil(used)} for uid, used in islice(gpu.unmanaged.items(), MAX_PODS)
     ]
     return written
 
@@ -333,10 +332,10 @@ def _gpu(raw: Json) -> GpuFigures | None:
         free_bytes=_bytes(raw, "freeMi", negative=True),
         unattributed_bytes=_bytes(raw, "unattributedMi"),
         healthy=raw.get("healthy") is not False,
-        pods=tuple(pod for one in as_objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
+        pods=tuple(pod for one in as_objects(raw.get("pods"), MAX_PODS) if (pod := _pod(one))),
         unmanaged={
             _text(one, "uid"): used
-            for one in as_objects(raw.get("unmanaged"), MOST_PODS)
+            for one in as_objects(raw.get("unmanaged"), MAX_PODS)
             if (used := _bytes(one, "usedMi")) is not None
         },
         fault=_text(raw, "fault", MAX_FAULT_LENGTH),

@@ -47,7 +47,7 @@ class Workload:
         return f"{self.kind}/{self.name}"
 
 
-def workload_of(metadata: Mapping[str, Any]) -> Workload:
+def find_workload(metadata: Mapping[str, Any]) -> Workload:
     """Return whose pod this is, by the pod's metadata; never fails.
 
     | controller | the pod has | workload |
@@ -80,8 +80,8 @@ def _renamed(found: Workload, labels: Mapping[str, Any]) -> Workload:
     return found
 
 
-def workload_itself(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
-    """Return what `workload_of` will say of the pods of a workload, given their metadata.
+def predict_workload(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
+    """Return what `find_workload` will say of the pods of a workload, given their metadata.
 
     | it is | then |
     | --- | --- |

@@ -33,14 +33,14 @@ class AmountBounds(NamedTuple):
     per_container: bool = False
     """True for bounds on each container's amount, False for the pod's amount per GPU."""
 
-    def violations(self, asked_bytes: int) -> Iterator[tuple[Reason, str]]:
+    def violations(self, requested_bytes: int) -> Iterator[tuple[Reason, str]]:
         """Yield the reason and the sentence for each violated bound."""
         unit = "in one container" if self.per_container else "per GPU"
-        asked = f"asks for {format_bytes(asked_bytes)} {unit}; {self.owner}"
+        asked = f"asks for {format_bytes(requested_bytes)} {unit}; {self.owner}"
         most, least = self.max_bytes, self.min_bytes
-        if most is not None and asked_bytes > most:
+        if most is not None and requested_bytes > most:
             yield Reason.TOO_LARGE, f"{asked} allows at most {format_bytes(most)}"
-        if least is not None and asked_bytes < least:
+        if least is not None and requested_bytes < least:
             yield Reason.TOO_SMALL, f"{asked} wants at least {format_bytes(least)}"
 
 

@@ -10,14 +10,14 @@ import click
 
 from webhook.core.formatting import format_amount, format_exact
 from webhook.core.kinds.histories import (
-    ENOUGH_RUNS,
+    MIN_RUNS,
     Advice,
     History,
     Verdict,
     advise,
-    asked_bytes,
-    median_bytes,
+    median_peak_bytes,
     peak_bytes,
+    requested_bytes,
     stops,
 )
 from webhook.core.kinds.nodes import largest_gpu
@@ -97,7 +97,7 @@ def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
         where = f"in namespace {namespace}" if namespace else "in this cluster"
         return (
             f"No history {where} yet: what a pod held at most is kept once it ended, and advice "
-            f"begins with {ENOUGH_RUNS} pods of a workload.\n"
+            f"begins with {MIN_RUNS} pods of a workload.\n"
         )
     heads = _HEADS if namespace else ("NAMESPACE", *_HEADS)
     drawn = plain_table(heads, [_cells(*row, named=not namespace) for row in rows], _RIGHT)
@@ -105,7 +105,7 @@ def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
 
 
 def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
-    asked, peak, median = asked_bytes(history), peak_bytes(history), median_bytes(history)
+    asked, peak, median = requested_bytes(history), peak_bytes(history), median_peak_bytes(history)
     advised = advice.amount_bytes
     return (
         *((history.namespace,) if named else ()),
@@ -128,9 +128,9 @@ def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
             kind=history.kind,
             name=history.workload,
             runs=len(history.runs),
-            asksBytes=asked_bytes(history),
+            asksBytes=requested_bytes(history),
             peakBytes=peak_bytes(history),
-            medianBytes=median_bytes(history),
+            medianBytes=median_peak_bytes(history),
             stops=stops(history),
             adviceBytes=advice.amount_bytes,
             verdict=advice.verdict.value,

@@ -31,7 +31,7 @@ from webhook.core.formatting import (
     format_exact,
     join_names,
 )
-from webhook.core.kinds.histories import filled_cap, held_bytes
+from webhook.core.kinds.histories import filled_driver_cap, peak_or_cap_bytes
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.nvidia.device_plugin import MIG_PREFIX
 from webhook.core.placement.fit import Need
@@ -256,18 +256,18 @@ def _missing_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
         return _not_found(snapshot, POD, name)
     run, history = last
     ago = format_duration(snapshot.now_s - run.ended_s)
-    held = notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)
+    held = notes.held_words(run.peak_bytes, run.requested_bytes, run.stops)
     headline = f"is gone; it ended {ago} ago: {held}."
-    fix = line_for(None, sufficient_request(held_bytes(run) or 0), nodes)
+    fix = line_for(None, sufficient_request(peak_or_cap_bytes(run) or 0), nodes)
     problems = []
     if run.stops:
         detail = f"{stops_in_words(run.stops)} for what the pod held"
         problems.append(Problem(Code.STOPPED, Severity.WARNING, detail, fix))
-    elif filled_cap(run):
+    elif filled_driver_cap(run):
         detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
         problems.append(Problem(Code.CAP_HIT, Severity.INFO, detail, fix))
     subject = ProblemSubject(POD.name, name, snapshot.namespace)
-    past = [*notes.history_note(history, run.asked_bytes, nodes, None)]
+    past = [*notes.history_note(history, run.requested_bytes, nodes, None)]
     return Diagnosis(
         subject=subject, state=State.GONE, sentence=headline, problems=problems, notes=past
     )
@@ -480,7 +480,7 @@ def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
     if found is None:
         return f"{ended}; its peak is not known."
     run = found[0]
-    return f"{ended}: {notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)}."
+    return f"{ended}: {notes.held_words(run.peak_bytes, run.requested_bytes, run.stops)}."
 
 
 def _gpus(bound: BoundPod) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.formatting import format_amount, format_count, format_exact, join_names
-from webhook.core.kinds.histories import History, Run, advise, measured_runs, peak_bytes
+from webhook.core.kinds.histories import History, Run, advise, count_measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
     HELD_BY_SENTRY,
@@ -51,7 +51,7 @@ def find_run(
 
 def history_note(
     history: History | None,
-    asked_bytes: int,
+    requested_bytes: int,
     nodes: Iterable[NodeFigures] | None,
     pod: ClusterPod | None,
 ) -> Iterator[tuple[str, str]]:
@@ -59,9 +59,9 @@ def history_note(
     peak = peak_bytes(history) if history else None
     if history is None or peak is None:
         return
-    advice = advise(history, asked_bytes, largest_gpu(nodes))
+    advice = advise(history, requested_bytes, largest_gpu(nodes))
     whose = f"{history.kind} {history.workload}"
-    runs, known = len(history.runs), measured_runs(history)
+    runs, known = len(history.runs), count_measured_runs(history)
     last = "the last pod" if runs == 1 else f"the last {format_count(runs, 'pod')}"
     of = f"{last} of {whose}"
     if known != runs:

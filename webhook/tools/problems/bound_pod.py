@@ -9,17 +9,17 @@ from typing import Final
 from webhook.core.enforcement.messages import SHOWN_ID, sufficient_request
 from webhook.core.enforcement.termination_message import TerminationMessage, stops_in_words
 from webhook.core.formatting import format_amount, format_duration, format_exact
-from webhook.core.kinds.endings import read_words
+from webhook.core.kinds.ended_pods import read_termination_messages
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import (
     BY_DRIVER,
     GpuFigures,
     NodeFigures,
     PodFigures,
+    find_sentry_fault,
     held_by,
     largest_gpu,
     read_time,
-    sentry_fault,
 )
 from webhook.core.pod.fields import find_object, find_string
 from webhook.names import (
@@ -97,7 +97,7 @@ class BoundPod:
     @property
     def message(self) -> TerminationMessage | None:
         """Sum of its sidecar's termination messages; None if there is none."""
-        return read_words(self.pod.sidecars())
+        return read_termination_messages(self.pod.sidecars())
 
     @property
     def stops(self) -> int:
@@ -131,7 +131,7 @@ class BoundPod:
     def lacks_sentry(self) -> bool:
         """True if readable figures prove no sentry that acts on each GPU of its node."""
         gpus = self.node.gpus if self.node else ()
-        return self.nodes is not None and bool(sentry_fault(self.node, gpus, self.now_s))
+        return self.nodes is not None and bool(find_sentry_fault(self.node, gpus, self.now_s))
 
 
 def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None) -> str:

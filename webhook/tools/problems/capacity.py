@@ -284,9 +284,9 @@ def with_newer_pods(
     known = {pod.uid for node in nodes for gpu in node.gpus for pod in gpu.pods}
     newer: dict[str, list[PodFigures]] = defaultdict(list)
     for pod in pods:
-        if pod.node and pod.asked_bytes is not None and pod.uid not in known:
+        if pod.node and pod.requested_bytes is not None and pod.uid not in known:
             for uuid in pod.gpus:
-                newer[uuid].append(PodFigures(uid=pod.uid, cap_bytes=pod.asked_bytes))
+                newer[uuid].append(PodFigures(uid=pod.uid, cap_bytes=pod.requested_bytes))
     if not newer:
         return tuple(nodes)
     return tuple(
@@ -318,9 +318,9 @@ def node_sums(
     held: dict[str, list[PodFigures]] = defaultdict(list)
     for pod in pods:
         if pod.node in shared:
-            if pod.asked_bytes is None:
+            if pod.requested_bytes is None:
                 return None
-            cap = pod.asked_bytes * pod.gpu_count
+            cap = pod.requested_bytes * pod.gpu_count
             held[pod.node].append(PodFigures(uid=pod.uid, cap_bytes=cap))
     return [
         NodeFigures(

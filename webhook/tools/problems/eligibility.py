@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from webhook.core.kinds.nodes import NodeFigures, sentry_fault
+from webhook.core.kinds.nodes import NodeFigures, find_sentry_fault
 from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.fields import Json, as_object, as_objects, find_string
 from webhook.names import (
@@ -45,7 +45,7 @@ def find_mismatch(
     """
     written = {
         NODE_DRIVER_LIMIT_LABEL: "true" if driver_enforces_caps(figures) else "",
-        NODE_SENTRY_LABEL: "" if sentry_fault(figures, figures.gpus, now_s) else "true",
+        NODE_SENTRY_LABEL: "" if find_sentry_fault(figures, figures.gpus, now_s) else "true",
     }
     written |= {NODE_ENFORCEMENT_LABEL: figures.enforcement} if figures.enforcement else {}
     labels = node.labels if node else written

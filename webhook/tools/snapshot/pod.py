@@ -10,7 +10,7 @@ from typing import Final
 
 from webhook.core.formatting import join_names
 from webhook.core.kinds.nodes import read_time
-from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.kinds.workloads import Workload, find_workload
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PodState, parse_gpu_uuids, read_pod_state
 from webhook.core.pod.demand import GPU_COUNT_PATTERN, read_demand
@@ -93,7 +93,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def workload(self) -> Workload:
         """Workload that creates such pods."""
-        return workload_of(self.part("metadata"))
+        return find_workload(self.part("metadata"))
 
     @LazyFact
     def gpus(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class ClusterPod(ClusterObject):
         return join_names(asked, 4) if self.managed and asked else ""
 
     @LazyFact
-    def asked_bytes(self) -> int | None:
+    def requested_bytes(self) -> int | None:
         """Request per GPU; None if only its metadata is known, and has no single quantity.
 
         The sum of a list by container depends on the containers.

@@ -28,7 +28,7 @@ NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
 
 _OF_PODS: Final = (
-    *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
+    *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "requested_bytes"),
     *("owner_uid", "gpu_count", "waits", "unscheduled", "managed", "workload"),
 )
 

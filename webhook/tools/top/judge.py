@@ -20,8 +20,8 @@ from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
     PodFigures,
+    get_idle_since_s,
     held_by,
-    idle_since,
 )
 from webhook.core.placement.fit import Need
 from webhook.tools.problems.capacity import find_fits, find_no_room, with_newer_pods
@@ -123,7 +123,7 @@ class PodRow:
     @property
     def idle_since_s(self) -> float | None:
         """Unix time since when it is idle on all of its GPUs; None if it is busy or unknown."""
-        return idle_since(self.figures)
+        return get_idle_since_s(self.figures)
 
     @property
     def percent_of_cap(self) -> float | None:
@@ -356,7 +356,7 @@ def _pod(pod: ClusterPod, held: Sequence[tuple[str, PodFigures]], room: _Room) -
     return PodRow(
         pod=pod,
         gpu_count=len(holds) or pod.gpu_count,
-        cap_bytes=max((one.cap_bytes for _, one in held), default=pod.asked_bytes),
+        cap_bytes=max((one.cap_bytes for _, one in held), default=pod.requested_bytes),
         held=tuple(holds),
         phase=phase,
         why=why,
@@ -395,9 +395,9 @@ class _Room:
         """Return the scheduler's reasons besides VRAM; else that no node has room, if none has."""
         if others := other_reasons(pod.unscheduled):
             return ", ".join(others)
-        if pod.asked_bytes is None or not self._nodes:
+        if pod.requested_bytes is None or not self._nodes:
             return pod.unscheduled
-        need = Need(pod.asked_bytes, pod.gpu_count)
+        need = Need(pod.requested_bytes, pod.gpu_count)
         if need not in self._known and len(self._known) < _MOST_REQUESTS:
             found = find_no_room(need, find_fits(_ANY_POD, need, self._nodes, None, self._now_s))
             self._known[need] = found.message if found else ""

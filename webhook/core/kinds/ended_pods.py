@@ -15,7 +15,7 @@ from webhook.core.bounds import MOST_ENTRIES, MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
-from webhook.core.kinds.workloads import Workload, workload_of
+from webhook.core.kinds.workloads import Workload, find_workload
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.fields import Json, as_object, as_objects, find_object
 from webhook.core.pod.gpus import Gpu
@@ -23,7 +23,7 @@ from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class EndedPod:
     """A pod with a demand that ended, or is about to."""
 
     uid: str
@@ -33,17 +33,17 @@ class Ending:
     node: str
     workload: Workload
     gpu_count: int
-    asked_bytes: int
+    requested_bytes: int
     began_s: float
     """Unix time, as are others."""
     ended_s: float
     """When its last container ended; where that is not known yet, when it was to be gone."""
-    over: bool
+    is_over: bool
     """Nothing of it runs any more."""
-    words: TerminationMessage | None = None
+    termination: TerminationMessage | None = None
 
 
-def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
+def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
     """Read a stored pod, of which placement knows `state`; None while it goes on. Never fails.
 
     | phase | being deleted | the sidecar, or without one all that ran | |
@@ -70,30 +70,30 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
     last = [_terminated(one, "state").get("finishedAt") for one in enforcers or containers]
     ends = [*map(read_time, last)]
     known = [end for end in ends if end is not None]
-    over = bool(known) and len(known) == len(ends)
-    if over:
+    is_over = bool(known) and len(known) == len(ends)
+    if is_over:
         ended_s = max(known)
     elif deleted_s is not None:
         ended_s = deleted_s
     else:
         return None
     namespace, _, name = state.name.partition("/")
-    return Ending(
+    return EndedPod(
         uid=state.uid,
         namespace=namespace,
         pod=name,
         node=state.node,
-        workload=workload_of(metadata),
+        workload=find_workload(metadata),
         gpu_count=state.need.gpu_count,
-        asked_bytes=state.terms.cap_bytes if state.terms else state.need.memory_bytes,
+        requested_bytes=state.terms.cap_bytes if state.terms else state.need.memory_bytes,
         began_s=ended_s if began_s is None else began_s,
         ended_s=ended_s,
-        over=over,
-        words=read_words(enforcers),
+        is_over=is_over,
+        termination=read_termination_messages(enforcers),
     )
 
 
-def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
+def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
     """Return the run of a pod that ended, given its node's GPUs, as far as they are known.
 
     | termination message | the sentry's figures of the pod | peak and stops |
@@ -107,7 +107,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     the pod. The driver held it where the sentry's last figures say so of each of its GPUs.
     """
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
-    words = ending.words
+    words = ending.termination
     peaks = dict(words.peaks) if words else {}
     stops = words.stops if words else 0
     own = [
@@ -129,7 +129,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     return Run(
         pod=ending.pod,
         ended_s=ending.ended_s,
-        asked_bytes=ending.asked_bytes,
+        requested_bytes=ending.requested_bytes,
         gpus=ending.gpu_count,
         peak_bytes=bounded.get(where),
         stops=min(stops, MOST_RUN_STOPS),
@@ -139,7 +139,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     )
 
 
-def read_words(enforcers: Sequence[Json]) -> TerminationMessage | None:
+def read_termination_messages(enforcers: Sequence[Json]) -> TerminationMessage | None:
     """Return the sum of a sidecar's termination messages, from the statuses of its container.
 
     It may have been started again once, so there may be two.

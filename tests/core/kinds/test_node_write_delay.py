@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, held
-from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s, has_moved
-from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.node_write_delay import (
+    JITTER_S,
+    MAX_INTERVAL_S,
+    MIN_INTERVAL_S,
+    get_write_delay_s,
+    has_significant_change,
+)
+from webhook.core.kinds.nodes import MAX_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import Proof
 
 MIB = 2**20
@@ -26,7 +32,7 @@ SMALL, LARGE = NODE.gpus
 
 
 def due(now):
-    return due_after_s(NODE, now, 2.0)
+    return get_write_delay_s(NODE, now, 2.0)
 
 
 def with_gpu(gpu=SMALL, **values):
@@ -39,16 +45,16 @@ def with_pod(**values):
 
 
 def test_what_was_never_written_is_due_after_the_nodes_jitter():
-    assert due_after_s(None, NODE, 2.0) == 2.0
+    assert get_write_delay_s(None, NODE, 2.0) == 2.0
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 2.0, 5.0, 99.0, -1.0])
 def test_what_did_not_move_is_due_a_minute_and_a_bounded_jitter_later(jitter_s):
     later = replace(NODE, observed_s=NOW_S)
-    expected = REGULAR_S + min(max(jitter_s, 0), JITTER_S)
-    assert due_after_s(NODE, later, jitter_s) == expected
+    expected = MAX_INTERVAL_S + min(max(jitter_s, 0), JITTER_S)
+    assert get_write_delay_s(NODE, later, jitter_s) == expected
     for idle_since_s in (NOW_S, None):
-        assert due_after_s(NODE, with_pod(idle_since_s=idle_since_s), jitter_s) == expected
+        assert get_write_delay_s(NODE, with_pod(idle_since_s=idle_since_s), jitter_s) == expected
 
 
 AMOUNTS = [
@@ -67,16 +73,16 @@ AMOUNTS = [
 
 @pytest.mark.parametrize("moved", AMOUNTS)
 def test_a_figure_that_moved_by_256_mebibytes_is_due_soon(moved):
-    assert due(moved(256 * MIB - 1)) == REGULAR_S + 2.0
-    assert due(moved(256 * MIB)) == LEAST_S
+    assert due(moved(256 * MIB - 1)) == MAX_INTERVAL_S + 2.0
+    assert due(moved(256 * MIB)) == MIN_INTERVAL_S
 
 
 def test_of_a_large_gpu_two_percent_count():
     def moved(more):
         return with_gpu(LARGE, used_bytes=LARGE.used_bytes + more)
 
-    assert due(moved(2 * GIB - 1)) == REGULAR_S + 2.0
-    assert due(moved(2 * GIB)) == LEAST_S
+    assert due(moved(2 * GIB - 1)) == MAX_INTERVAL_S + 2.0
+    assert due(moved(2 * GIB)) == MIN_INTERVAL_S
 
 
 @pytest.mark.parametrize(
@@ -111,8 +117,8 @@ def test_of_a_large_gpu_two_percent_count():
     ],
 )
 def test_what_came_went_or_became_unknown_is_due_soon_and_so_is_its_return(now):
-    assert due(now) == LEAST_S
-    assert due_after_s(now, NODE, 2.0) == LEAST_S
+    assert due(now) == MIN_INTERVAL_S
+    assert get_write_delay_s(now, NODE, 2.0) == MIN_INTERVAL_S
 
 
 sizes = st.none() | st.integers(0, 200 * GIB)
@@ -148,15 +154,15 @@ nodes = st.builds(
 
 def test_pods_and_holders_beyond_those_that_are_written_move_nothing():
     def crowd(**last):
-        pods = (*(replace(POD, uid=f"u{n}") for n in range(MOST_PODS)), replace(POD, **last))
-        holders = {f"x{n}": GIB for n in range(MOST_PODS)} | {f"{last}": last.get("used_bytes", 0)}
+        pods = (*(replace(POD, uid=f"u{n}") for n in range(MAX_PODS)), replace(POD, **last))
+        holders = {f"x{n}": GIB for n in range(MAX_PODS)} | {f"{last}": last.get("used_bytes", 0)}
         return with_gpu(pods=pods, unmanaged=holders)
 
-    assert not has_moved(crowd(), crowd(uid="u-last"))
-    assert not has_moved(crowd(), crowd(used_bytes=8 * GIB))
+    assert not has_significant_change(crowd(), crowd(uid="u-last"))
+    assert not has_significant_change(crowd(), crowd(used_bytes=8 * GIB))
 
 
 @given(nodes, nodes, st.floats(0, 60))
 def test_nothing_is_written_again_before_its_time_or_never(before, now, jitter_s):
-    assert LEAST_S <= due_after_s(before, now, jitter_s) <= REGULAR_S + JITTER_S
-    assert due_after_s(now, now, jitter_s) >= REGULAR_S
+    assert MIN_INTERVAL_S <= get_write_delay_s(before, now, jitter_s) <= MAX_INTERVAL_S + JITTER_S
+    assert get_write_delay_s(now, now, jitter_s) >= MAX_INTERVAL_S

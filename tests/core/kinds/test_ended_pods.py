@@ -12,7 +12,7 @@ from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
 from webhook.core.bounds import MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
-from webhook.core.kinds.endings import read_ending, run_of
+from webhook.core.kinds.ended_pods import build_run, read_ended_pod
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
@@ -56,7 +56,7 @@ def a_raw(*, enforcer=None, main=None, other=None, deleted=False, last=None):
     return a_pod("llama-5d9c7-x2x2x", owner="Deployment/llama", status=status, metadata=metadata)
 
 
-# The table of `read_ending`, by the form of each row.
+# The table of `read_ended_pod`, by the form of each row.
 RUNS = {"running": {}}
 ROWS = [
     ("over", FINISHED, a_raw(enforcer=terminated(WORDS), main=RUNS)),
@@ -74,46 +74,46 @@ ROWS = [
 
 
 def test_the_table_names_what_is_tested():
-    forms = {form.partition(":")[0] for *_, form in table_of(read_ending)}
+    forms = {form.partition(":")[0] for *_, form in table_of(read_ended_pod)}
     assert forms == {row[0] for row in ROWS}
 
 
 @pytest.mark.parametrize(("how", "state", "raw"), ROWS)
 def test_when_a_pod_has_ended(how, state, raw):
-    found = read_ending(raw, state)
+    found = read_ended_pod(raw, state)
     if how == "None":
         assert found is None
     else:
         assert found is not None
-        assert found.over == (how == "over")
-        assert found.ended_s == read_time(ENDED if found.over else DELETED)
+        assert found.is_over == (how == "over")
+        assert found.ended_s == read_time(ENDED if found.is_over else DELETED)
 
 
 def test_what_is_read_of_a_pod():
-    found = read_ending(a_raw(enforcer=terminated(WORDS, verdict="self-test: fine\n")), FINISHED)
+    found = read_ended_pod(a_raw(enforcer=terminated(WORDS, verdict="self-test: fine\n")), FINISHED)
     assert found is not None
     assert found.workload == Workload("Deployment", "llama")
     assert (found.namespace, found.pod) == ("team-a", "llama-5d9c7-x2x2x")
     run = Run(
         pod=found.pod,
         ended_s=found.ended_s,
-        asked_bytes=16 * GIB,
+        requested_bytes=16 * GIB,
         gpus=1,
         peak_bytes=6 * GIB,
         stops=0,
         seconds=11_000.0,
         product="H100",
     )
-    assert run_of(found, GPUS, None) == run
+    assert build_run(found, GPUS, None) == run
 
 
 def test_a_sidecar_that_was_started_again_says_what_both_saw():
     before = terminated(TerminationMessage(16 * GIB, {"GPU-a": 9 * GIB, "GPU-b": GIB}, 2, 60))
     raw = a_raw(enforcer=terminated(WORDS), last=before)
-    found = read_ending(raw, FINISHED)
+    found = read_ended_pod(raw, FINISHED)
     assert found is not None
     peaks = {"GPU-a": 9 * GIB, "GPU-b": GIB}
-    assert found.words == TerminationMessage(16 * GIB, peaks, 2, 11_060)
+    assert found.termination == TerminationMessage(16 * GIB, peaks, 2, 11_060)
 
 
 def figures(peak=None, stops=None, uid="u1", **more):
@@ -122,7 +122,7 @@ def figures(peak=None, stops=None, uid="u1", **more):
 
 
 def ending(words):
-    found = read_ending(a_raw(enforcer=terminated(words)), FINISHED)
+    found = read_ended_pod(a_raw(enforcer=terminated(words)), FINISHED)
     assert found is not None
     return found
 
@@ -141,7 +141,7 @@ def ending(words):
     ],
 )
 def test_of_the_words_and_the_sentry_the_larger_counts(words, seen, peak, stops):
-    run = run_of(ending(words), GPUS, seen)
+    run = build_run(ending(words), GPUS, seen)
     assert (run.peak_bytes, run.stops) == (peak, stops)
 
 
@@ -156,8 +156,8 @@ def test_of_the_words_and_the_sentry_the_larger_counts(words, seen, peak, stops)
     ],
 )
 def test_the_driver_held_a_run_where_the_sentry_says_so(by, uid, limited):
-    assert run_of(ending(WORDS), GPUS, figures(7, uid=uid, held_by=by)).limited is limited
-    assert not run_of(ending(WORDS), GPUS, None).limited
+    assert build_run(ending(WORDS), GPUS, figures(7, uid=uid, held_by=by)).limited is limited
+    assert not build_run(ending(WORDS), GPUS, None).limited
 
 
 @pytest.mark.parametrize(
@@ -170,15 +170,15 @@ def test_the_driver_held_a_run_where_the_sentry_says_so(by, uid, limited):
     ],
 )
 def test_nobody_held_more_than_a_gpu_of_the_node_has(peaks, gpus, peak):
-    assert run_of(ending(replace(WORDS, peaks=peaks)), gpus, None).peak_bytes == peak
+    assert build_run(ending(replace(WORDS, peaks=peaks)), gpus, None).peak_bytes == peak
 
 
 def test_nobody_was_guarded_for_longer_than_the_pod_was_there_and_stops_are_bounded():
-    run = run_of(ending(replace(WORDS, seconds=10**8, stops=10**8)), GPUS, None)
+    run = build_run(ending(replace(WORDS, seconds=10**8, stops=10**8)), GPUS, None)
     assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_RUN_STOPS)
 
 
 @given(ANY_JSON, ANY_JSON, ANY_JSON)
 def test_reading_never_fails(metadata, status, one):
-    read_ending({"metadata": metadata, "status": status}, FINISHED)
-    read_ending(a_raw(enforcer={"terminated": one}, last=one), FINISHED)
+    read_ended_pod({"metadata": metadata, "status": status}, FINISHED)
+    read_ended_pod(a_raw(enforcer={"terminated": one}, last=one), FINISHED)
