@@ -1,4 +1,4 @@
-"""Fixtures for the agent: its node, an agent without threads, and no driver."""
+"""Fixtures for the agent: its node, an agent without threads, and a missing driver."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A Node of a real API server, an agent for it, and accounts with chosen rights."""
+"""Node of a real API server, an agent for it, and accounts with chosen rights."""
 
 import itertools
 
@@ -29,7 +29,7 @@ NUMBERS = itertools.count(1)
 
 
 class Node:
-    """A Node object without a kubelet; an admin wants its GPUs shared, so nothing is waited for."""
+    """A Node object without a kubelet, labelled to share its GPUs, so the agent need not wait."""
 
     def __init__(self, api):
         self._api = api
@@ -77,7 +77,7 @@ def node(control_plane):
 
 @pytest.fixture
 def make_agent(control_plane, node, library, tmp_path):
-    """Return a function that makes an agent for the node; scans are a second apart."""
+    """Return a function that creates an agent for the node, with a scan every second."""
 
     def make(*options, folder=tmp_path, kubeconfig=control_plane.kubeconfig):
         folder.mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def make_agent(control_plane, node, library, tmp_path):
 
 @pytest.fixture
 def account(control_plane, node, tmp_path):
-    """Return a function that gives a user these rights, and writes his kubeconfig."""
+    """Return a function that gives a user rights and writes a kubeconfig for it."""
     name = f"agent-of-{node.name}"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     made = []

@@ -1,4 +1,4 @@
-"""An agent without its threads: messages, time and the API server come from the test."""
+"""An agent without threads: the test provides messages, time and the API server."""
 
 import io
 import json
@@ -37,19 +37,19 @@ CDI = Access(visible_devices="void", runtime_class="nvidia", voided=True)
 
 
 API_NOW_S = 1_700_000_000.0
-"""Unix time when the clock begins."""
+"""Unix time at which the clock starts."""
 NODE = "/api/v1/nodes/n"
 ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
 
 
 def is_verdict(patch):
-    """Return True if a patch changes nothing but the verdict on sharing."""
+    """Return True if a patch changes only the verdict on sharing."""
     metadata = patch.get("metadata") or {}
     return set(metadata) == {"annotations"} and set(metadata["annotations"]) == {SHARING}
 
 
 class Clock:
-    """The time, and how it passes."""
+    """A clock that the test advances."""
 
     now_s = 1000.0
 
@@ -61,10 +61,10 @@ class Clock:
 
 
 class Bench:
-    """An agent whose threads do not run; messages and time come from the test."""
+    """An agent whose threads do not run; the test provides messages and time."""
 
     def __init__(self, monkeypatch, *, before=None, **settings):
-        """Make the agent of a new node, or the one that comes after another `Bench`'s."""
+        """Create the agent of a new node, or the one that follows the agent of another `Bench`."""
         self._monkeypatch, self._settings = monkeypatch, settings
         self.clock = before.clock if before else Clock()
         self.api = before.api if before else ApiServer()
@@ -81,18 +81,18 @@ class Bench:
         )
         self.agent._sharing.on_slices(())
         self.whole_pods = ()
-        """What a replica answers; None where there is none."""
+        """Answer of a replica; None if no replica runs."""
         self.listed = self.answered = None
 
     def restarted(self, **settings):
-        """Return the agent that comes after this one, with the same settings but for these."""
+        """Return the agent that follows this one, with the same settings except these."""
         return Bench(self._monkeypatch, before=self, **{**self._settings, **settings})
 
     def api_now_s(self):
         return API_NOW_S + self.clock.now_s
 
     def hear(self, *messages, after_s=0.0):
-        """Let a turn of the loop hear these; where it asks for whole-GPU pods, it is answered."""
+        """Pass messages to one turn of the loop, and answer its question for whole-GPU pods."""
         self.clock.now_s += after_s
         for message in messages:
             self.agent._on_report(message)
@@ -110,12 +110,12 @@ class Bench:
 
     @property
     def node(self):
-        """The node as it is stored."""
+        """The stored node."""
         return self.api.objects[NODE]
 
     @property
     def sent(self):
-        """What this agent patched: whether the status, and with what; no verdict alone."""
+        """Patches of this agent, with True for the status, without those of the verdict only."""
         asked = self.api.asked[self._asked_before :]
         found = [(one.path != NODE, one.body) for one in asked if one.method == "PATCH"]
         return [one for one in found if not is_verdict(one[1])]
@@ -124,7 +124,7 @@ class Bench:
         return NodeSeen(self.node, **more)
 
     def edit(self, patch):
-        """Let somebody else change the node, and report it."""
+        """Change the node as another client would, and report it."""
         return NodeSeen(self.api.put(NODE, merged(self.node, patch)))
 
     @property
@@ -154,9 +154,9 @@ class Bench:
         return [line["msg"] for line in self.lines()]
 
     def told(self):
-        """Return the reasons of the Events that were told since the last time."""
+        """Return the reasons of the Events written since the last call."""
         waiting = self.agent._events.waiting
         return [waiting.get_nowait().reason for _ in range(waiting.qsize())]
 
     def unready(self):
-        return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))
+        return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._unready_reason)))

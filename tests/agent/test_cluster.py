@@ -1,4 +1,4 @@
-"""The agent against a real API server: what it writes to a node, and what it reconciles."""
+"""The agent with a real API server: its patches of the node, and its reconciliation."""
 
 import json
 import subprocess
@@ -15,14 +15,14 @@ from tests.support.scripted_nvml import MEASURED, VRAM
 
 
 def health(node):
-    """Return what the list of GPUs says of the health of each."""
+    """Return the health of each GPU in the node's list."""
     listed = json.loads(node.read()["metadata"]["annotations"]["vramwarden.io/gpus"])
     return {gpu["uuid"]: gpu.get("healthy") for gpu in listed}
 
 
 @pytest.fixture
 def agent(make_agent, node):
-    """Run an agent for which a lost GPU is lost after four seconds."""
+    """Run an agent whose grace for a lost GPU is four seconds."""
     with make_agent("--lost-after", "4s") as running:
         node.wait_for(FULL)
         yield running

@@ -1,4 +1,4 @@
-"""The command as a user runs it, without a cluster, and with an API server of our own."""
+"""The agent's command as a user runs it, without a cluster and with an in-memory API server."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def without_driver(tmp_path):
 
 @pytest.fixture
 def cluster(api_server):
-    """Return an API server with the node `n`, and options that lead to it."""
+    """Return an API server with the node `n`, and the options for it."""
     made = "2020-01-01T00:00:00Z"  # so that nothing is still awaited there
     api_server.put(NODE, {"metadata": {"labels": {"a": "b"}, "creationTimestamp": made}})
     api_server.options = ("--node", "n", "--kubeconfig", api_server.kubeconfig)
@@ -50,7 +50,7 @@ def documents(text):
 
 
 def patched_by(agent):
-    """Return what a dry run without a cluster would patch."""
+    """Return the patches of a dry run without a cluster."""
     return documents(agent.run(*DRY).stdout)
 
 
@@ -270,7 +270,7 @@ PLUGIN = {"status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 def test_once_leaves_a_node_with_the_plugin_alone_and_says_the_cure_alone(
     agent, without_driver, cluster, inside
 ):
-    """It needs no driver for that, gives no advice on how to share, and writes its verdict."""
+    """It needs no driver for that, gives no advice about sharing, and writes its verdict."""
     cluster.put(NODE, PLUGIN)
     environment = {"NVIDIA_VISIBLE_DEVICES": inside} if inside else {}
     done = (agent if inside else without_driver).run("--once", *cluster.options, **environment)
@@ -365,7 +365,7 @@ def readiness(agent):
 def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     agent, cluster, tmp_path
 ):
-    """As on a node that an autoscaler made; the patience with the kernel is shortened to 2 s."""
+    """Nodes of autoscalers start like this; the wait for the kernel is shortened to 2 s."""
     options = (*cluster.options, "--interval=1s")
     early = AgentProcess(tmp_path, None, *options)
     early.program = (sys.executable, "-c", BEFORE_DRIVER, "agent")

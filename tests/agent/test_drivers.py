@@ -1,4 +1,4 @@
-"""The agent over a driver's library of each branch: the node is shared, and its labels say how."""
+"""The agent with a driver library of each branch: the node is shared and labelled accordingly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.process
 
 SENTRY = "vramwarden.io/sentry"
 OLDER = "missing nvmlDeviceGetFieldValues\nmissing nvmlDeviceGetRemappedRows\n"
-"""Neither is needed: drivers before 570 report no recovery action."""
+"""Keys that older drivers lack: drivers before 570 report no recovery action."""
 
 
 @pytest.fixture
 def api(tmp_path):
-    """Return an API server with the node `n`, whose GPUs are to be shared at once."""
+    """Return an API server with the node `n`, whose GPUs are shared at once."""
     with ApiServer(tmp_path) as made:
         made.put("/api/v1/nodes/n", {"metadata": {"labels": {"vramwarden.io/share": "true"}}})
         yield made
@@ -45,7 +45,7 @@ def seen_driver(api):
 
 
 def health(api):
-    """Return whether each GPU of the list is healthy, or why it is not."""
+    """Return for each listed GPU whether it is healthy, or the reason why not."""
     gpus = json.loads(node(api)["metadata"].get("annotations", {}).get("vramwarden.io/gpus", "[]"))
     return [gpu.get("fault") or gpu.get("healthy", True) for gpu in gpus]
 

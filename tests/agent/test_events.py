@@ -1,4 +1,4 @@
-"""What the agent says of the driver and the GPUs, and when it ends because of them."""
+"""The agent's reports about driver and GPUs, and when it exits because of them."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ FINE_AND_SAID_SO = Scan(gpus=(replace(GPU, recovery=0),), driver_version="570.86
 
 
 def told(bench):
-    """Return the Events that were told since the last time."""
+    """Return the Events written since the last call."""
     waiting = bench.agent._events.waiting
     found = [waiting.get_nowait() for _ in range(waiting.qsize())]
     return [(one.reason, one.sentence, one.reason.warning) for one in found]

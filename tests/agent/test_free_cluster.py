@@ -1,4 +1,4 @@
-"""The label of free memory on a real node, from a real list of who has which GPUs."""
+"""The label of free memory on a node of a real API server, from a stored assignment list."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UNREAD = "the list of who has which GPUs cannot be watched; free memory may be s
 
 
 class Assignments:
-    """The ConfigMap that the webhook keeps of a node."""
+    """The ConfigMap with a node's assignments."""
 
     def __init__(self, api, node):
         self._api = api
@@ -21,7 +21,7 @@ class Assignments:
         self.manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
     def write(self, *taken):
-        """Enter pods: each has so many MiB of these GPUs."""
+        """Store assignments: for each pod MiB and GPUs."""
         entries = {
             f"uid-{number}": Assignment(
                 pod="ns/p", uuids=uuids, memory_bytes=mib * 2**20, since_s=0
@@ -43,7 +43,7 @@ def assignments(control_plane, node):
 
 @pytest.fixture
 def free(node):
-    """Return what waits until the node says that one GPU, and two, have so much free."""
+    """Return a function that waits for the free memory of one GPU and of two on the node."""
 
     def read():
         labels = node.labels()

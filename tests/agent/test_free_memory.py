@@ -1,11 +1,11 @@
-"""What the agent says of free memory, from the list of who has which GPUs: loop and watch."""
+"""The agent's labels of free memory, from the assignments: loop and watch."""
 
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
 from webhook.adapters.kube.node_objects import AssignmentsSeen, AssignmentsUnread
 from webhook.agent import loop
-from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
+from webhook.agent.sharing import DISPLAY_INTERVAL_S, QUESTION_INTERVAL_S, DisplayedAssignments
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.quantity import MIB
@@ -20,7 +20,7 @@ def sharing(monkeypatch):
 
 
 def taking(mib):
-    """Return assignments that take so much of the only GPU, of 1000 MiB."""
+    """Return assignments that use these MiB of the only GPU, which has 1000 MiB."""
     taken_bytes = mib * MIB
     terms = CapTerms(cap_bytes=taken_bytes, tolerance_bytes=0, delay_s=1.5, enforce=True)
     one = Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=taken_bytes, since_s=0, terms=terms)
@@ -41,7 +41,7 @@ def test_without_a_namespace_all_is_free(bench):
 
 
 def test_nothing_is_said_before_it_is_known_who_has_what(sharing):
-    sharing.hear(FINE, sharing.see_node()).hear(FINE, after_s=ASK_EVERY_S)
+    sharing.hear(FINE, sharing.see_node()).hear(FINE, after_s=QUESTION_INTERVAL_S)
     assert sharing.capacity == "1000Mi"
     assert shown(sharing) is None
     sharing.hear(taken(0))
@@ -51,9 +51,9 @@ def test_nothing_is_said_before_it_is_known_who_has_what(sharing):
 def test_each_change_is_shown(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(296))
     assert shown(sharing) == "704"
-    sharing.hear(taken(1000), after_s=SHOW_EVERY_S)
+    sharing.hear(taken(1000), after_s=DISPLAY_INTERVAL_S)
     assert shown(sharing) == "0"
-    sharing.hear(taken(0), after_s=SHOW_EVERY_S)
+    sharing.hear(taken(0), after_s=DISPLAY_INTERVAL_S)
     assert shown(sharing) == "1000"
 
 
@@ -81,7 +81,7 @@ def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_reported_once
     assert sharing.unready() == ""  # it is advice, and all else is as it should be
     sharing.hear(sharing.edit(ZEROED), after_s=1)
     assert sharing.capacity == "1000Mi"
-    sharing.hear(taken(0), after_s=SHOW_EVERY_S)
+    sharing.hear(taken(0), after_s=DISPLAY_INTERVAL_S)
     assert sharing.said()[-1] == "the list of who has which GPUs is watched"
     assert shown(sharing) == "1000"
 
@@ -101,8 +101,8 @@ def test_many_changes_at_once_are_one_patch_and_the_last_one_is_shown(sharing):
     for tenth in range(1, 1001):
         sharing.hear(taken(tenth), after_s=0.1)
     sent = len(sharing.sent) - before
-    assert sent in {100 / SHOW_EVERY_S - 1, 100 / SHOW_EVERY_S}
-    sharing.hear(taken(392), after_s=SHOW_EVERY_S)
+    assert sent in {100 / DISPLAY_INTERVAL_S - 1, 100 / DISPLAY_INTERVAL_S}
+    sharing.hear(taken(392), after_s=DISPLAY_INTERVAL_S)
     assert shown(sharing) == "608"
 
 
@@ -110,14 +110,14 @@ def test_pods_that_are_smaller_than_a_step_cost_few_patches(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(8))
     before = len(sharing.sent)
     for mib in range(8, 40):
-        sharing.hear(taken(mib), after_s=SHOW_EVERY_S)
+        sharing.hear(taken(mib), after_s=DISPLAY_INTERVAL_S)
         assert shown(sharing) == "992" if mib == 8 else "960"
     assert len(sharing.sent) - before == 1
 
 
 def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, sharing):
     # Faster than the allowance comes back.
-    monkeypatch.setattr("webhook.agent.sharing.SHOW_EVERY_S", 1.0)
+    monkeypatch.setattr("webhook.agent.sharing.DISPLAY_INTERVAL_S", 1.0)
     sharing.hear(FINE, sharing.see_node(), taken(0))
     for second in range(200):
         mib = 40 + second % 2 * 32
@@ -134,7 +134,7 @@ def test_whoever_keeps_removing_the_label_costs_no_patch_a_second(sharing):
     for _ in range(300):
         sharing.hear(sharing.edit({"metadata": {"labels": {LABEL: None}}}), after_s=1)
         sent.append(len(sharing.sent))
-    assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
+    assert sent[-1] - sent[-101] == 100 / loop.PATCH_INTERVAL_S
 
 
 def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
@@ -147,13 +147,13 @@ def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
         sharing.hear(AssignmentsSeen(renewed), after_s=0.5)
         sharing.hear(sharing.edit(ZEROED), after_s=0.5)
         sent.append(len(sharing.sent))
-    assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
+    assert sent[-1] - sent[-101] == 100 / loop.PATCH_INTERVAL_S
 
 
 def test_a_change_that_could_not_be_patched_is_patched_later(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     sharing.api.fails("PATCH", 0, forever=True)
-    sharing.hear(taken(296), after_s=SHOW_EVERY_S)
+    sharing.hear(taken(296), after_s=DISPLAY_INTERVAL_S)
     sharing.api.recovers()
     sharing.hear(after_s=1)
     assert shown(sharing) == "704"
@@ -167,7 +167,7 @@ def test_a_fixed_amount_says_nothing_of_what_is_free(monkeypatch):
 
 
 def test_something_new_is_due_at_once_and_then_after_ten_seconds():
-    due = Assigned({})
+    due = DisplayedAssignments({})
     assert due.due_in_s(0.0) == float("inf")
     due.remember(taking(1))
     assert (due.due_in_s(10.0), due.poll(10.0)) == (0.0, True)

@@ -1,4 +1,4 @@
-"""What the kubelet's probes get."""
+"""Results of the kubelet's probes of the agent."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Access to the API server: every failure is one sentence, and most are retried."""
+"""Access to the API server: each failure is one sentence, and most are retried."""
 
 import json
 import re
@@ -19,7 +19,7 @@ NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": 
 
 @pytest.fixture(autouse=True)
 def _pauses(monkeypatch):
-    """Keep pauses, but not their length."""
+    """Make all pauses short."""
     monkeypatch.setattr(transport, "_FIRST_PAUSE_S", 0.01)
 
 

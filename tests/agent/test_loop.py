@@ -1,4 +1,4 @@
-"""What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
+"""The agent's loop with given messages and a clock of the test."""
 
 from dataclasses import replace
 
@@ -221,10 +221,10 @@ def test_whoever_keeps_changing_the_node_costs_no_patch_a_second(bench):
         bench.hear(bench.edit(ZEROED), after_s=1)
         sent.append(len(bench.sent))
     assert sent[9] == 2 + 10  # at first at once
-    assert sent[-1] - sent[-301] == 300 / loop.PATCH_EVERY_S
+    assert sent[-1] - sent[-301] == 300 / loop.PATCH_INTERVAL_S
     what = "somebody else keeps changing the node; patching less often"
     assert bench.said().count(what) == 1
-    bench.hear(after_s=loop.PATCH_EVERY_S)
+    bench.hear(after_s=loop.PATCH_INTERVAL_S)
     assert bench.capacity == "1000Mi"
 
 
@@ -292,7 +292,7 @@ FIGURES = replace(a_node("n", a_gpu(9), age_s=0).figures, driver_version=FINE.dr
 
 
 def figures(bench, *, old_s=0.0, limit=PROVEN):
-    """Return what the node's sentry wrote so long ago."""
+    """Return a GPUNode that the sentry wrote this long ago."""
     return FiguresSeen(replace(FIGURES, observed_s=bench.api_now_s() - old_s, limit=limit))
 
 
@@ -361,7 +361,7 @@ def test_the_label_goes_with_the_driver_that_was_proven_whatever_the_gpu_node_sa
 
 
 def test_a_new_agent_labels_by_no_gpu_node_of_a_driver_before(bench):
-    """Found by `make e2e`: the sentry's container had the library of the driver before."""
+    """Found by `make e2e`: the sentry's container had the previous driver's library."""
     bench.hear(replace(FINE, driver_version="550.90.07"), bench.see_node(), figures(bench))
     assert LIMIT not in bench.labels
 

@@ -1,4 +1,4 @@
-"""Scans of the GPUs: what fails is part of what is seen, NVML is closed after it, and when."""
+"""Scans of the GPUs: failures are part of the result, and NVML is closed after each."""
 
 import itertools
 from dataclasses import replace
@@ -141,11 +141,11 @@ def test_what_a_fault_asks_for_is_kept(proc):
 
 
 class Enough(BaseException):
-    """Ends a thread that works forever."""
+    """Stops a thread that runs forever."""
 
 
 class Wanted:
-    """A `threading.Event` that keeps how long was waited for it, and waits no time."""
+    """A `threading.Event` that records wait times and does not wait."""
 
     def __init__(self):
         self.pauses = []

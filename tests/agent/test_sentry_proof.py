@@ -1,4 +1,4 @@
-"""Whether a node shows that its sentry acts: label, condition, and how long a proof lasts."""
+"""The node's label and condition for an acting sentry, and the age limit of their proof."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
 from tests.support import gpus
 from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_objects import FiguresSeen, FiguresUnread
-from webhook.agent.proofs import Proofs
+from webhook.agent.proofs import GpuNodeProofs
 from webhook.core.kinds.nodes import SENTRY_FRESH_S
 
 LABEL, CONDITION = "vramwarden.io/sentry", "vramwarden.io/SentryActing"
@@ -24,12 +24,12 @@ SECOND = replace(GPU, uuid="GPU-b", index=1)
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Return an agent of a node where a sentry is expected, and of which nothing was read yet."""
+    """Return an agent of a node with an expected sentry, before its first read."""
     return Bench(monkeypatch, namespace="vramwarden", expects_sentry=True)
 
 
 def figures(bench, found=ACTS, *, old_s=0.0):
-    """Return what the node's sentry wrote so long ago."""
+    """Return a GPUNode that the sentry wrote this long ago."""
     return FiguresSeen(replace(found, observed_s=bench.clock.time() - old_s))
 
 
@@ -230,7 +230,7 @@ def test_an_agent_that_is_replaced_goes_by_the_gpu_node_alone(bench):
 
 def test_figures_prove_nothing_before_the_first_scan(bench):
     now_s = bench.clock.time()
-    proofs = Proofs(now_s)
+    proofs = GpuNodeProofs(now_s)
     proofs.on_figures(figures(bench, BLIND))
     assert proofs.sentry_acts(now_s, ()) is None
     assert proofs.sentry_acts(now_s, (gpus.a_gpu("a", 1000),)) is False

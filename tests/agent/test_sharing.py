@@ -1,4 +1,4 @@
-"""One allocator per card: what the loop makes of a device plugin that is there, comes or goes."""
+"""One allocator per card: the loop's reaction to a device plugin that exists, comes or goes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.agent.stepped import (
 from tests.support.scripted_nvml import VRAM
 from webhook.adapters.kube.node_objects import AssignmentsUnread, SlicesSeen, SlicesUnread
 from webhook.agent.loop import LONGEST_WAIT_S
-from webhook.agent.sharing import ASK_EVERY_S
+from webhook.agent.sharing import QUESTION_INTERVAL_S
 from webhook.core.kinds.nodes import write_time
 from webhook.core.node.access import (
     LOADED_AFTER_S,
@@ -44,7 +44,7 @@ from webhook.node_programs.program import NewContainerNeededError
 # What is heard: a patch is somebody else's change of the node.
 NODE = {}
 RESTART, SILENCE = object(), object()
-"""An agent that comes after this one; no replica of the webhook answers."""
+"""The agent restarts; no replica of the webhook answers."""
 UNREAD = AssignmentsUnread("forbidden")
 NO_SLICES, REFUSED, OUTAGE = (
     SlicesSeen(()), SlicesUnread("404", refused=True), SlicesUnread("503", refused=False)
@@ -55,14 +55,14 @@ BOTH_BUSY = Scan(gpus=(*BUSY.gpus, MORE), driver_version="570.86.15")
 
 
 def plugin(amount="8", capacity=None, name="nvidia.com/gpu"):
-    """Return what the kubelet shows of a plugin; with "0" of one that is gone and forgotten."""
+    """Return the amounts in a node's status; "0" for a removed and forgotten plugin."""
     amounts = {"capacity": {name: capacity or amount}, "allocatable": {name: amount}}
     return {"status": amounts}
 
 
 GONE_PLUGIN, NO_AMOUNTS = plugin("0"), {"status": dict.fromkeys(("capacity", "allocatable"))}
 AWAY = plugin("0", "8")
-"""Of a plugin that is gone for less than five minutes, or calls all of its GPUs unhealthy."""
+"""Amounts of a plugin that was removed within five minutes, or whose GPUs are all unhealthy."""
 
 
 def label(value):
@@ -246,7 +246,7 @@ STORIES = {
     ],
     "where nobody answers for pods with whole GPUs the node is shared all the same": [
         (0, [SILENCE, FINE, NOBODY, NODE], ""),
-        (ASK_EVERY_S - 0.1, [FINE, replace(NOBODY, whole=WholeGpuPods("1", 1, ("team/old",)))], ""),
+        (29.9, [FINE, replace(NOBODY, whole=WholeGpuPods("1", 1, ("team/old",)))], ""),
         (0.1, [FINE], "1000Mi"),
     ],
     # Signs of what is still to come.
@@ -307,7 +307,7 @@ STORIES = {
         (10, [NOBODY], "0", NO_LONGER),
     ],
 }  # fmt: skip
-"""Seconds later, what is heard then, what the node shows of ours after it, and what is reported."""
+"""Steps: seconds to wait, messages, our fields of the node after it, and reported Events."""
 
 WITHOUT_LISTS = {
     "an agent that reads no lists never withdraws": [
@@ -320,19 +320,19 @@ WITHOUT_LISTS = {
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Make an agent that reads who has its GPUs."""
+    """Create an agent that watches the assignments."""
     return Bench(monkeypatch, namespace="vramwarden")
 
 
 def ours(bench):
-    """Return what the node shows of ours, except for `share`, the question and the verdict."""
+    """Return our fields of the node, except `share`, the question and the verdict."""
     keys = (*bench.labels, *bench.annotations)
     aside = {"vramwarden.io/share", NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION}
     return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
 
 def shows(bench):
-    """Return the capacity, whether the node drains, and which DRA driver was seen."""
+    """Return the capacity, whether the node drains, and the DRA driver found."""
     verdict = read_verdict(bench.node)
     drains = verdict.code is SharingCode.DRAINING
     driver = bench.annotations.get("vramwarden.io/dra-driver")
@@ -348,7 +348,7 @@ def shows(bench):
 
 
 def play(bench, story):
-    """Compare each step of a story; the agent is ready, and patches an amount only to change it."""
+    """Run a story and check each step; the agent is ready, and patches only changed amounts."""
     for number, (after_s, heard, expected, *told) in enumerate(story):
         what = f"step {number}"
         if RESTART in heard:
@@ -425,7 +425,7 @@ NO_LIBRARY = replace(MISSING, driver_loaded=True)
 
 
 def test_who_shares_nothing_needs_no_new_container_until_it_shares(bench):
-    """Where a runtime brings in no library, as on GKE, the agent beside the plugin stays."""
+    """On GKE no runtime adds the library, and the agent must keep running next to the plugin."""
     for _ in range(9):
         bench.hear(NO_LIBRARY, NOBODY, bench.edit(plugin()), after_s=LOADED_AFTER_S)
     assert bench.unready() == ""
@@ -490,13 +490,13 @@ def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(benc
     bench.whole_pods = tuple(f"team/{number}" for number in range(5))
     bench.hear(FINE, NOBODY, bench.see_node())
     for _ in range(3):
-        bench.hear(FINE, after_s=ASK_EVERY_S)
+        bench.hear(FINE, after_s=QUESTION_INTERVAL_S)
     assert (ours(bench), bench.capacity, bench.told()) == ([], None, [DRAIN])
     (line,) = [line for line in bench.lines() if LINES.get(line["msg"]) == DRAIN]
     assert "even if they use nothing (team/0, team/1, team/2 and 2 more);" in line["why"]
     assert bench.unready() == ""
     bench.whole_pods = ()
-    bench.hear(FINE, after_s=ASK_EVERY_S)
+    bench.hear(FINE, after_s=QUESTION_INTERVAL_S)
     assert (bench.capacity, bench.told()) == ("1000Mi", [SHARED])
     assert NODE_ASKS_LABEL not in bench.labels
 
@@ -530,7 +530,7 @@ def test_labels_that_an_autoscaler_set_beforehand_do_not_make_a_node_shared(benc
 
 
 def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(bench):
-    """Such a label may be all that brings the DaemonSet there."""
+    """Such a label may be what the DaemonSet selects."""
     preset = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     bench.edit(preset)
     bench.hear(FINE, NOBODY, bench.edit(label("false")))
@@ -545,7 +545,7 @@ def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(ben
 
 
 def test_what_is_withdrawn_loses_its_capacity_first(bench):
-    """Without the label the DaemonSet may take the agent away before it is done."""
+    """Without the label the DaemonSet may delete the agent before it is done."""
     bench.hear(FINE, NOBODY, bench.see_node())
     assert [status for status, _ in bench.sent] == [False, False, True]
     bench.hear(bench.edit(plugin()), after_s=1)

@@ -28,11 +28,11 @@ OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 
 
 SETTLED = SETTLE_S + 60.0
-"""Within which a node is shared that offers no whole GPUs any longer."""
+"""Timeout within which a node without whole GPUs is shared, in seconds."""
 
 
 class Plugin:
-    """NVIDIA's device plugin, as a kubelet shows it on a Node that nobody asked to share."""
+    """NVIDIA's device plugin as a kubelet shows it, on a Node without the label `share`."""
 
     def __init__(self, node):
         self._node = node
@@ -42,7 +42,7 @@ class Plugin:
         self._offers("8", "8")
 
     def goes(self):
-        """Let it go, and the five minutes pass in which the kubelet remembers it."""
+        """Remove it, as after the five minutes for which the kubelet remembers it."""
         self._offers("8", "0")
         self._offers("0", "0")
 
@@ -59,9 +59,9 @@ def plugin(node):
 
 @pytest.fixture
 def told(control_plane, node):
-    """Return a function that returns the reasons of the node's Events, in their order.
+    """Return a function that returns the reasons of the node's Events in order.
 
-    Of one that came again, with how often.
+    A repeated Event has its count.
     """
 
     def reasons():
@@ -80,7 +80,7 @@ def told(control_plane, node):
 
 @pytest.fixture
 def listed(control_plane, node):
-    """Return a function that writes the node's list, as the webhook does: pods, and an answer."""
+    """Return a function that writes the node's assignment list with pods and an answer."""
     metadata = {"name": config_map_name(node.name), "namespace": "default"}
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -106,7 +106,7 @@ def is_ready(agent):
 def test_a_plugin_that_is_there_goes_and_comes_back(
     make_agent, account, node, plugin, told, listed
 ):
-    """With the rights of the package's docstring, and scans that are minutes apart."""
+    """It has the rights of the package's docstring, and scans that are minutes apart."""
     plugin.comes()
     rights = account([*RULES, CONFIG_MAPS, EVENTS, SLICES])
     options = ("--namespace", "default", "--interval", "300s")

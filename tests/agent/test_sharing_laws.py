@@ -1,8 +1,8 @@
-"""While anybody else gives a node's GPUs away, nothing of them is newly promised: drawn sequences.
+"""No new pod gets a GPU while another allocator gives GPUs away: random sequences of steps.
 
-Each step is what a kubelet, NVIDIA's operator, a plugin, a DRA driver, a cluster admin or the
-clock does; after each a pod that waits for VRAM takes what the node offers. What counts as a sign
-is written here once more, from the outside.
+Each step is an action of a kubelet, NVIDIA's operator, a plugin, a DRA driver, a cluster admin or
+the clock. After each step a pending pod takes what the node offers. The signs of another allocator
+are implemented here independently of the agent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STEPS = (
 
 
 class Node:
-    """A node, everybody on it, and what the outside may say of its agent."""
+    """A node with all its controllers, and expectations on its agent."""
 
     def __init__(self, monkeypatch, age_s):
         self.created_s, self.pods, self.whole = 1000.0 - age_s, {}, ()
@@ -108,7 +108,7 @@ class Node:
             self.bench.hear(FINE, listed, seen, self.bench.edit({"status": status}))
 
     def signs(self):
-        """Return who else gives the GPUs away, as an agent must know that has just heard all."""
+        """Return the other allocators that an agent with all reports must know."""
         found = [part for part in self.amounts if part not in {None, "0"}]
         if self.now_s - self.offered_s < 60:
             found.append("a moment ago")  # a kubelet that restarts forgets its plugin until then
@@ -119,12 +119,12 @@ class Node:
         return found
 
     def offers(self):
-        """Return what is free by the scheduler's count, and whether the webhook holds it back."""
+        """Return the free amount for the scheduler, and whether the webhook withholds it."""
         shown = parse_quantity(self.bench.allocatable.get(VRAM, "0"))
         return shown - promised_bytes(self.pods), bool(explain_closed(self.bench.node))
 
     def promises(self):
-        """Let a pod take what there is, as scheduler and webhook do; return whether it did."""
+        """Assign VRAM as scheduler and webhook do; return True if there was some."""
         free, held = self.offers()
         if held or free < 100 * MIB:
             return False

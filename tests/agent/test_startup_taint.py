@@ -1,4 +1,4 @@
-"""The startup taint, which keeps autoscalers waiting for a node until its agent has spoken."""
+"""The startup taint, for which autoscalers wait until the node's agent is done."""
 
 import pytest
 

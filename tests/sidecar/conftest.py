@@ -1,4 +1,4 @@
-"""A pod for incidents, or one line that says why there can be none; and shells for probes."""
+"""A pod for incidents, skipped with a reason if impossible, and shells for probes."""
 
 import pytest
 

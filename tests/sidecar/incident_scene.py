@@ -41,30 +41,31 @@ CGROUPS = next(
 LIBC = ctypes.CDLL(None, use_errno=True)
 PROGRAM = ("-m", "webhook.sidecar")
 NOT_PROBED = "program._PROBED_WITHIN_S = 0"
-"""Where no startup probe is to find a failed self-test, it need not wait for one."""
+"""Setting for runs without a startup probe, so that a failed self-test need not wait for one."""
 
 SOON = f"""{NOT_PROBED}; pacing.LIST_FLOOR_S = 0.0
 settings.POLL_INTERVAL = settings.BLIND_AFTER = parameters.Span('1s', '1ms', '24h')
 real = time.monotonic
-limit.own_cgroup = lambda proc: os.environ["LEAF"]
+driver_limit.own_cgroup = lambda proc: os.environ["LEAF"]
 time.monotonic = lambda: real() + os.path.getsize(os.environ['LATER'])
 """
-"""Lists as often as the total moves, shorter settings, a clock that `Pod.later` sets forward."""
+"""Setting that reads lists whenever the total changes, with short intervals and a clock that
+`Pod.later` advances."""
 
 WITHIN_BOUNDS = {"VRAM_POLL_INTERVAL": "100ms", "VRAM_BLIND_AFTER": "1s"}
 
 
 def with_constants(text):
-    """Return the program's arguments with other constants, for which no test has to wait."""
+    """Return the program's arguments with other constants, so that no test has to wait."""
     imports = (
         "import os, sys, time; from webhook.core.enforcement import pacing, parameters; "
-        "from webhook.sidecar import __main__, guard, limit, program, settings"
+        "from webhook.sidecar import __main__, driver_limit, guard, program, settings"
     )
     return "-c", f"{imports}\n{text}\nos._exit(__main__.main(sys.argv[1:]))"
 
 
 class NoCgroupError(Exception):
-    """No cgroup can be made here, which what a workload starts would inherit."""
+    """No cgroup can be created here, which processes started by a workload would inherit."""
 
 
 class Workload:
@@ -78,12 +79,12 @@ class Workload:
 
     @property
     def notes(self):
-        """Return the lines that it noted."""
+        """Return the lines that it wrote."""
         return self._notes.read_text(encoding="utf-8").splitlines()
 
     @property
     def code(self):
-        """Return how it ended, negative for a signal; None while it lives."""
+        """Return its exit code, negative for a signal; None while it runs."""
         return self.started.poll()
 
     def wait(self):
@@ -127,7 +128,7 @@ class Pod:
         self.script()
 
     def script(self, text="", gpus="a", used_mib=0):
-        """Write the stub's file; `used_mib` are of other pods, on each GPU."""
+        """Write the stub's file; `used_mib` is memory of other pods on each GPU."""
         shown = [
             f"gpu GPU-{gpu} total={80000 * MIB} used={used_mib * MIB} mig=0 name=NVIDIA_H200\n"
             for gpu in gpus
@@ -135,9 +136,9 @@ class Pod:
         write(self.stub, "".join(shown) + text)
 
     def process(self, how="stays", *, user=0, children=0, container="", cage=""):
-        """Start a workload; a container's name is a letter or digit of its id.
+        """Start a workload; a container's name is a letter or digit of its ID.
 
-        What starts processes itself needs a cage, whose cgroup they inherit.
+        A workload that starts processes needs a cage, whose cgroup they inherit.
         """
         self._workloads += 1
         if cage:
@@ -157,7 +158,7 @@ class Pod:
         return Workload(started, notes, [int(child) for child in children])
 
     def reuse(self, old):
-        """End a workload, and start another that gets its number."""
+        """End a workload, and start another that gets its PID."""
         return reuse(old.started, self.process)
 
     def contain(self, pid, container):
@@ -175,42 +176,42 @@ class Pod:
             raise NoCgroupError from error
 
     def cage(self, pid, container):
-        """Put a process into a real cgroup that is named as a container's."""
+        """Put a process into a real cgroup that is named like a container's."""
         cage = self.cages / f"cri-containerd-{container * 64}.scope"
         cage.mkdir(parents=True, exist_ok=True)
         (cage / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def caged(self, container):
-        """Return what runs in a cage."""
+        """Return the processes in a cage."""
         cage = self.cages / f"cri-containerd-{container * 64}.scope"
         return (cage / "cgroup.procs").read_text(encoding="ascii").split()
 
     def holds(self, who, mib, gpu="GPU-a", *, more_bytes=0):
-        """Make a process, or a number, hold memory on one GPU and nothing elsewhere."""
+        """Give a process or PID memory on one GPU, and none elsewhere."""
         self.lists(who, f"{gpu} {mib * MIB + more_bytes}")
 
     def lists(self, who, *lines):
-        """Say what the driver lists of a process: GPU, bytes, and the list's name."""
+        """Set the driver's list entry of a process: GPU, bytes, and the list's name."""
         pid = who if isinstance(who, int) else who.pid
         write(self.folder / "pids" / str(pid), "\n".join(lines) + "\n")
 
     def gives_back(self, who):
-        """Make a process hold nothing anywhere."""
+        """Free all memory of a process."""
         (self.folder / "pids" / str(who.pid)).unlink()
 
     def has_limits(self, back_end="misc", **script):
-        """Let the driver have limits; a folder plays the node's cgroups, and has the enforcer's."""
+        """Make the driver support limits; a folder with the enforcer's cgroup is cgroupfs."""
         self.leaf.mkdir(parents=True, exist_ok=True)
         tree = self.leaf.parents[1]
         self.script(f"limits {back_end} cgroups={tree} own={self.leaf}\n", **script)
 
     def limits(self, mib, gpu="GPU-a"):
-        """Let the driver hold the pod to so much, or to nothing any more."""
+        """Set or remove the driver's limit for the pod."""
         name = f"limit-{self.leaf.parent.stat().st_ino}-{gpu}"
         write(self._limits() / name, f"{mib * MIB} {mib * MIB}" if mib else "")
 
     def counts(self, mib, gpu="GPU-a"):
-        """Let the driver count so much of the pod."""
+        """Set the memory that the driver counts for the pod."""
         path = self._limits() / f"charge-{gpu}"
         write(path, f"{gpu} {mib * MIB} {self.leaf.parent.stat().st_ino}")
         self._charges.append(path.open(encoding="ascii"))
@@ -226,7 +227,7 @@ class Pod:
         wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
 
     def start(self, *arguments, user=None, by=(), constants="", output=None, **environment):
-        """Start the program; as a user, without any capability but that to read these files."""
+        """Start the program; as a user, without capabilities except reading these files."""
         events, termination_log, errors = self.outputs
         command = [self.python, "-I", *(by or with_constants(SOON + constants))]
         environment = self.environment | (WITHIN_BOUNDS if by else {}) | environment
@@ -239,11 +240,11 @@ class Pod:
             )  # fmt: skip
 
     def probe(self, kind="liveness", wait_s=0):
-        """Return what the kubelet's probe says, and its exit code."""
+        """Return the output of the kubelet's probe, and its exit code."""
         return self._probe(kind, wait_s)()
 
     def waiting_probe(self):
-        """Start a startup probe, and return once it waits; who calls the result gets its answer."""
+        """Start a startup probe, and return a function for its result once it waits."""
         answer = self._probe("startup", 600)
         wait_until((self.heartbeat.parent / "bell").exists)
         return answer
@@ -266,7 +267,7 @@ class Pod:
         return sorted(names - {"heartbeat.new"})
 
     def events(self, message=""):
-        """Return what the enforcer said, in whole lines; its final figures only if asked for."""
+        """Return the enforcer's log in whole lines, with its final figures only on request."""
         lines = self.outputs[0].read_text(encoding="utf-8").split("\n")[:-1]
         events = [json.loads(line) for line in lines]
         wanted = {message} if message else EVENTS - {"last words"}
@@ -275,24 +276,24 @@ class Pod:
 
     @property
     def name(self):
-        """Return what the enforcer calls itself, for who sees it from outside."""
+        """Return the enforcer's process name, as seen from outside."""
         return Path(f"/proc/{self.enforcer.pid}/comm").read_text(encoding="utf-8").rstrip("\n")
 
     @property
     def messages(self):
-        """Return what was reported; gaps are left out, as a busy machine makes some of its own."""
+        """Return the logged messages without gaps in observation, which busy machines cause."""
         reported = [event["msg"] for event in self.events()]
         return [message for message in reported if message != GAP]
 
     @property
     def termination_message(self):
-        """Return what was last reported; what `final_figures` says stood behind it is left out."""
+        """Return the last termination message without the final figures after it."""
         written = self.outputs[1].read_text(encoding="utf-8")
         return written.removesuffix(self.final_figures)
 
     @property
     def final_figures(self):
-        """Return the two lines that an event says were written at the end; empty before."""
+        """Return the two lines that the final event says were written; empty before."""
         for said in self.events("last words")[-1:]:
             figures = [said[key] for key in ("cap_bytes", "peak_bytes", "stops", "s")]
             figures[1] = dict(sorted(figures[1].items(), key=lambda one: -one[1]))
@@ -301,7 +302,7 @@ class Pod:
         return ""
 
     def wait_for(self, message, count=1):
-        """Return the event with this message, or the one that comes as the count says."""
+        """Return the n-th event with this message."""
 
         def found():
             over = self.enforcer.poll() is not None
@@ -315,13 +316,13 @@ class Pod:
         wait_until(self.heartbeat.exists)
 
     def observations(self, count):
-        """Wait for as many observations from now on; the first may be under way already."""
+        """Wait for this number of observations; the first may be in progress already."""
         for _ in range(count + 1):
             before = self.heartbeat.read_text(encoding="ascii")
             wait_until(lambda: self.heartbeat.read_text(encoding="ascii") != before)  # noqa: B023
 
     def later(self, seconds):
-        """Let so many seconds pass at once on the enforcer's clock."""
+        """Advance the enforcer's clock by these seconds."""
         with self.seconds.open("a", encoding="ascii") as file:
             file.write("." * seconds)
 
@@ -335,7 +336,7 @@ class Pod:
         return stat.rpartition(")")[2].split()
 
     def forge(self, pid):
-        """Write a heartbeat as a tenant would, by which a process has observed just now."""
+        """Write a heartbeat as a tenant would, for a process that has observed just now."""
         now = Path("/proc/uptime").read_text(encoding="ascii").split()[0].replace(".", "")
         self.heartbeat.write_text(f"{pid} {self.stat(pid)[19]} {now}\n", encoding="ascii")
 
@@ -346,13 +347,13 @@ class Pod:
         return wait_until(condition)
 
     def hold(self, function, **options):
-        """Let the driver not answer this call before another script comes; return at the first."""
+        """Make the driver hang in this call until another script comes; return at the first."""
         self.log.write_text("")
         self.script(f"hold {function}", **options)
         wait_until(lambda: self.calls("held"))
 
     def calls(self, name=""):
-        """Return the calls of NVML so far whose name has this part."""
+        """Return the calls of NVML so far whose name contains this text."""
         lines = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
         return [line for line in lines if name in line]
 
@@ -361,7 +362,7 @@ class Pod:
         return self.enforcer.wait(timeout=60)
 
     def finish(self):
-        """Stop the enforcer where it runs, and check what holds of every incident."""
+        """Stop the enforcer if it runs, and check the invariants of every incident."""
         if self.enforcer is not None and self.enforcer.poll() is None:
             wait_until(self.ends_with_the_last_verdict)
             self.enforcer.send_signal(signal.SIGINT)  # at once, whoever else still runs
@@ -378,7 +379,7 @@ class Pod:
             assert event["msg"] != GAP or event["s"] > PAUSE_S, event
 
     def empty_cages(self):
-        """End what is caged, and remove the cgroups, which outlive us."""
+        """End the processes in cages, and remove the cgroups, which outlive the test."""
         for cage in self.cages.glob("cri-*"):
             for pid in (cage / "cgroup.procs").read_text(encoding="ascii").split():
                 os.kill(int(pid), signal.SIGKILL)
@@ -388,7 +389,7 @@ class Pod:
             self.cages.rmdir()
 
     def ends_with_the_last_verdict(self):
-        """Say whether the termination message is what was reported last, so far."""
+        """Return True if the termination message is the last reported verdict so far."""
         verdicts = [event for event in self.events() if event["msg"] in VERDICTS]
         last = "".join(f"{event['msg']}: {event['why']}\n" for event in verdicts[-1:])
         return self.termination_message == last
@@ -401,7 +402,7 @@ def write(path, text):
 
 
 def become(user, kept=1):
-    """Be that user with one capability alone, over the next exec; 1 is CAP_DAC_OVERRIDE."""
+    """Become that user with one capability only, across the next exec; 1 is CAP_DAC_OVERRIDE."""
     for capability in range(64):
         if capability != kept:
             LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
@@ -415,7 +416,7 @@ def become(user, kept=1):
 
 
 def play(scenario, sent):
-    """Return what an incident returns of a pod."""
+    """Run an incident in a pod and return its result."""
     pod = Pod(Path(sent["folder"]), sent["library"])
     try:
         result = scenario(pod, *sent["arguments"])

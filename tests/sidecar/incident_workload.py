@@ -1,13 +1,13 @@
-"""A workload for incidents: a process that waits, and notes what becomes of it.
+"""A workload for incidents: a process that waits, and logs what happens to it.
 
-    HOW NOTES OUTPUTS USER CHILDREN
+HOW NOTES OUTPUTS USER CHILDREN
 
-HOW is `plain` (a signal ends it, as most frameworks leave it), `leaves` (it notes what the files in
-OUTPUTS say at that moment, and exits with code 3) or `stays` (it notes every signal, and goes on).
-Children do the same, except for this: the parent notes how they ended, and continues.
+HOW is `plain` (a signal ends it, as in most frameworks), `leaves` (it logs the content of the files
+in OUTPUTS at that moment, and exits with code 3) or `stays` (it logs every signal and continues).
+Children do the same, except for this: the parent logs how they ended, and continues.
 
-`restarts` and `breeds` start processes that hold 700 MiB and end by SIGKILL alone: the first holds
-none itself, and starts another for each that ends; the second starts them without an end.
+`restarts` and `breeds` start processes that hold 700 MiB and end only by SIGKILL. The first holds
+no memory itself, and starts another for each that ends. The second starts them without end.
 """
 
 import os

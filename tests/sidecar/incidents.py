@@ -1,7 +1,7 @@
-"""Runs a scenario in a pod: a PID namespace with the whole program and real processes in it.
+"""Runs a scenario in a pod: a PID namespace with the whole program and real processes.
 
-A scenario is a function inside a test: its text is sent over, its first argument is a `Pod` of
-`incident_scene`, and what it returns comes back.
+A scenario is a function inside a test: its source is sent over, its first argument is a `Pod` of
+`incident_scene`, and its result comes back.
 """
 
 from functools import cache
@@ -17,13 +17,13 @@ MIB = 2**20
 
 
 class Pod:
-    """A folder, and scenarios that run on it."""
+    """A folder, and scenarios that run in it."""
 
     def __init__(self, folder, library):
         self.where = {"folder": str(folder), "library": str(library)}
 
     def run(self, scenario, *arguments):
-        """Return what the scenario returns."""
+        """Return the scenario's result."""
         scene = "tests.sidecar.incident_scene"
         found = isolated_interpreter.play(scene, scenario, *arguments, **self.where)
         if found == NO_CGROUP:
@@ -33,7 +33,7 @@ class Pod:
 
 @cache
 def missing():
-    """Say why no scenario can run here; empty where it can."""
+    """Return the reason why no scenario can run here; empty if one can."""
     if compiler() is None:
         return "the stub of NVML needs a C compiler, and there is none here"
     if why := isolated_interpreter.missing():

@@ -1,4 +1,4 @@
-"""A scripted NVML, a place for the program to run in, and what it said there."""
+"""A scripted NVML, a folder for the program, and its output there."""
 
 import json
 import os
@@ -26,13 +26,13 @@ __all__ = [
 PROGRAM = ("-I", "-m", "webhook.sidecar")
 BY_HAND = ("-m", "webhook.cli", "enforce")
 ENDS_SOON = ("-I", *with_constants(NOT_PROBED))
-"""The program, which waits for no startup probe where its self-test has failed."""
+"""The program, which waits for no startup probe after a failed self-test."""
 CAP = {"VRAM_CAP_BYTES": "1000"}
 GPU = "gpu GPU-a total=100000 name=NVIDIA_H200\n"
 
 
 class ScriptedNvml:
-    """Answers as `webhook.adapters.nvml.Nvml` does, and fails where `codes` says so.
+    """Answers like `webhook.adapters.nvml.Nvml`, and fails as `codes` specifies.
 
     A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
     """
@@ -88,7 +88,7 @@ class ScriptedNvml:
         return dict(self.listed[gpu])
 
     def times(self, method):
-        """Return when a method was called."""
+        """Return the times at which a method was called."""
         return [when_s for when_s, called in self.calls if called == method]
 
     def _about(self, method, gpu):
@@ -110,7 +110,7 @@ class ScriptedNvml:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of the program ended."""
+    """Result of a run of the program."""
 
     code: int
     events: list
@@ -150,7 +150,7 @@ class Ground:
 
 
 def events_of(text):
-    """Read one event from each line."""
+    """Parse one event per line."""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -162,7 +162,7 @@ def _library(folder):
 
 
 def a_ground(folder, tmp_path_factory):
-    """Offer the stub, with one GPU."""
+    """Return folders with the stub and one GPU."""
     made = Ground(folder, _library(tmp_path_factory.getbasetemp()))
     made.script()
     return made

@@ -15,7 +15,7 @@ SHELLS = {
     for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["sh"])
     if (found := shutil.which(shell[0]))
 }
-"""By their programs: `sh` is mostly one of the others."""
+"""Names by program: `sh` is usually one of the others."""
 GUARDING = (0, "guarding\n")
 NOT_YET = "not guarding yet: the self-test has not finished"
 
@@ -24,7 +24,7 @@ def asked(
     folder, kind="liveness", seconds=0, *,
     proc="/proc", shell=("sh",), interval="60s", script=SCRIPT,
 ):  # fmt: skip
-    """Return a probe's exit code and what it said; a beat may get three intervals old."""
+    """Return a probe's exit code and output; a heartbeat may get three intervals old."""
     ended = subprocess.run(
         [*shell, script, kind, str(seconds), folder, proc],
         capture_output=True, check=False, timeout=60,
@@ -35,7 +35,7 @@ def asked(
 
 
 def with_sleep(folder, does):
-    """Return the script with a `sleep` that does this, and notes for how long it was to be."""
+    """Return the script with a `sleep` that runs this and logs its duration."""
     made = folder / "probe.sh"
     sleep = f'sleep() {{ echo "$1" >>{folder}/slept; {does}; }}'
     made.write_text(f"{sleep}\n{SCRIPT.read_text(encoding='utf-8')}", encoding="utf-8")
@@ -43,24 +43,24 @@ def with_sleep(folder, does):
 
 
 def slept(folder):
-    """Return for how long each `sleep` was to be."""
+    """Return the duration of each `sleep`."""
     noted = folder / "slept"
     return noted.read_text(encoding="ascii").split() if noted.exists() else []
 
 
 def why(folder, **more):
-    """Return why a probe fails; nothing where it passes."""
+    """Return the reason why a probe fails; empty if it passes."""
     code, said = asked(folder, "startup", **more)
     return said.removesuffix("\n") if code else ""
 
 
 def uptime(proc="/proc"):
-    """Return hundredths of a second, as heartbeats have them."""
+    """Return the uptime in hundredths of a second, as in heartbeats."""
     return int(Path(proc, "uptime").read_text(encoding="ascii").split()[0].replace(".", ""))
 
 
 def a_beat(folder, *, pid=None, started=None, ago_s=0.0, now=None):
-    """Write a heartbeat as one of our own, except for what is given."""
+    """Write a heartbeat as the guard does, except for the given values."""
     me = os.getpid()
     Heartbeat(str(folder))  # which wakes for a probe
     started = processes.identify(me).started if started is None else started
@@ -70,9 +70,9 @@ def a_beat(folder, *, pid=None, started=None, ago_s=0.0, now=None):
 
 
 def a_proc(folder, **files):
-    """Make a proc where we are as we are, except for these files: text, or None for none.
+    """Create a proc with our own process, except for these files: text, or None for none.
 
-    They are ours as a probe finds them by our number; `self_cgroup` and `uptime` are elsewhere.
+    They replace the files at our PID; `self_cgroup` and `uptime` are elsewhere.
     """
     (folder / "self").mkdir()
     ours = folder / str(os.getpid())
@@ -90,7 +90,7 @@ def a_proc(folder, **files):
 
 
 class Clock:
-    """A time that passes when it is set to, in a proc where only that differs."""
+    """A clock that the test advances, in a proc that differs only by that."""
 
     def __init__(self, folder):
         self.proc = a_proc(folder, uptime="")

@@ -1,4 +1,4 @@
-"""The program as in its image: an interpreter, `pynvml`, a few files of ours, nothing else."""
+"""The program as in its image: an interpreter, `pynvml`, a few files of the project."""
 
 import json
 import re
@@ -30,21 +30,21 @@ FILES = {
     "webhook/core/enforcement/step.py",
     "webhook/core/enforcement/termination_message.py", "webhook/core/nvidia/__init__.py",
     "webhook/core/nvidia/drivers.py", "webhook/core/pod/__init__.py",
-    "webhook/core/pod/duration.py", "webhook/core/formatting.py", "webhook/sidecar/ending.py",
+    "webhook/core/pod/duration.py", "webhook/core/formatting.py", "webhook/sidecar/shutdown.py",
     "webhook/sidecar/events.py", "webhook/sidecar/guard.py", "webhook/sidecar/journal.py",
-    "webhook/sidecar/limit.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
-    "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
+    "webhook/sidecar/driver_limit.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
+    "webhook/sidecar/self_test.py", "webhook/sidecar/settings.py",
 }  # fmt: skip
-"""All that an image has to hold of this project."""
+"""All files of this project that an image needs."""
 LARGE = {"dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
-"""Of the standard library, what made up half of a start, or would be as much of one."""
+"""Modules of the standard library that took half of a start, or would take as much."""
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Return the interpreter of a virtual environment with the files above and pynvml."""
+    """Return the interpreter of a virtual environment with only these files and pynvml."""
     folder = tmp_path_factory.mktemp("alone")
     command = [sys.executable, "-m", "venv", "--without-pip", folder]
     subprocess.run(command, check=True, timeout=120)
@@ -58,7 +58,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def by_any_module(alone, tmp_path_factory):
-    """Return what starting an empty module loads."""
+    """Return the modules that starting an empty module loads."""
     folder = tmp_path_factory.mktemp("nothing")
     (folder / "nothing.py").touch()
     ended = subprocess.run(
@@ -69,7 +69,7 @@ def by_any_module(alone, tmp_path_factory):
 
 
 def imported(importtime):
-    """Read what `-X importtime` prints: lines of times and a name."""
+    """Parse the output of `-X importtime`: lines of times and a name."""
     lines = (line.split("|") for line in importtime.splitlines())
     return {line[2].strip() for line in lines if len(line) == 3} - {"imported package"}
 
@@ -79,7 +79,7 @@ def tops(names):
 
 
 def files(names):
-    """Return the files of our own modules, except the one that was started."""
+    """Return the files of our modules, except the started one."""
     ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
     return {
         next(one for one in (f"{name}/__init__.py", f"{name}.py") if (ROOT / one).exists())
@@ -139,7 +139,7 @@ def test_what_pynvml_is_loaded_without_is_there_for_others(alone):
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
 def test_a_probe_starts_no_program(kind, tmp_path):
-    """Except one that waits: mkfifo and sleep; what it costs is what a shell costs."""
+    """Exception: one that waits runs mkfifo and sleep. A probe costs as much as a shell."""
     Heartbeat(str(tmp_path)).beat()
     command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
     probe = ["sh", ROOT / PROBE, kind, "25", tmp_path]
@@ -177,7 +177,7 @@ def test_the_pods_probes_are_where_the_image_has_them():
 
 
 def test_the_image_compiles_all_that_the_program_imports(alone):
-    """What is imported late is listed there; an import without bytecode is ten times as long."""
+    """Late imports are listed there; an import without bytecode takes ten times as long."""
     recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
     (listed,) = re.findall(r"compile_imports.py (webhook.*) >", recipe)
     code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"

@@ -1,4 +1,4 @@
-"""What the kubelet's probes report, and by which heartbeat."""
+"""Reports of the kubelet's probes, by the heartbeat they find."""
 
 import contextlib
 import os
@@ -30,14 +30,14 @@ from tests.sidecar.probes import (
 )
 from webhook.adapters import processes
 from webhook.names import ENFORCER_RUN_PATH
-from webhook.sidecar.heartbeat import Heartbeat, leave_failure, leave_waiting
+from webhook.sidecar.heartbeat import Heartbeat, write_failure, write_waiting
 
 BEATS = "from webhook.sidecar.heartbeat import Heartbeat; Heartbeat(sys.argv[1]).beat(); "
 
 
 @contextlib.contextmanager
 def running(code, *arguments):
-    """Run code in a process of its own, from its first line of output to the end of the block."""
+    """Run code in another process, from its first line of output to the end of the block."""
     code = f"import os, signal, sys, time, pathlib; {code}"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -104,7 +104,7 @@ def test_a_beat_that_is_older_than_it_may_get_is_stale(shell, tmp_path):
 def test_a_beat_may_get_as_old_as_three_intervals_and_fifteen_seconds_at_least(
     interval, limit_s, shell, tmp_path
 ):
-    """The age is in whole hundredths."""
+    """The age is in whole hundredths of a second."""
     limit = round(limit_s * 100)
     clock = Clock(tmp_path)
     for age, passes in ((limit, True), (limit + 1, False)):
@@ -169,7 +169,7 @@ def test_the_start_time_is_told_as_everywhere_else_whatever_the_name(name, shell
 
 
 def test_a_name_of_two_lines_is_nobody_who_guards(tmp_path):
-    """The kernel does not escape it in `stat`: the fields come after the line's end."""
+    """The kernel does not escape a line break in `stat`: the fields are on the next line."""
     code = "pathlib.Path('/proc/self/comm').write_text('a\\nb'); print(flush=True); input()"
     with running(code) as other:
         a_beat(tmp_path, pid=other.pid, started=processes.identify(other.pid).started)
@@ -218,7 +218,7 @@ class Waiting:
     ("leave", "code", "then"),
     [
         (lambda folder: Heartbeat(folder).beat(), 0, "guarding"),
-        (lambda folder: leave_failure(folder, "no driver"), 1, "the self-test failed: no driver"),
+        (lambda folder: write_failure(folder, "no driver"), 1, "the self-test failed: no driver"),
     ],
     ids=["passes once the enforcer beats", "fails once the self-test has"],
 )
@@ -229,7 +229,7 @@ def test_a_probe_that_waits_says_what_came(leave, code, then, shell, tmp_path):
 
 
 def test_no_ring_is_missed_whenever_it_comes(tmp_path):
-    """Beat once, at any moment of a probe's start: it would wait for a minute, were one missed."""
+    """Write a heartbeat at any moment of a probe's start: if missed, the probe waits a minute."""
     for number in range(60):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -244,14 +244,14 @@ def test_a_probe_that_waits_reports_the_latest_reason_of_a_guard_that_waits(shel
     os.mkfifo(tmp_path / "time")
     waiting = Waiting(tmp_path, shell, with_sleep(tmp_path, f"read -r _ <{tmp_path}/time"))
     for reason in ("the limiter is away", "the driver has no limit for this pod"):
-        leave_waiting(str(tmp_path), reason)
+        write_waiting(str(tmp_path), reason)
     (tmp_path / "time").write_text("is up\n", encoding="ascii")
     assert waiting.end() == (1, f"{NOT_YET}; then: the driver has no limit for this pod\n")
     assert slept(tmp_path) == ["600"]
 
 
 def test_a_long_reason_for_waiting_is_cut_so_that_a_probe_may_report_two(tmp_path):
-    leave_waiting(str(tmp_path), "no limit\n\x1b[31m" + "é" * 5000)
+    write_waiting(str(tmp_path), "no limit\n\x1b[31m" + "é" * 5000)
     said = why(tmp_path)
     assert said.startswith("no limit [31mé")
     assert len(said.encode()) <= 480
@@ -260,8 +260,8 @@ def test_a_long_reason_for_waiting_is_cut_so_that_a_probe_may_report_two(tmp_pat
 def test_at_the_end_of_its_wait_a_probe_scans_again(tmp_path):
     os.mkfifo(tmp_path / "time")
     script = with_sleep(tmp_path, f"read -r _ <{tmp_path}/time")
-    code = "from webhook.sidecar.heartbeat import leave_waiting; "
-    code += "leave_waiting(sys.argv[1], 'no limit'); print(flush=True); input()"
+    code = "from webhook.sidecar.heartbeat import write_waiting; "
+    code += "write_waiting(sys.argv[1], 'no limit'); print(flush=True); input()"
     with running(code, tmp_path):
         waiting = Waiting(tmp_path, script=script)
         wait_until(lambda: slept(tmp_path) and state(waiting.program.pid) == "S")
@@ -323,7 +323,7 @@ def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, tm
 def test_an_enforcer_at_work_passes_whatever_stands_in_the_place_of_a_report(
     name, plant, shell, tmp_path
 ):
-    """What holds a probe up would restart the sidecar, and no beat replaces these."""
+    """A blocked probe would restart the sidecar, and no heartbeat replaces these files."""
     a_beat(tmp_path)
     (tmp_path / "passed").write_text(f"{uptime()}\n", encoding="ascii")
     (tmp_path / "verdict").write_text("1 stopping a process\n", encoding="ascii")
@@ -406,7 +406,7 @@ def test_a_process_of_another_container_is_not_believed(ours, theirs, same, shel
 
 
 def test_a_process_that_does_not_run_when_it_is_woken_is_found(tmp_path):
-    """Played by one that no longer wakes: a starved one is not at our command."""
+    """The process no longer wakes, since the test cannot starve one of CPU."""
     code = f"{BEATS}signal.signal(signal.SIGURG, signal.SIG_IGN); print(flush=True); input()"
     with running(code, tmp_path) as guard:
         wait_until(lambda: state(guard.pid) == "S")
@@ -428,7 +428,7 @@ def test_where_the_kernel_does_not_count_the_beat_alone_judges(schedstat, shell,
 
 
 def test_a_probe_wakes_what_waits_in_a_call_and_it_waits_on(tmp_path):
-    """As in one of the driver, which Python does not repeat where a signal ends it."""
+    """Like a call of the driver, which Python does not repeat after a signal."""
     code = f"{BEATS}import ctypes; print(flush=True); read = ctypes.CDLL(None).read; "
     code += "print(read(0, ctypes.create_string_buffer(9), 9), flush=True)"
     with running(code, tmp_path) as guard:

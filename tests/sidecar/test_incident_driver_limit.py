@@ -1,8 +1,8 @@
-"""What the sidecar does where the driver itself may hold the pod to its cap, from r615 on."""
+"""The sidecar with a driver that may enforce the pod's cap, from r615 on."""
 
 import pytest
 
-from webhook.sidecar.limit import INSTEAD
+from webhook.sidecar.driver_limit import INSTEAD
 
 ASKED = "nvmlDeviceGetMemoryLimits_v1"
 HELD, LATE, NOT = "held by the driver", "held by the driver, late", "not held by the driver"
@@ -73,7 +73,7 @@ def test_a_limit_that_is_lost_or_comes_back_is_told_and_the_pod_goes_on(pod):
         p.has_limits(gpus="ab")
         p.limits(1000)
         p.limits(1000, "GPU-b")
-        p.guard(VRAM_DRIVER_LIMIT="Auto", constants="limit.ASK_EVERY_S = 0.0")
+        p.guard(VRAM_DRIVER_LIMIT="Auto", constants="driver_limit.QUERY_INTERVAL_S = 0.0")
         p.limits(0, "GPU-b")
         p.wait_for("not held by the driver")
         probes = [p.probe() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The driver fails while the enforcer runs: it stops nobody, reports the fault, and continues."""
+"""The driver fails while the enforcer runs: it stops no process, reports it, and continues."""
 
 import time
 

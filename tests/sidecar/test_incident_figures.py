@@ -1,11 +1,11 @@
-"""What the driver lists: figures that are missing, that come twice, that are too many."""
+"""The driver's lists with figures that are missing, repeated, or too many."""
 
 import pytest
 
 from tests.sidecar.incidents import MIB
 
 MORE_MIB = 2000
-"""Another pod takes so much: the total moved, so lists are read again."""
+"""Memory of another pod: the total changes, so lists are read again."""
 
 
 @pytest.mark.parametrize("figures", ["zeros", "unavailable"])

@@ -1,4 +1,4 @@
-"""A number changes hands: whoever has it now is not whom the figures speak of."""
+"""A PID is reused: the figures do not belong to the new process."""
 
 STOP = ["stopping a process", "memory came back"]
 

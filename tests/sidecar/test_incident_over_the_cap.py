@@ -1,4 +1,4 @@
-"""A process outgrows the cap: who is stopped, how, and what is said of it."""
+"""A process exceeds the cap: which one is stopped, how, and the report."""
 
 import re
 import signal

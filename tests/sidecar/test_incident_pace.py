@@ -1,4 +1,4 @@
-"""When lists, which are dear, are read beside the total, which is cheap."""
+"""Lists are expensive and read only if the cheap total requires it."""
 
 import signal
 
@@ -6,7 +6,7 @@ LISTS, TOTAL = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryIn
 
 
 def test_a_peak_between_two_lists_is_seen_where_the_total_is_higher_than_ever(pod):
-    """The pod is alone on its GPU, and within its cap all the time."""
+    """The pod is the only one on its GPU, and always within its cap."""
 
     def incident(p, lists):
         mine = p.process("stays")

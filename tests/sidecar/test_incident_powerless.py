@@ -1,4 +1,4 @@
-"""Signals that do not arrive: nobody is stopped, it is said, and the pod has to restart."""
+"""Signals are not delivered: no process is stopped, the log says so, and the pod must restart."""
 
 import pytest
 

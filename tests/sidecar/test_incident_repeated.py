@@ -1,4 +1,4 @@
-"""A cap that is exceeded again and again: at last a whole container ends, and then the pod."""
+"""The cap is exceeded repeatedly: finally a whole container ends, and then the pod."""
 
 
 def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
@@ -54,7 +54,7 @@ def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_f
 
 
 def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
-    """A fork bomb within a limit to processes, as kubelets set one; and one that asks again."""
+    """A fork bomb within a process limit, as kubelets set one, and one that repeats."""
 
     def incident(p):
         p.contain(1, "f")

@@ -1,4 +1,4 @@
-"""What a tenant does to the enforcer who runs as the enforcer's own user."""
+"""Attacks on the enforcer by a tenant that runs as the same user."""
 
 import resource
 
@@ -20,7 +20,7 @@ def test_a_process_of_the_tenants_own_is_not_taken_for_the_enforcer(pod):
 
 
 def test_an_enforcer_without_descriptors_ends_and_says_why(pod):
-    """prlimit(2) needs no more than our user. A blind guard must not go on for ever."""
+    """prlimit(2) only requires the same user. A blind guard must not continue forever."""
 
     def incident(p):
         hog = p.process("stays")

@@ -1,4 +1,4 @@
-"""What the enforcer says, where it says it, and that saying it never ends a guard."""
+"""The enforcer's log and termination message; a failed write never ends a guard."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ TEXTS = st.text(max_size=40) | st.text(st.characters(codec="utf-8"), max_size=30
 
 
 class Heard:
-    """A journal, what it wrote, and its termination log."""
+    """A journal, its output, and its termination log."""
 
     def __init__(self, folder):
         self.log = folder / "termination-log"
@@ -102,7 +102,7 @@ def test_a_verdict_that_is_interrupted_leaves_a_message(call, heard, monkeypatch
 
 
 class InterruptedByATestError(Exception):
-    """As if SIGKILL came."""
+    """Stands in for SIGKILL."""
 
 
 def test_a_termination_log_is_written_only_where_the_kubelet_made_one(heard):
@@ -165,7 +165,7 @@ def test_the_final_figures_stand_behind_the_last_verdict_whatever_that_says(hear
 
 def test_a_verdict_after_sigterm_keeps_the_final_figures_behind_it(heard):
     heard.journal.final_figures = lambda: (WORDS, {})
-    heard.journal.begin_to_end()
+    heard.journal.append_final_figures()
     assert heard.message == WORDS
     heard.journal.verdict("warning", "stopping a process", "it grew")
     assert heard.message == f"stopping a process: it grew\n{WORDS}"

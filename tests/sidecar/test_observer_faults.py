@@ -1,4 +1,4 @@
-"""What the observer does about each of NVML's failures, by a clock that the test moves."""
+"""The observer's handling of each NVML failure, with a clock of the test."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.sidecar.parts import ScriptedNvml, put
 from webhook.core.nvidia.drivers import Fault, classify_error, explain_fault
-from webhook.sidecar.observer import SEARCH_EVERY_S, DriverChangedError, Observer
+from webhook.sidecar.observer import SEARCH_INTERVAL_S, DriverChangedError, Observer
 
 CODES = [1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999, 4242]
 OF_THE_DRIVER = {Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
@@ -31,7 +31,7 @@ def nvml():
 
 @pytest.fixture
 def observe(nvml, tmp_path):
-    """Return a function that observes at a time; the lists of `judged` GPUs are read each time."""
+    """Return a function that observes at a time; lists of `judged` GPUs are read each time."""
     for pid in (7, 8, 9):
         put(tmp_path, pid)
     observer = Observer(nvml, 1000, proc=str(tmp_path))
@@ -48,7 +48,7 @@ def held(observation):
 
 
 def until(observe, nvml, method, from_s, times):
-    """Observe every half second until a method was called so often from then on; return when."""
+    """Observe every half second until a method was called this often; return the time."""
     now_s = from_s
     while len(found := [one for one in nvml.times(method) if one >= from_s]) < times:
         observe(now_s)
@@ -186,13 +186,13 @@ def test_a_lost_gpu_is_searched_every_half_minute_and_measured_when_back(code, o
     nvml.codes = {"processes GPU-b": code, "devices GPU-b": code}
     observe(10)
     found_s = until(observe, nvml, "devices", 10.5, 4)
-    assert gaps(found_s) == [SEARCH_EVERY_S] * 3
+    assert gaps(found_s) == [SEARCH_INTERVAL_S] * 3
     nvml.codes = {}
     last_s = found_s[-1]
-    waiting = observe(last_s + SEARCH_EVERY_S - 1)
+    waiting = observe(last_s + SEARCH_INTERVAL_S - 1)
     assert held(waiting) == A
     assert "GPU-b" in waiting.fault
-    back = observe(last_s + SEARCH_EVERY_S)
+    back = observe(last_s + SEARCH_INTERVAL_S)
     assert held(back) == A | B
     assert back.fault == ""
 

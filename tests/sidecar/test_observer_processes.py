@@ -1,4 +1,4 @@
-"""Whom the observer takes the driver's numbers for, and how often it asks for them."""
+"""Identification of the driver's PIDs by the observer, and its number of reads."""
 
 import itertools
 import shutil
@@ -10,14 +10,19 @@ from tests.sidecar.parts import ID, OTHER_ID, ScriptedNvml, put, stat_line
 from webhook.core.enforcement.model import UNIDENTIFIED, Process, Usage
 from webhook.core.enforcement.pacing import LIST_EVERY_S, LIST_FLOOR_S, MOVED_BYTES
 from webhook.sidecar import observer as under_test
-from webhook.sidecar.observer import FEW, STRANGER_AFTER_S, STRANGER_COUNTS_S, Observer
+from webhook.sidecar.observer import (
+    ALWAYS_IDENTIFIED,
+    UNIDENTIFIED_AFTER_S,
+    UNIDENTIFIED_COUNTS_AFTER_S,
+    Observer,
+)
 
 CAP_BYTES = 1000 * MOVED_BYTES
 BOTH = ("GPU-a", "GPU-b")
 
 
 class Pod:
-    """An observer, its NVML, and the processes that its proc shows."""
+    """An observer, its NVML, and the processes in its proc."""
 
     def __init__(self, folder):
         self.nvml = ScriptedNvml(a={7: 70}, b={})
@@ -34,7 +39,7 @@ class Pod:
         return self.observer.observe(now_s, judged)
 
     def lists_read(self, now_s):
-        """Return how many lists an observation reads that judges nothing."""
+        """Return the number of lists that an observation without judging reads."""
         before = len(self.nvml.times("processes"))
         assert self.observe(now_s, ()).fault == ""
         return len(self.nvml.times("processes")) - before
@@ -125,12 +130,12 @@ def test_what_is_listed_nowhere_is_forgotten(pod):
         pod.nvml.listed["GPU-a"] = {pid: 1, pid + 1000: 1}
         pod.observe(pid)
     assert len(pod.observer._processes) == 1
-    assert len(pod.observer._strangers) == 1
+    assert len(pod.observer._unidentified) == 1
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Return the numbers that were asked for in proc, as often as they were."""
+    """Return the PIDs that were read in proc, with repetitions."""
     found = []
 
     def counting(real):
@@ -165,7 +170,7 @@ def crowded(pod, count, bytes_each):
 def test_a_crowd_is_identified_over_the_ceiling_and_while_it_is_judged(
     more, over_bytes, judged, identified, pod, asked
 ):
-    count, each = FEW + more, 1000
+    count, each = ALWAYS_IDENTIFIED + more, 1000
     ceiling_bytes = count * each - over_bytes
     pod.observer = Observer(pod.nvml, CAP_BYTES, ceiling_bytes=ceiling_bytes, proc=str(pod.folder))
     crowded(pod, count, each)
@@ -179,18 +184,21 @@ def test_a_crowd_is_identified_over_the_ceiling_and_while_it_is_judged(
 
 
 def test_in_a_crowd_a_process_without_a_figure_is_unknown_still(pod):
-    crowded(pod, FEW + 1, 10)
+    crowded(pod, ALWAYS_IDENTIFIED + 1, 10)
     pod.nvml.listed["GPU-a"][100] = None
-    assert [one.used_bytes for one in pod.observe(0, ()).usages] == [None, *[10] * FEW]
+    assert [one.used_bytes for one in pod.observe(0, ()).usages] == [
+        None,
+        *[10] * ALWAYS_IDENTIFIED,
+    ]
 
 
 def test_who_was_identified_before_keeps_its_name_in_a_crowd(pod, asked):
-    crowded(pod, FEW, 10)
+    crowded(pod, ALWAYS_IDENTIFIED, 10)
     pod.observe(0, ())
-    crowded(pod, FEW + 1, 10)
+    crowded(pod, ALWAYS_IDENTIFIED + 1, 10)
     asked.clear()
     started = [one.process.started for one in pod.observe(LIST_EVERY_S, ()).usages]
-    assert (started, asked) == ([4711] * FEW + [UNIDENTIFIED], [])
+    assert (started, asked) == ([4711] * ALWAYS_IDENTIFIED + [UNIDENTIFIED], [])
 
 
 def test_a_process_is_identified_once_while_it_stays_the_same(pod, asked, monkeypatch):
@@ -202,10 +210,10 @@ def test_a_process_is_identified_once_while_it_stays_the_same(pod, asked, monkey
 
 def test_a_number_that_is_nobody_here_is_a_failure_after_a_while_only(pod):
     pod.nvml.listed["GPU-a"][99] = 10
-    for now_s in (0, 1, STRANGER_AFTER_S - 0.1):
+    for now_s in (0, 1, UNIDENTIFIED_AFTER_S - 0.1):
         seen = pod.observe(now_s)
         assert (listed(seen), seen.fault) == ([("GPU-a", 7, 4711)], "")
-    seen = pod.observe(STRANGER_AFTER_S)
+    seen = pod.observe(UNIDENTIFIED_AFTER_S)
     assert listed(seen) == [("GPU-a", 7, 4711)]
     assert seen.fault == (
         "the driver lists process 99 on GPU GPU-a with 1Mi, and there is no such process in this "
@@ -217,7 +225,7 @@ def test_a_number_that_was_listed_once_is_no_failure_however_old_that_list_gets(
     pod.nvml.listed["GPU-a"][99] = 10
     pod.observe(0)
     del pod.nvml.listed["GPU-a"][99]
-    for now_s in (STRANGER_AFTER_S, LIST_EVERY_S - 0.1, LIST_EVERY_S, 2 * LIST_EVERY_S):
+    for now_s in (UNIDENTIFIED_AFTER_S, LIST_EVERY_S - 0.1, LIST_EVERY_S, 2 * LIST_EVERY_S):
         assert pod.observe(now_s, ()).fault == ""
 
 
@@ -233,12 +241,12 @@ def test_a_number_that_lists_a_while_apart_both_show_is_a_failure_of_the_gpu_tha
 def test_a_failure_for_a_number_ends_when_it_is_somebody_or_gone(becomes, pod):
     pod.nvml.listed["GPU-a"][99] = 10
     pod.observe(0)
-    assert pod.observe(STRANGER_AFTER_S).fault
+    assert pod.observe(UNIDENTIFIED_AFTER_S).fault
     if becomes == "known":
         pod.runs(99)
     else:
         del pod.nvml.listed["GPU-a"][99]
-    assert pod.observe(STRANGER_AFTER_S + 1).fault == ""
+    assert pod.observe(UNIDENTIFIED_AFTER_S + 1).fault == ""
 
 
 def test_lists_are_read_when_the_total_moved_over_the_cap_or_time_is_up(pod):
@@ -289,7 +297,7 @@ def test_what_a_failure_hid_is_read_as_soon_as_it_is_over(pod):
 
 
 def alone(pod, *, counts=True, gpus=("a",)):
-    """Let the pod see these GPUs, by a driver whose strangers count or do not."""
+    """Give the pod these GPUs, with a driver whose unidentified processes count or do not."""
     pod.nvml.listed = {f"GPU-{name}": {} for name in gpus}
     pod.nvml.listed["GPU-a"] = {7: 70, 99: 50}
     pod.observer = Observer(pod.nvml, CAP_BYTES, counts_unidentified=counts, proc=str(pod.folder))
@@ -297,7 +305,10 @@ def alone(pod, *, counts=True, gpus=("a",)):
 
 def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(pod):
     alone(pod)
-    seen = {now_s: pod.observe(now_s) for now_s in (0, STRANGER_AFTER_S, STRANGER_COUNTS_S, 30)}
+    seen = {
+        now_s: pod.observe(now_s)
+        for now_s in (0, UNIDENTIFIED_AFTER_S, UNIDENTIFIED_COUNTS_AFTER_S, 30)
+    }
     assert [listed(one) for one in seen.values()] == [
         *[[("GPU-a", 7, 4711)]] * 2,
         *[[("GPU-a", 7, 4711), ("GPU-a", 99, UNIDENTIFIED)]] * 2,
@@ -309,7 +320,7 @@ def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(pod):
 @pytest.mark.parametrize(("counts", "gpus"), [(False, ("a",)), (True, ("a", "b"))])
 def test_a_stranger_is_reported_and_not_counted_where_there_is_a_doubt(counts, gpus, pod):
     alone(pod, counts=counts, gpus=gpus)
-    seen = [pod.observe(now_s) for now_s in (0, STRANGER_COUNTS_S, 30)][-1]
+    seen = [pod.observe(now_s) for now_s in (0, UNIDENTIFIED_COUNTS_AFTER_S, 30)][-1]
     assert listed(seen) == [("GPU-a", 7, 4711)]
     assert "process 99" in seen.fault
 
@@ -320,7 +331,7 @@ def test_a_stranger_that_was_not_listed_for_a_moment_is_waited_for_again(pod):
     del pod.nvml.listed["GPU-a"][99]
     pod.observe(5)
     pod.nvml.listed["GPU-a"][99] = 50
-    seen = [pod.observe(now_s) for now_s in (6, 6 + STRANGER_AFTER_S, 15, 16)]
+    seen = [pod.observe(now_s) for now_s in (6, 6 + UNIDENTIFIED_AFTER_S, 15, 16)]
     assert [bool(one.fault) for one in seen] == [False, True, True, False]
     assert [len(one.usages) for one in seen] == [1, 1, 1, 2]
 

@@ -1,4 +1,4 @@
-"""The program as the kubelet starts it, and as a person does: words, exit codes, signals."""
+"""The program as the kubelet or a person starts it: arguments, exit codes, signals."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What is left for the probes, when they report it, and that it never restarts the sidecar."""
+"""Files for the probes, when they report them, and that this never restarts the sidecar."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from webhook.adapters import processes
 from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
 from webhook.core.admission.sidecar.container import _STARTUP as STARTUP
 from webhook.sidecar import heartbeat, program
-from webhook.sidecar.heartbeat import Heartbeat, leave_verdict, one_line
+from webhook.sidecar.heartbeat import Heartbeat, to_event_text, write_verdict
 from webhook.sidecar.journal import EnforcerJournal
 
 PERIOD_S, TIMEOUT_S = LIVENESS["periodSeconds"], LIVENESS["timeoutSeconds"]
@@ -37,7 +37,7 @@ def names(folder):
 
 @pytest.fixture
 def passed(shell, tmp_path):
-    """Return a function that asks a probe; one has passed."""
+    """Return a function that runs a probe after one has passed."""
     beat(tmp_path)
     assert asked(tmp_path, shell=shell) == GUARDING
     return lambda: asked(tmp_path, shell=shell)
@@ -45,7 +45,7 @@ def passed(shell, tmp_path):
 
 def test_a_verdict_is_reported_once_after_a_probe_that_passed(shell, tmp_path):
     beat(tmp_path)
-    leave_verdict(str(tmp_path), "stopping a process: why")
+    write_verdict(str(tmp_path), "stopping a process: why")
     assert [asked(tmp_path, shell=shell) for _ in range(4)] == [
         GUARDING, (1, "stopping a process: why\n"), GUARDING, GUARDING,
     ]  # fmt: skip
@@ -53,8 +53,8 @@ def test_a_verdict_is_reported_once_after_a_probe_that_passed(shell, tmp_path):
 
 
 def test_a_verdict_that_no_probe_took_is_reported_after_a_restart(tmp_path):
-    code = "import sys; from webhook.sidecar.heartbeat import leave_verdict; "
-    code += "leave_verdict(sys.argv[1], 'the pod must restart: why')"
+    code = "import sys; from webhook.sidecar.heartbeat import write_verdict; "
+    code += "write_verdict(sys.argv[1], 'the pod must restart: why')"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     beat(tmp_path)
     assert [asked(tmp_path) for _ in range(2)] == [GUARDING, (1, "the pod must restart: why\n")]
@@ -65,7 +65,7 @@ def test_verdict_upon_verdict_makes_every_second_probe_report_the_last(verdicts,
     beat(tmp_path)
     said = []
     for verdict in verdicts:
-        leave_verdict(str(tmp_path), verdict)
+        write_verdict(str(tmp_path), verdict)
         said.append(asked(tmp_path))
     assert said == [
         (1, f"{verdict}\n") if number % 2 else GUARDING for number, verdict in enumerate(verdicts)
@@ -78,7 +78,7 @@ def test_verdict_upon_verdict_makes_every_second_probe_report_the_last(verdicts,
 def test_a_pass_of_long_ago_does_not_let_a_probe_report(ago_s, code, shell, tmp_path, clock):
     beat(tmp_path, clock.proc)
     asked(tmp_path, proc=clock.proc, shell=shell)
-    leave_verdict(str(tmp_path), "why")
+    write_verdict(str(tmp_path), "why")
     clock.set_s(clock.now_s + ago_s)
     beat(tmp_path, clock.proc)
     assert asked(tmp_path, proc=clock.proc, shell=shell)[0] == code
@@ -87,7 +87,7 @@ def test_a_pass_of_long_ago_does_not_let_a_probe_report(ago_s, code, shell, tmp_
 @pytest.mark.parametrize("text", ["", "nan", "soon", "9" * 5000, "-1", "07", "a[$(id)]", "* *"])
 def test_a_pass_that_tells_no_time_does_not_let_a_probe_report(text, shell, tmp_path):
     beat(tmp_path)
-    leave_verdict(str(tmp_path), "why")
+    write_verdict(str(tmp_path), "why")
     (tmp_path / "passed").write_text(f"{text}\n", encoding="ascii")
     assert [asked(tmp_path, shell=shell) for _ in range(2)] == [GUARDING, (1, "why\n")]
 
@@ -98,7 +98,7 @@ def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(shell, tmp
 
     beat(tmp_path, clock.proc)
     ask()
-    leave_verdict(str(tmp_path), "why")
+    write_verdict(str(tmp_path), "why")
     clock.set_s(1020)
     want = (1, "the last observation was 20 s ago, more than 15: stuck or stopped\n")
     assert ask() == want
@@ -108,7 +108,7 @@ def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(shell, tmp
 
 def test_a_startup_probe_reports_no_verdict_and_does_not_count_as_a_pass(tmp_path):
     beat(tmp_path)
-    leave_verdict(str(tmp_path), "why")
+    write_verdict(str(tmp_path), "why")
     assert [asked(tmp_path, kind) for kind in ("startup", "startup", "liveness")] == [GUARDING] * 3
     assert asked(tmp_path, "startup") == GUARDING
     assert asked(tmp_path) == (1, "why\n")
@@ -125,17 +125,17 @@ def test_what_cannot_be_noted_is_not_reported_and_fails_no_probe(kind, name, she
         (tmp_path / name).symlink_to("/nowhere/at/all")
     asked(tmp_path, shell=shell)
     if name != "verdict" or kind == "a folder":  # which replaces a link
-        leave_verdict(str(tmp_path), "why")
+        write_verdict(str(tmp_path), "why")
     assert [asked(tmp_path, shell=shell) for _ in range(3)] == [GUARDING] * 3
 
 
 def test_a_pass_that_cannot_be_taken_away_lets_no_probe_report(shell, tmp_path, clock):
-    """Played by a file that nobody may write, root neither, and that holds 655.36 s."""
+    """Played by a file that not even root may write, and that contains 655.36 s."""
     (tmp_path / "passed").symlink_to("/proc/sys/kernel/ngroups_max")
     assert (tmp_path / "passed").read_text(encoding="ascii") == "65536\n"
     clock.set_s(656)
     beat(tmp_path, clock.proc)
-    leave_verdict(str(tmp_path), "why")
+    write_verdict(str(tmp_path), "why")
     assert [asked(tmp_path, proc=clock.proc, shell=shell) for _ in range(3)] == [GUARDING] * 3
 
 
@@ -172,7 +172,7 @@ def test_the_words_of_a_large_file_are_cut(shell, tmp_path):
 @pytest.mark.parametrize("letter", ["x", "é", "語", "😀"])
 @pytest.mark.parametrize("shift", range(4))
 def test_a_report_and_the_kubelets_words_fit_an_event_of_each_api(letter, shift, passed, tmp_path):
-    leave_verdict(str(tmp_path), "." * shift + letter * 5000)
+    write_verdict(str(tmp_path), "." * shift + letter * 5000)
     _, said = passed()
     assert 996 < len(said.strip().encode()) <= 1000
     assert len(f"Liveness probe failed: {said}".encode()) <= 1024
@@ -180,34 +180,34 @@ def test_a_report_and_the_kubelets_words_fit_an_event_of_each_api(letter, shift,
 
 
 def test_a_probe_prints_any_letters_in_a_container_without_a_locale(passed, tmp_path):
-    leave_verdict(str(tmp_path), "process 7\n (語 é\t\x1b[31m \udc80)")
+    write_verdict(str(tmp_path), "process 7\n (語 é\t\x1b[31m \udc80)")
     assert passed() == (1, "process 7 (語 é [31m )\n")
 
 
 @pytest.mark.parametrize("start", range(0x80, 0x800, 0x180))
 def test_every_letter_of_two_bytes_arrives(start, passed, tmp_path):
-    """Shells mark their own words by bytes that letters have, too."""
+    """Shells mark their own words by bytes that letters may contain."""
     letters = "".join(filter(str.isprintable, map(chr, range(start, start + 0x180))))
-    leave_verdict(str(tmp_path), letters)
-    assert passed() == (1, f"{one_line(letters)}\n")
+    write_verdict(str(tmp_path), letters)
+    assert passed() == (1, f"{to_event_text(letters)}\n")
 
 
-@given(st.text(st.characters(), min_size=1, max_size=200).filter(one_line))
+@given(st.text(st.characters(), min_size=1, max_size=200).filter(to_event_text))
 def test_whatever_a_verdict_says_is_what_a_probe_prints(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("run")
     beat(folder)
     asked(folder)
-    leave_verdict(str(folder), text)
-    assert asked(folder) == (1, f"{one_line(text)}\n")
+    write_verdict(str(folder), text)
+    assert asked(folder) == (1, f"{to_event_text(text)}\n")
 
 
 @given(st.text() | st.text(st.characters(), max_size=3000))
 def test_any_text_becomes_one_printable_line_that_is_utf_8(text):
-    line = one_line(text)
+    line = to_event_text(text)
     assert line.isprintable()
     assert line == " ".join(line.split(" "))
     assert len(line.encode()) <= 1000
-    assert line == one_line(line) or len(line.encode()) > 990
+    assert line == to_event_text(line) or len(line.encode()) > 990
 
 
 def test_a_verdict_is_left_before_its_event_is_written_and_only_where_it_is_to_be(tmp_path):
@@ -252,7 +252,7 @@ def test_a_failed_self_test_is_told_in_place_of_a_guard_that_is_over(tmp_path):
     line[1] = "1"
     (tmp_path / "heartbeat").write_text(" ".join(line) + "\n", encoding="ascii")
     assert "which guarded, is over" in asked(tmp_path, "startup")[1]
-    heartbeat.leave_failure(str(tmp_path), "no driver")
+    heartbeat.write_failure(str(tmp_path), "no driver")
     assert asked(tmp_path, "startup") == (1, "the self-test failed: no driver\n")
 
 
@@ -277,7 +277,7 @@ MOMENTS = st.fixed_dictionaries(
 
 @given(st.lists(MOMENTS, max_size=14))
 def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factory, moments):
-    """Play the kubelet: failures in a row, where it counts each that it sees."""
+    """Play the kubelet: it counts failures in a row."""
     folder = tmp_path_factory.mktemp("run")
     clock = Clock(tmp_path_factory.mktemp("proc"))
     beat(folder, clock.proc)
@@ -285,7 +285,7 @@ def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factor
     for number, moment in enumerate(moments):
         clock.set_s(1000 + number * PERIOD_S + moment["after_s"])
         if moment["verdict"]:
-            leave_verdict(str(folder), "a verdict")
+            write_verdict(str(folder), "a verdict")
         if moment["beats"]:
             beat(folder, clock.proc)
         beat_s = int((folder / "heartbeat").read_text(encoding="ascii").split()[2]) / 100

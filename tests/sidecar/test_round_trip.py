@@ -1,4 +1,4 @@
-"""What a policy says, as it arrives in the enforcer that a pod gets."""
+"""A policy's fields as they arrive in the enforcer of a pod."""
 
 import re
 from fractions import Fraction
@@ -68,7 +68,7 @@ def policy_folder(tmp_path_factory):
 
 
 def policy_of(folder, fields, rule=""):
-    """Load a policy with one rule, without the fields that no policy may have."""
+    """Load a policy with one rule, without fields that no policy may have."""
     kept = {}
     for name, text in fields.items():
         try:
@@ -85,7 +85,7 @@ def _spec(fields):
 
 
 def environment(policy, pod, gpus="GPU-a"):
-    """Return the enforcer's variables as the kubelet sets them, with the GPUs given at binding."""
+    """Return the enforcer's variables as the kubelet sets them, with the GPUs chosen at binding."""
     decision = decide(a_request(pod), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
     (container,) = (
@@ -208,4 +208,4 @@ def test_the_gpus_given_at_binding_are_the_ones_that_are_measured(
     placement, gpus, want, policy_folder
 ):
     policy, _ = policy_of(policy_folder, {}, f"    placement: {placement}\n")
-    assert read_settings(environment(policy, a_pod("8Gi"), gpus)).only == want
+    assert read_settings(environment(policy, a_pod("8Gi"), gpus)).gpus == want

@@ -1,4 +1,4 @@
-"""What the enforcer finds out before any workload starts: each check, and what follows."""
+"""The enforcer's self-test before any workload starts: each check, and the result."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sidecar.parts import ID, ScriptedNvml, put, put_self, stat_line, status_lines
-from webhook.sidecar.selftest import Ability, SelfCheck, SelfTest, self_test
+from webhook.sidecar.self_test import Ability, SelfCheck, SelfTest, self_test
 
 CHECKS = ["kernel", "process-namespace", "shared-processes", "permission", "library"]
 WITH_LIBRARY = [*CHECKS, "driver", "gpus"]
@@ -21,7 +21,7 @@ LINUX = "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP\n
 
 
 class Pod:
-    """A proc like that of a pod whose pause process already exists, and a GPU that works."""
+    """A proc of a pod whose pause process already exists, and a working GPU."""
 
     def __init__(self, folder):
         self.proc = folder
@@ -34,7 +34,7 @@ class Pod:
         put(self.proc, os.getpid(), **{"stat": stat_line(os.getpid(), parent=0)} | files)
 
     def has(self, rights, **files):
-        """Give us these rights, or none that can be read."""
+        """Set our capabilities, or make them unreadable."""
         status = status_lines(os.getpid(), **RIGHTS[rights]) if rights in RIGHTS else "Name:\tx\n"
         self.is_us(**{"status": status} | files)
 
@@ -54,7 +54,7 @@ class Pod:
         (self.proc / "self" / "ns" / "pid").symlink_to(name)
 
     def has_proc_of(self, pid):
-        """Let proc show another as ourselves, or nobody."""
+        """Let proc show another process as ourselves, or none."""
         (self.proc / "self").unlink()
         if pid:
             self.runs(pid)
@@ -73,12 +73,12 @@ def pod(tmp_path):
 
 
 def failing(outcome):
-    return [check.name for check in outcome.checks if check.holds is False]
+    return [check.name for check in outcome.checks if check.passed is False]
 
 
 def test_where_all_is_well_every_check_holds(pod):
     outcome = pod.self_test()
-    assert [(check.name, check.holds) for check in outcome.checks] == [
+    assert [(check.name, check.passed) for check in outcome.checks] == [
         (name, True) for name in WITH_LIBRARY
     ]
     assert outcome.ability is Ability.FULL
@@ -133,7 +133,7 @@ BLIND = {
     for method in ("open", "driver_version", "devices", "device_used_bytes", "processes")
     for code in CODES
 }  # fmt: skip
-"""What makes it blind: the check that fails, and what it says among others."""
+"""Causes of blindness: the check that fails, and part of its reason."""
 
 
 @pytest.mark.parametrize(("change", "want"), BLIND.values(), ids=BLIND)
@@ -150,7 +150,7 @@ def test_what_cannot_be_measured_makes_it_blind(change, want, pod):
 
 def test_a_kernel_without_a_banner_is_unknown_and_makes_it_no_blinder(pod):
     pod.has_kernel(None)
-    assert (pod.check("kernel").holds, pod.self_test().ability) == (None, Ability.FULL)
+    assert (pod.check("kernel").passed, pod.self_test().ability) == (None, Ability.FULL)
 
 
 def test_being_alone_as_the_first_process_makes_it_blind(pod, monkeypatch):
@@ -167,7 +167,7 @@ def test_being_alone_as_the_first_process_makes_it_blind(pod, monkeypatch):
 def test_what_only_cgroups_say_of_a_shared_namespace_keeps_no_workload_from_starting(first, pod):
     pod.is_us(stat=stat_line(os.getpid(), parent=1), cgroup=first)
     pod.runs(1, cgroup=first)
-    assert pod.check("shared-processes").holds is None
+    assert pod.check("shared-processes").passed is None
     assert pod.self_test().ability is Ability.FULL
 
 
@@ -190,7 +190,7 @@ def test_a_process_that_our_signals_do_not_reach_leaves_us_observing(
     pod.has(ours)
     if theirs is not None:
         pod.runs(9, user=theirs)
-    assert pod.check("permission").holds is holds
+    assert pod.check("permission").passed is holds
     assert pod.self_test().ability is ability
 
 

@@ -10,7 +10,7 @@ from tests.sidecar.parts import BY_HAND, events_of
 from webhook.sidecar import program
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.program import enforce
-from webhook.sidecar.selftest import SelfCheck, SelfTest
+from webhook.sidecar.self_test import SelfCheck, SelfTest
 
 GPU = "gpu GPU-a total=1000 mig=0\n"
 LISTS = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -74,8 +74,8 @@ def test_a_self_test_that_hangs_ends_by_itself(tmp_path):
     code = """
 import sys, time
 from webhook.sidecar import journal, program
-assert program.SELF_TEST_S == 120
-program.SELF_TEST_S = 1
+assert program.SELF_TEST_TIMEOUT_S == 120
+program.SELF_TEST_TIMEOUT_S = 1
 program.self_test = lambda *_: time.sleep(60)
 journal = journal.EnforcerJournal(1, sys.argv[1] + "/termination-log", sys.argv[1])
 sys.exit(program.enforce({"VRAM_CAP_BYTES": "1"}, sys.argv[1], journal))

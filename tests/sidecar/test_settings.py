@@ -1,4 +1,4 @@
-"""The enforcer's environment: what each variable may say, and what is said of all else."""
+"""The enforcer's environment: valid values of each variable, and errors for all others."""
 
 import pytest
 from hypothesis import example, given
@@ -83,8 +83,8 @@ def test_only_the_cap_has_to_be_set_and_no_default_ever_changes_within_0_x():
         grace_s=5.0,
         blind_after_s=60.0,
         terminate_when_blind=False,
-        only=None,
-        stops=True,
+        gpus=None,
+        stops_processes=True,
         driver_limit="",
     )
     assert (POLL_INTERVAL.default, GRACE.default, BLIND_AFTER.default) == ("1s", "5s", "60s")
@@ -97,7 +97,7 @@ def test_a_policys_word_reaches_the_sidecar(on_excess):
     decision = decide(a_request(a_pod("8Gi")), a_policy(rule), UNKNOWN_CLUSTER, Phase.MUTATE)
     (enforcer,) = decision.obj["spec"]["initContainers"]
     environment = {one["name"]: one["value"] for one in enforcer["env"] if "value" in one}
-    assert read_settings(environment).stops is (on_excess is OnExcess.STOP)
+    assert read_settings(environment).stops_processes is (on_excess is OnExcess.STOP)
     assert ("VRAM_ON_EXCESS" in environment) is (on_excess is OnExcess.REPORT)
     assert decide(a_request(decision.obj), a_policy(rule), UNKNOWN_CLUSTER, Phase.VALIDATE).allowed
     for other in sorted(OnExcess):
@@ -128,7 +128,7 @@ READ = {
         },
     ),
     "VRAM_WHEN_BLIND": ("terminate_when_blind", {"Report": False, "Terminate": True}),
-    "VRAM_ON_EXCESS": ("stops", {"Stop": True, "Report": False}),
+    "VRAM_ON_EXCESS": ("stops_processes", {"Stop": True, "Report": False}),
     "VRAM_DRIVER_LIMIT": ("driver_limit", {"Auto": "Auto", " Require": "Require"}),
 }  # fmt: skip
 
@@ -164,8 +164,8 @@ def test_durations_are_read_up_to_their_bounds(name):
     ],
 )  # fmt: skip
 def test_the_pods_own_gpus_are_told_by_uuid_and_anything_else_means_all_of_them(text, want):
-    assert settings(VRAM_GPUS=text, NVIDIA_VISIBLE_DEVICES="GPU-b").only == want
-    assert settings(NVIDIA_VISIBLE_DEVICES=text).only is None
+    assert settings(VRAM_GPUS=text, NVIDIA_VISIBLE_DEVICES="GPU-b").gpus == want
+    assert settings(NVIDIA_VISIBLE_DEVICES=text).gpus is None
 
 
 @pytest.mark.parametrize(("name", "text"), CASES, ids=lambda text: text[:20])

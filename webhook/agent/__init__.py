@@ -1,10 +1,11 @@
-"""The node agent: advertises on its node the GPUs that NVML reports, and reconciles it.
+"""The node agent: advertises on its node the GPUs that NVML reports, and keeps the node up to date.
 
-It reads NVML, its own node and who has its GPUs, and patches that node: capacity and allocatable
-`vramwarden.io/vram`, the labels and the annotation of `webhook.names`. In a cluster it runs on each
-GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME` from
-`spec.nodeName`, and these rights. RBAC cannot narrow them to the agent's own node; an admission
-policy can, by `authentication.kubernetes.io/node-name` in the extra fields of the user (KEP-4193).
+It reads NVML, its own node and the node's assignments, and patches that node: capacity and
+allocatable `vramwarden.io/vram`, the labels and the annotations of `webhook.names`. In a cluster it
+runs on each GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME`
+from `spec.nodeName`, and the rights below. RBAC cannot restrict them to the agent's own node. An
+admission policy can, by `authentication.kubernetes.io/node-name` in the extra fields of the user
+(KEP-4193).
 
 | API group | resource | verbs |
 | --- | --- | --- |
@@ -17,19 +18,18 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 
 | thread | does |
 | --- | --- |
-| main | observes scans, reconciles the node with the inventory, beats; never asks a driver |
+| main | applies reports, patches the node, writes the heartbeat; never calls the driver |
 | scanner | opens NVML, scans, closes: an open NVML keeps the node's driver from being replaced |
 | watcher | reports each change of the node |
-| watcher | reports each change of the list of who has which of its GPUs |
-| watcher | reports each change of the ResourceSlices of its node |
+| watcher | reports each change of the node's assignments |
+| watcher | reports each change of the node's ResourceSlices |
 | watcher | reports each change of the node's `GPUNode` |
-| writer | writes Events of the node, so that nobody waits for them |
+| writer | writes Events of the node, so that no other thread waits for them |
 
-A node whose GPUs somebody else gives away is not shared; see `core.node.sharing`. Which pods have
-whole GPUs there the webhook's replicas say, whom the agent asks by a label of the node: it may not
-read pods.
+A node whose GPUs have another allocator is not shared; see `core.node.sharing`. The agent may not
+read pods. It asks the webhook's replicas for pods with whole GPUs by a label of the node.
 
-The largest free amount is advice for the scheduler (preferred node affinity), never a limit: what
-is free is decided by the webhook. So it is shown in steps and at most each ten seconds, and where
-that list cannot be read, the label stays as it is.
+The largest free amount is advice for the scheduler (preferred node affinity), never a limit: the
+webhook decides about free memory. The label therefore changes in steps, at most every ten seconds,
+and stays unchanged while the assignments cannot be read.
 """

@@ -1,6 +1,6 @@
-"""What changed from one scan to the next, as events: one when it begins, one when it is over.
+"""Log lines and Events for changes from one scan to the next: one at the start, one at the end.
 
-The journal has all of it; what an admin should see in `kubectl describe node` is an Event as well.
+The log has every change. Events report those that an admin should see in `kubectl describe node`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from webhook.node_programs.events import EventWriter
 _CURE: Final = "It is taken back by itself once the driver no longer says so"
 
 
-def report(
+def log_changes(
     journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
-    """Write what a scan changed; `before` and `after` are the inventories around it."""
-    _report_driver(journal, scan, after)
+    """Log the changes of a scan; `before` and `after` are the inventories around it."""
+    _log_driver(journal, scan, after)
     if scan.failed:
         return
     reasons = find_skip_reasons(scan)
@@ -35,14 +35,14 @@ def report(
             )
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
-    _report_unsure(journal, scan, before, after, grace_s)
-    _report_health(journal, after)
+    _log_doubts(journal, scan, before, after, grace_s)
+    _log_health(journal, after)
     if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
         journal.once("measure", "warning", what, scan.cannot_measure, label=after.enforcement)
     else:
         journal.over("measure", "a sidecar can measure here", label=after.enforcement)
-    shared = _shared(after) != _shared(before)
+    shared = _shared_gpus(after) != _shared_gpus(before)
     if shared or (after.gpus and after.enforcement != before.enforcement):
         journal.event(
             "info",
@@ -56,13 +56,13 @@ def report(
         )
 
 
-def _shared(inventory: Inventory) -> list[Gpu]:
-    """Return what is shared; whether a GPU is healthy has a line of its own (`_report_unsure`)."""
+def _shared_gpus(inventory: Inventory) -> list[Gpu]:
+    """Return the shared GPUs without their health, which `_log_health` reports."""
     return [replace(gpu, healthy=True, fault="") for gpu in inventory.gpus]
 
 
-def _report_health(journal: Journal, after: Inventory) -> None:
-    """Write which GPUs the driver calls broken, and which no longer."""
+def _log_health(journal: Journal, after: Inventory) -> None:
+    """Log the GPUs that the driver reports as broken, and those that recovered."""
     for gpu in after.gpus:
         about = f"health {gpu.uuid}"
         if gpu.healthy:
@@ -72,8 +72,8 @@ def _report_health(journal: Journal, after: Inventory) -> None:
             journal.once(about, "warning", what, gpu.fault, gpu=gpu.uuid)
 
 
-def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
-    """Report once that no driver answers, and that this changes nothing on the node."""
+def _log_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
+    """Log once that no driver answers and that the node stays unchanged."""
     if scan.failed and after.gpus:
         what = "the driver does not answer; the node keeps what it shows"
         journal.once("driver", "warning", what, scan.failed)
@@ -87,7 +87,7 @@ def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
         journal.over("driver", "the driver answers", driver=scan.driver_version)
 
 
-def _report_unsure(
+def _log_doubts(
     journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}
@@ -114,15 +114,15 @@ def _report_unsure(
         journal.over("unsure", "every GPU answers, or is lost")
 
 
-def report_changes(
+def write_events(
     events: EventWriter, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
-    """Write an Event of each change that an admin of the node should see; see `EventReason`.
+    """Write an Event for each change that an admin of the node should see; see `EventReason`.
 
-    Where the driver as a whole does not answer there is none: the node keeps what it shows.
+    There is none if the driver as a whole does not answer, since the node stays unchanged.
     """
-    for reason, sentence in _changes(scan, before, after, grace_s):
-        events.over(reason)  # it happened again, whatever was told before
+    for reason, sentence in _find_events(scan, before, after, grace_s):
+        events.over(reason)  # it happened again, so an earlier Event does not count
         events.once(reason, sentence)
     if scan.failed:
         return
@@ -144,7 +144,7 @@ def report_changes(
         events.over(EventReason.DRIVER_UNFIT)
 
 
-def _changes(
+def _find_events(
     scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> Iterator[tuple[EventReason, str]]:
     seen = {gpu.uuid for gpu in scan.gpus}

@@ -1,8 +1,8 @@
 """The heartbeat: `python3 -I -m webhook.agent.heartbeat live|ready FOLDER` is the kubelet's probe.
 
-No port, so nobody on the network can reach the agent. A line in a file says until when the last
-beat is valid, and why the node was not in its desired state. Probes run often, so this file imports
-next to nothing.
+It is a file, so the agent needs no port that the network could reach. A line of it has the time
+until which the last heartbeat is valid, and the reason why the node was not in its desired state.
+Probes run often, so this module imports very little.
 """
 
 import os
@@ -11,14 +11,15 @@ import time
 
 RUN_FOLDER = "/run/vramwarden-agent"
 VALID_FOR_S = 120.0
-"""The main thread beats every few seconds, and waits at most 90 for an API server that hangs."""
+"""Time for which a heartbeat is valid, in seconds. The main thread writes one every few seconds,
+and waits at most 90 s for an API server that hangs."""
 
 _FILE = "heartbeat"
 _WRONG_USAGE = 2
 
 
 def beat(folder: str, *, unready: str) -> None:
-    """Record that the main thread works, and why it is not ready; raises OSError."""
+    """Record that the main thread works and why it is not ready; raise OSError on failure."""
     path = f"{folder}/{_FILE}"
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(f"{time.monotonic() + VALID_FOR_S:.3f} {unready}\n")
@@ -26,7 +27,7 @@ def beat(folder: str, *, unready: str) -> None:
 
 
 def probe(kind: str, folder: str) -> str:
-    """Return why the probe fails, or nothing.
+    """Return the reason why the probe fails; empty if it passes.
 
     | kind | passes |
     | --- | --- |
@@ -47,7 +48,7 @@ def probe(kind: str, folder: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code."""
+    """Run the probe and return the exit code."""
     if len(arguments) != 2 or arguments[0] not in ("live", "ready"):  # noqa: PLR2004
         print("usage: python3 -m webhook.agent.heartbeat live|ready FOLDER", file=sys.stderr)  # noqa: T201
         return _WRONG_USAGE

@@ -1,4 +1,4 @@
-"""The agent's loop: takes what its threads report, and reconciles the node."""
+"""The agent's loop: receives reports from its threads, and patches the node."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from webhook.adapters.kube.node_objects import (
     watch_slices,
 )
 from webhook.adapters.node_nvml import NodeNvml
-from webhook.agent.events import report, report_changes
+from webhook.agent.events import log_changes, write_events
 from webhook.agent.heartbeat import beat
-from webhook.agent.proofs import Proofs
+from webhook.agent.proofs import GpuNodeProofs
 from webhook.agent.scanner import watch_gpus
 from webhook.agent.settings import AgentSettings
-from webhook.agent.sharing import Assigned, SharingOfNode
+from webhook.agent.sharing import DisplayedAssignments, NodeSharing
 from webhook.core.node.access import (
     DriverStatus,
     explain_unready,
@@ -63,18 +63,19 @@ Message = (
 )  # fmt: skip
 
 LONGEST_WAIT_S: Final = 5.0
-"""The loop turns at least this often, to beat."""
+"""Maximum wait for a report, in seconds; the heartbeat is written at least this often."""
 
 FIRST_PAUSE_S: Final = 1.0
 
-PATCHES: Final = 20
-PATCH_EVERY_S: Final = 5.0
-"""So many patches at once and then one in so many seconds: whoever keeps changing the node against
-us, such as an agent of another version, costs the API server no more than that."""
+PATCH_BURST: Final = 20
+PATCH_INTERVAL_S: Final = 5.0
+"""Limit on patches: `PATCH_BURST` at once, then one per `PATCH_INTERVAL_S` seconds. It bounds the
+load on the API server if another controller, such as an agent of another version, keeps undoing
+patches."""
 
 
 class Agent:
-    """Reconciles the node until it is stopped."""
+    """Keeps the node in its desired state until it is stopped."""
 
     def __init__(
         self, settings: AgentSettings, kube: Kube, nvml: NodeNvml, journal: Journal
@@ -90,14 +91,15 @@ class Agent:
         self._driver = DriverStatus(scanned_s=time.monotonic(), answered_s=time.monotonic())
         self._patched_s = self._next_try_s = float("-inf")
         self._pause_s = FIRST_PAUSE_S
-        self._allowance = TokenBucket(PATCHES, PATCH_EVERY_S)
-        self._assigned = Assigned(None if settings.namespace else {})
-        self._proofs = Proofs(time.time())
+        self._allowance = TokenBucket(PATCH_BURST, PATCH_INTERVAL_S)
+        self._assigned = DisplayedAssignments(None if settings.namespace else {})
+        self._proofs = GpuNodeProofs(time.time())
         self._promised_bytes: int | None = None
-        """What the node's pods have of its GPUs; None where that is not known."""
-        self._owed = False
-        """Pods came or went: the patch for that does not count against the allowance."""
-        self._undone = "the node has not been read yet"
+        """Amount assigned to the node's pods; None if unknown."""
+        self._pods_changed = False
+        """True if the assignments changed: a patch of free memory does not count against the limit.
+        """
+        self._unready_reason = "the node has not been read yet"
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
         self._scan_now = threading.Event()
@@ -109,15 +111,15 @@ class Agent:
             instance=settings.node,
             action="Advertise",
         )
-        fixed = settings.fixed_bytes is not None
-        self._sharing = SharingOfNode(
+        has_fixed_amount = settings.fixed_bytes is not None
+        self._sharing = NodeSharing(
             self._events,
             journal,
             self._scan_now.set,
             kube.now_s,
-            fixed=fixed,
-            lists_pods=bool(settings.namespace) and not fixed,
-            reads_slices=not fixed,
+            has_fixed_amount=has_fixed_amount,
+            watches_assignments=bool(settings.namespace) and not has_fixed_amount,
+            watches_slices=not has_fixed_amount,
             documentation_url=settings.documentation_url,
         )
 
@@ -142,7 +144,7 @@ class Agent:
             self._check_driver(now_s)
 
     def _receive(self) -> None:
-        """Take what was reported; wait a while for it."""
+        """Receive reports, waiting for the first one."""
         now_s = time.monotonic()
         wait_s = min(LONGEST_WAIT_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
         message = self._inbox.get(wait_s)
@@ -195,8 +197,8 @@ class Agent:
         if watched:
             self._succeed("watch", "the node is watched")
         if node is None:
-            self._undone = f"{self._kube.url} has no node {self._settings.node}"
-            self._journal.once("node", "warning", "waiting for the node", self._undone)
+            self._unready_reason = f"{self._kube.url} has no node {self._settings.node}"
+            self._journal.once("node", "warning", "waiting for the node", self._unready_reason)
             self._node = None
         elif not is_stale_report(node, self._node, time.monotonic() - self._patched_s):
             self._journal.over("node", "the node exists")
@@ -220,18 +222,18 @@ class Agent:
         self._journal.over(about, message)
 
     def _observe(self) -> None:
-        """Add the latest scan to the inventory, once it is known what was advertised before."""
+        """Apply the latest scan, once the inventory stored in the node is known."""
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
         after = apply_scan(before, self._scan, self._driver.scanned_s, grace_s)
         self._inventory = set_device_names(after, self._scan, self._settings.access)
-        report(self._journal, self._scan, before, self._inventory, grace_s)
-        if not self._sharing.is_off:
-            report_changes(self._events, self._scan, before, self._inventory, grace_s)
+        log_changes(self._journal, self._scan, before, self._inventory, grace_s)
+        if not self._sharing.is_disabled:
+            write_events(self._events, self._scan, before, self._inventory, grace_s)
 
-    def _advise(self, shared: Shared, inventory: Inventory) -> None:
-        """Say once what a cluster admin should change of how GPUs that are shared are shown."""
+    def _report_access_problems(self, shared: Shared, inventory: Inventory) -> None:
+        """Report access settings that a cluster admin should change, once, if GPUs are shared."""
         if shared is not Shared.YES or not inventory.gpus or not (self._scan and self._scan.gpus):
             return
         for advice in find_access_problems(self._settings.access):
@@ -240,33 +242,35 @@ class Agent:
 
     def _reconcile(self, now_s: float) -> None:
         """Patch the difference to the desired state, unless a retry is not due yet."""
-        self._owed |= self._assigned.poll(now_s)
+        self._pods_changed |= self._assigned.poll(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
         found = self._sharing.judge(self._node, self._inventory, now_s)
-        self._advise(found.shared, self._inventory)
-        made, listed = self._missing(found, self._node, self._inventory)
-        self._undone = "; ".join(listed)
+        self._report_access_problems(found.shared, self._inventory)
+        made, listed = self._plan_patches(found, self._node, self._inventory)
+        self._unready_reason = "; ".join(listed)
         if self._settings.dry_run:
-            self._undone = ""
+            self._unready_reason = ""
             if made:
                 self._journal.once("dry run", "info", "would patch the node", "; ".join(listed))
-        elif made and ((self._owed and is_free_memory_only(made)) or self._may_patch(now_s)):
+        elif made and (
+            (self._pods_changed and is_free_memory_only(made)) or self._may_patch(now_s)
+        ):
             self._patch(made, listed)
         elif made:
             what = "somebody else keeps changing the node; patching less often"
-            self._journal.once("others", "warning", what, self._undone)
+            self._journal.once("others", "warning", what, self._unready_reason)
         elif (
             found.shared is not Shared.NO
             and self._scan is None
             and self._settings.fixed_bytes is None
         ):
-            self._undone = "the GPUs have not been scanned yet"
+            self._unready_reason = "the GPUs have not been scanned yet"
 
-    def _missing(
+    def _plan_patches(
         self, found: SharingDecision, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
-        """Return what the node lacks; its startup taint goes once it lacks nothing else."""
+        """Return the patches that the node needs; the startup taint is removed last."""
         now_s, gpus = time.time(), inventory.gpus
         acts = self._proofs.sentry_acts(now_s, gpus)
         conditions: Conditions = {SENTRY_ACTING_CONDITION: None}
@@ -278,7 +282,7 @@ class Agent:
             build_desired_state(
                 inventory,
                 self._assigned.shown,
-                driver_holds=self._proofs.driver_holds(now_s),
+                driver_enforces_caps=self._proofs.driver_enforces_caps(now_s),
                 sentry_acts=acts,
                 conditions=conditions,
             ),
@@ -311,8 +315,8 @@ class Agent:
             self._next_try_s = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             return
-        self._undone = ""
-        self._owed = False
+        self._unready_reason = ""
+        self._pods_changed = False
         self._pause_s = FIRST_PAUSE_S
         self._patched_s = time.monotonic()
         self._succeed("patch", "the node can be patched")
@@ -320,7 +324,7 @@ class Agent:
             self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
 
     def _check_driver(self, now_s: float) -> None:
-        """Report a driver that hangs, and end where only a new container can reach it again."""
+        """Report a driver that hangs, and stop if only a new container can reach the driver."""
         if self._settings.fixed_bytes is not None:
             return
         if is_hanging(self._driver, now_s, self._settings.interval_s):
@@ -328,7 +332,7 @@ class Agent:
             self._journal.once("stuck", "error", "the driver hangs", why)
         why = explain_unready(self._driver)
         self._failures.pop("driver", None)
-        if self._sharing.is_off:
+        if self._sharing.is_disabled:
             return
         if needs_new_container(self._driver, now_s):
             raise NewContainerNeededError(why or self._driver.why)
@@ -339,7 +343,7 @@ class Agent:
         if not self._beats:
             return
         try:
-            unready = "; ".join(filter(None, (*self._failures.values(), self._undone)))
+            unready = "; ".join(filter(None, (*self._failures.values(), self._unready_reason)))
             beat(self._settings.run_folder, unready=unready)
         except OSError as error:
             self._beats = False  # logged once; the probes will report it

@@ -1,4 +1,4 @@
-"""The program from its start to its exit code, and one scan without the loop."""
+"""Start of the node agent, and one scan of GPUs and node without its loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from webhook.node_programs.program import run_program
 
 
 def agent(settings: AgentSettings) -> int:
-    """Reconcile the node until SIGTERM; returns the exit code, as `run_program` has it."""
+    """Run the node agent until SIGTERM and return the exit code of `run_program`."""
 
     def work(kube: Kube, journal: Journal) -> NoReturn:
         journal.event("info", "started", node=settings.node, version=__version__, api=kube.url)
@@ -44,25 +44,25 @@ def agent(settings: AgentSettings) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
-    """One scan of GPUs and node, and what follows from it."""
+class ScanResult:
+    """Result of one scan of GPUs and node."""
 
     made: Patches
     changes: tuple[str, ...]
     notes: tuple[str, ...]
-    """What was found on the way: what could not be read, and what an admin should change."""
+    """Findings of the scan: unreadable parts, and settings that an admin should change."""
     unread: str
-    """Why the node could not be read, so that the patches are those of a node without anything."""
+    """Reason why the node could not be read; the patches are then those of an empty node."""
     known: bool
-    """Whether there is anything to advertise, or was, or nothing is to be; or a driver answered."""
+    """True if a driver answered, GPUs are or were advertised, or nothing is to be advertised."""
     node: dict[str, Any]
-    """As it was read; empty where it was not."""
+    """The node; empty if it could not be read."""
     whole: NodeState
-    """What the node would carry if its GPUs are shared."""
+    """Desired state of the node if its GPUs are shared."""
 
 
-def scan_once(settings: AgentSettings) -> Once:
-    """Read the node and scan its GPUs once, and change nothing."""
+def scan_once(settings: AgentSettings) -> ScanResult:
+    """Read the node and scan its GPUs once, without changes."""
     node: dict[str, Any] = {}
     unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
     if settings.node:
@@ -102,7 +102,7 @@ def scan_once(settings: AgentSettings) -> Once:
     advice = (
         find_access_problems(settings.access) if seen.gpus and inventory.gpus and not off else ()
     )
-    return Once(
+    return ScanResult(
         made=made,
         changes=tuple(describe_changes(node, made)),
         notes=(
@@ -121,7 +121,7 @@ def scan_once(settings: AgentSettings) -> Once:
 
 
 def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
-    """Return who has the GPUs, or why that is not known."""
+    """Return the node's assignments, or the reason why they are unknown."""
     if not settings.node or not settings.namespace or settings.fixed_bytes is not None:
         return {}, ""
     try:
@@ -134,7 +134,7 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
 def _age_and_claims(
     settings: AgentSettings, node: dict[str, Any], inventory: Inventory
 ) -> tuple[float, tuple[str, ...] | None]:
-    """Return how old the node is, and which drivers offer its GPUs in ResourceSlices."""
+    """Return the node's age in seconds, and the DRA drivers that offer its GPUs."""
     if not node:
         return float("inf"), ()
     kube = connect(settings.kubeconfig)
@@ -148,8 +148,8 @@ def _age_and_claims(
     return float("inf") if created_s is None else kube.now_s() - created_s, dra_drivers
 
 
-def patch_once(settings: AgentSettings, found: Once) -> None:
-    """Apply what one scan found; raises KubeError."""
+def patch_once(settings: AgentSettings, found: ScanResult) -> None:
+    """Apply the patches of one scan; raise KubeError."""
     kube: Kube = connect(settings.kubeconfig)
     for patch, is_status in found.made.in_order():
         kube.patch_node(settings.node, patch, status=is_status)

@@ -1,4 +1,4 @@
-"""Proofs that the node's GPUNode gives: of a driver that holds caps, and of a sentry that acts."""
+"""Proofs in the node's GPUNode that the driver enforces caps and that a sentry acts."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from webhook.core.pod.gpus import Gpu
 from webhook.names import SENTRY_ACTING_CONDITION
 
 LIMIT_FRESH_S: Final = 240.0
-"""Maximum age of a proof that the driver holds caps, in seconds. The label stays for as long if the
-object cannot be read."""
+"""Maximum age of a proof that the driver enforces caps, in seconds. The label stays for as long if
+the object cannot be read."""
 
 _GONE: Final = {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
 
 
-class Proofs:
-    """The node's GPUNode as it was read last, and the driver as it was scanned last."""
+class GpuNodeProofs:
+    """The node's GPUNode as it was last read, and the driver as it was last scanned."""
 
     def __init__(self, started_s: float) -> None:
-        """Prepare, at this Unix time."""
+        """Prepare; `started_s` is the Unix time of the agent's start."""
         self._started_s = started_s
         self._seen: FiguresSeen | None = None
         self._version = ""
-        """The driver's; empty before it first answered."""
+        """Driver version; empty before the first answer."""
         self._gone = False
         self._acted_s = float("-inf")
-        """Unix time of the newest figures that proved a sentry that acts."""
+        """Unix time of the newest figures that proved an acting sentry."""
 
     def on_figures(self, seen: FiguresSeen) -> None:
-        """Remember what was read."""
+        """Store the GPUNode."""
         self._seen = seen
 
     def on_scan(self, scan: Scan) -> None:
-        """Remember which driver answered; any other failure of a scan may be over in a moment."""
+        """Store the driver's version; failures that may be temporary change nothing."""
         if scan.fault is None:
             self._version, self._gone = scan.driver_version, False
         elif scan.fault in _GONE:
             self._gone = True
 
-    def driver_holds(self, now_s: float) -> bool | None:
-        """Return whether the driver holds caps, at this Unix time; None if that is not known yet.
+    def driver_enforces_caps(self, now_s: float) -> bool | None:
+        """Return whether the driver enforces caps at this Unix time; None if not known yet.
 
         | the driver, by our own scans | the GPUNode, read last | its figures | its proof | |
         | --- | --- | --- | --- | --- |
@@ -78,7 +78,7 @@ class Proofs:
         return figures.driver_version == self._version if self._version else None
 
     def sentry_acts(self, now_s: float, gpus: Iterable[Gpu]) -> bool | None:
-        """Return whether a sentry acts on every shared GPU; None if that is not known yet.
+        """Return whether a sentry acts on every shared GPU; None if not known yet.
 
         | the newest figures that proved it | the GPUNode | acts |
         | --- | --- | --- |
@@ -86,8 +86,8 @@ class Proofs:
         | are older, or there were none | was not read, for less than `SENTRY_FRESH_S` | not known |
         | are older, or there were none | any other | no |
 
-        A failure that is over sooner, or a sentry that is replaced, withdraws nothing. While no GPU
-        is known, as before the first scan, figures prove nothing, as if they had not been read.
+        Shorter failures, and the replacement of a sentry, withdraw nothing. While no GPU is known,
+        such as before the first scan, figures prove nothing.
         """
         gpus = tuple(gpus)
         figures = self._seen.figures if self._seen and gpus else None
@@ -100,9 +100,10 @@ class Proofs:
     def sentry_condition(
         self, now_s: float, gpus: Iterable[Gpu], api_now_s: float, *, acts: bool | None
     ) -> Conditions:
-        """Return the node's condition of a sentry that acts; none if that is not known yet.
+        """Return the node's condition about an acting sentry; empty if not known yet.
 
-        `api_now_s` is the Unix time by the API server's clock; `acts` is that of `sentry_acts`.
+        `api_now_s` is the Unix time by the API server's clock; `acts` is the result of
+        `sentry_acts`.
         """
         if acts:
             status, reason, message = "True", "SentryActs", _ACTS
@@ -129,7 +130,7 @@ _NO_ACT: Final = "the sentry of this node may stop no process, or cannot follow 
 
 
 def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -> str:
-    """Return the message of the condition for a reason."""
+    """Return the condition's message for a reason."""
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:

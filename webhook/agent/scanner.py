@@ -1,4 +1,4 @@
-"""The agent's thread that asks the driver: it scans the GPUs."""
+"""The agent's thread that scans the GPUs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def watch_gpus(
     now: threading.Event,
     send: Callable[[Scan], object],
 ) -> None:
-    """Report what NVML says, forever; a driver that hangs blocks only this thread.
+    """Report a scan every `interval_s`, and at once if `now` is set, forever.
 
-    Each `interval_s`, and where `now` is set at once.
+    A driver that hangs blocks only this thread.
     """
     while True:
         now.clear()
@@ -39,19 +39,21 @@ def watch_gpus(
 
 
 def scan(nvml: NodeNvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
-    """Return what NVML reports now; never raises."""
+    """Return a scan of NVML; never raise."""
     return scan_with(nvml, kernel_driver, Scan, lambda version: _scan(nvml, version, proc))
 
 
 def _scan(nvml: NodeNvml, version: str, proc: str) -> Scan:
-    gpus = tuple(_described(gpu, nvml) for gpu in answering(nvml))
-    # Which failed to answer but are not lost.
+    gpus = tuple(_read_details(gpu, nvml) for gpu in answering(nvml))
+    # GPUs that failed to answer but are not lost.
     unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
-    return _probed(Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc)
+    return _check_sidecar_support(
+        Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc
+    )
 
 
-def _described(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
-    # It was just there: where it fails now, the next scan says what became of it.
+def _read_details(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
+    # The GPU just answered. If it fails now, the next scan reports the reason.
     with suppress(NvmlError):
         gpu = replace(gpu, used_bytes=nvml.device_used_bytes(gpu.uuid))
     with suppress(NvmlError):
@@ -66,11 +68,11 @@ def _described(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
     return replace(gpu, compute_mode=compute_mode)
 
 
-def _probed(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
-    """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
+def _check_sidecar_support(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
+    """Check what the enforcer's self-test checks: version, kernel, and figures of each shared GPU.
 
-    What it cannot try is whether the driver gives a figure for each process: a container sees only
-    its own processes, and this one has none on a GPU. The version stands in for that.
+    It cannot check that the driver reports the memory of each process: a container sees only its
+    own processes, and this one has none on a GPU. The version is checked instead.
     """
     kernel = host_environment.check_kernel(proc=proc)
     version = scan.driver_version
@@ -78,10 +80,10 @@ def _probed(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
         return replace(scan, cannot_measure=explain_support(version), never_measures=True)
     if kernel.holds is False:
         return replace(scan, cannot_measure=kernel.reason, never_measures=True)
-    return replace(scan, cannot_measure=_why_not_measured(scan.gpus, nvml))
+    return replace(scan, cannot_measure=_find_measuring_fault(scan.gpus, nvml))
 
 
-def _why_not_measured(gpus: Iterable[ScannedGpu], nvml: NodeNvml) -> str:
+def _find_measuring_fault(gpus: Iterable[ScannedGpu], nvml: NodeNvml) -> str:
     try:
         for gpu in gpus:
             if not gpu.mig:

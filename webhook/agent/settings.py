@@ -1,4 +1,4 @@
-"""The agent's settings; the command line reads them."""
+"""Settings of the agent, which the command line sets."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from webhook.core.node.access import KERNEL_DRIVER, Access
 from webhook.core.node.inventory import GRACE_S
 
 INTERVAL_S: Final = 30.0
-"""Between scans of the GPUs. Changes of the node are reconciled at once, by the watch; scans only
-find GPUs that came or went, and a lost GPU has minutes of grace anyway. On a node without
-persistence mode each scan wakes the GPUs, which takes a second or more for each of them."""
+"""Interval between scans of the GPUs, in seconds.
+
+The watch reports changes of the node at once. Scans only find GPUs that came or went, and a lost
+GPU has minutes of grace. On a node without persistence mode each scan wakes the GPUs, which takes a
+second or more per GPU.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Which node, and how."""
+    """Settings of the agent."""
 
     node: str
     interval_s: float = INTERVAL_S
     grace_s: float = GRACE_S
-    """How long a GPU may be lost before it leaves the list."""
+    """Time for which a GPU may be lost before it leaves the inventory, in seconds."""
     fixed_bytes: int | None = None
-    """Advertise this, and read no driver."""
+    """Amount to advertise without reading a driver; None to scan."""
     access: Access = field(default_factory=Access)
     kernel_driver: str = KERNEL_DRIVER
-    """The file that exists while the kernel has a driver."""
+    """File that exists while the kernel has a driver."""
     namespace: str = ""
-    """Where the webhook keeps the lists of who has which GPUs; empty where it does not place."""
+    """Namespace of the assignment lists; empty if the webhook does not assign GPUs."""
     expects_sentry: bool = False
-    """A sentry that acts is to run on the node: its absence is a condition of the node."""
+    """True if a sentry should act on the node; its absence is then reported as a condition of the
+    node."""
     kubeconfig: Path | None = None
     run_folder: str = ""
-    """Where the heartbeat for the probes is written; empty for nowhere."""
+    """Folder of the heartbeat; empty for none."""
     dry_run: bool = False
     documentation_url: str = ""
-    """See `core.documentation`."""
+    """URL pattern of pages; see `core.documentation`."""
     startup_taint: str = ""
-    """Key of the taint that goes once the node is in its desired state; empty for none."""
+    """Key of the taint to remove once the node is in its desired state; empty for none."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 import yaml
 
-from webhook.agent.program import Once
+from webhook.agent.program import ScanResult
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.program_options import (
     DOCUMENTATION_OPTION,
@@ -254,7 +254,7 @@ def _run_once(settings: AgentSettings, *, tags: bool) -> None:
             click.echo(change)
 
 
-def _patches_as_yaml(node: str, found: Once) -> str:
+def _patches_as_yaml(node: str, found: ScanResult) -> str:
     """Return both patches as YAML documents, each for `kubectl patch --patch-file`."""
     documents = [
         f"# node {node}{what}\n{yaml.safe_dump(patch, sort_keys=True, width=10**6)}"

@@ -1,5 +1,5 @@
 """The enforcer: the program of the sidecar `vram-enforcer`.
 
-It needs the standard library, `pynvml` and the few files of `webhook.core` and `webhook.adapters`
-that it imports; nothing else of this project's dependencies is in its image.
+Its image has the standard library, `pynvml`, and only the few files of `webhook.core` and
+`webhook.adapters` that it imports.
 """

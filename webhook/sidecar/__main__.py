@@ -13,7 +13,10 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code; by hand, since argparse would be a tenth of the start."""
+    """Parse the arguments, run the enforcer and return the exit code.
+
+    argparse would add a tenth to the start time.
+    """
     options = {"--run-folder": RUN_FOLDER, "--termination-log": TERMINATION_LOG}
     only_test = False
     words = iter(arguments)
@@ -30,24 +33,24 @@ def main(arguments: list[str]) -> int:
 
 
 def start(run_folder: str, termination_log: str, *, only_test: bool) -> int:
-    """Enforce, and return the exit code.
+    """Enforce and return the exit code.
 
-    The large imports come last. They take nearly as long as all before them, seconds on a busy
-    node, and a SIGTERM meanwhile ends the program with 0.
+    The large imports come last. They take nearly as long as everything before them, seconds on a
+    busy node, and a SIGTERM meanwhile ends the program with 0.
     """
-    from webhook.sidecar.ending import end_on_signals  # noqa: PLC0415
     from webhook.sidecar.journal import EnforcerJournal  # noqa: PLC0415
+    from webhook.sidecar.shutdown import exit_on_signals  # noqa: PLC0415
 
-    # Where it is closed, the number may soon be another file's.
+    # The descriptor of a closed stdout may be reused by another file.
     output = 1 if sys.stdout else -1
-    # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
+    # A manual self-test in a guarded pod must not leave files for the probes of the enforcer.
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
-    end_on_signals(journal)
+    exit_on_signals(journal)
     from webhook.sidecar.program import enforce  # noqa: PLC0415
 
     return enforce(os.environ, run_folder, journal, only_test=only_test)
 
 
 if __name__ == "__main__":
-    # Without tidying up: a driver that hangs would hold it up, and a busy node does.
+    # Exit without cleanup, which a hanging driver or a busy node would delay.
     os._exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What the enforcer does, as events: a constant message, a sentence, and the figures behind it."""
+"""Log events for the enforcer's actions: a constant message, a sentence, and figures."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ if TYPE_CHECKING:
     from webhook.sidecar.journal import EnforcerJournal
 
 
-def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
-    """Report an action: an event, and for a verdict the termination message as well."""
+def report_action(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
+    """Log an action; verdicts are also written to the termination message."""
     match action:
         case Terminate(process, excess):
             journal.verdict(
                 "warning",
                 LogMessage.STOPPING,
                 explain_stop(process, excess),
-                **_figures(excess),
-                **values_of(process),
+                **_excess_values(excess),
+                **process_values(process),
             )
         case StopContainer(_, excess, process):
             why = explain_container_stop(action)
-            values = _figures(excess) | values_of(process)
+            values = _excess_values(excess) | process_values(process)
             journal.verdict("warning", LogMessage.STOPPING_CONTAINER, why, **values)
         case ReportExcess(excess, process):
             why = explain_report(action, "the policy only reports (onExcess: Report)")
-            values = _figures(excess) | (values_of(process) if process else {})
+            values = _excess_values(excess) | (process_values(process) if process else {})
             journal.verdict("warning", LogMessage.WOULD_STOP, why, **values)
         case Kill(process, gpu):
             why = f"{describe(process)} is still there {grace_s:g} s after SIGTERM"
-            journal.event("warning", LogMessage.KILLING, why=why, gpu=gpu, **values_of(process))
+            journal.event(
+                "warning", LogMessage.KILLING, why=why, gpu=gpu, **process_values(process)
+            )
         case Freed(process, gpu, freed_bytes, after_s, returned):
-            who = values_of(process)
+            who = process_values(process)
             after_s = round(after_s, 3)
             if returned:
                 why = (
@@ -71,11 +73,11 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
             journal.verdict("info", LogMessage.MEASURING, why)
         case EndPod(nothing_to_stop=nothing_to_stop, excess=excess):
             over = excess or nothing_to_stop
-            values = _figures(over) if over else {}
+            values = _excess_values(over) if over else {}
             journal.verdict("error", LogMessage.ENDING_POD, explain_end(action), **values)
 
 
-def _figures(excess: Excess | NothingToStop) -> dict[str, Any]:
+def _excess_values(excess: Excess | NothingToStop) -> dict[str, Any]:
     used = {} if isinstance(excess, NothingToStop) else {"used_bytes": excess.used_bytes}
     return {
         "gpu": excess.gpu,
@@ -86,6 +88,6 @@ def _figures(excess: Excess | NothingToStop) -> dict[str, Any]:
     }
 
 
-def values_of(process: Process) -> dict[str, Any]:
-    """Return who a process is, for the log line."""
+def process_values(process: Process) -> dict[str, Any]:
+    """Return the fields that identify a process in the log."""
     return {"pid": process.pid, "command": process.command, "container": process.container}

@@ -1,4 +1,4 @@
-"""The enforcer's loop: observe, judge, act, beat; one thread, for NVML answers one at a time."""
+"""The enforcer's loop: observe, judge, act, beat; in one thread, since NVML serializes calls."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from webhook.core.enforcement.termination_message import (
 )
 from webhook.core.frozen import replace
 from webhook.names import POD_RESTART_EXIT_CODE
-from webhook.sidecar.ending import delay_exit_while
-from webhook.sidecar.events import report, values_of
+from webhook.sidecar.driver_limit import DriverLimitCheck
+from webhook.sidecar.events import process_values, report_action
 from webhook.sidecar.heartbeat import Heartbeat
-from webhook.sidecar.limit import PodLimit
 from webhook.sidecar.observer import Observer
+from webhook.sidecar.shutdown import delay_exit_while
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,32 +42,33 @@ if TYPE_CHECKING:
     from webhook.sidecar.journal import EnforcerJournal
     from webhook.sidecar.settings import EnforcerSettings
 
-WAITING_S: Final = 0.25
-"""Between observations, at most, while the pod waits for the driver's limit."""
+WAITING_INTERVAL_S: Final = 0.25
+"""Maximum interval between observations while the pod waits for the driver's limit, in seconds."""
 
-JUDGING_S: Final = 0.5
-"""Between observations, at most, while an excess is confirmed or ended."""
+JUDGING_INTERVAL_S: Final = 0.5
+"""Maximum interval between observations while an excess is confirmed or ended, in seconds."""
 
-ENDING_S: Final = 0.1
-"""Between checks of who is left while the pod ends."""
+ENDING_INTERVAL_S: Final = 0.1
+"""Interval between checks for remaining processes while the pod ends, in seconds."""
 
 SWEEPS: Final = 10
-SWEEPING_S: Final = 5.0
-"""How often, and for how long, what starts processes again is searched for more of them: a fork
-bomb may outrun us, and must not keep us from the next observation."""
+SWEEP_TIMEOUT_S: Final = 5.0
+"""Limits on the search for processes that start more processes: number of sweeps, and seconds. A
+fork bomb may be faster than the search, and must not delay the next observation."""
 
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
-"""A gap between two observations that is longer than both is reported: nobody guarded then."""
+"""A gap between observations longer than both is reported, since the pod was unguarded."""
 
 
 STUCK_INTERVALS: Final = 3
 STUCK_S: Final = 15.0
-"""Without an observation for longer than both, nobody guards: as `probe.sh` judges a heartbeat."""
+"""Without an observation for longer than both, the pod is unguarded; `probe.sh` uses the same
+limits."""
 
 
 class Guard:
-    """Holds the pod to its cap until it is stopped."""
+    """Enforces the pod's cap until it is stopped."""
 
     def __init__(
         self,
@@ -91,14 +92,14 @@ class Guard:
             grace_s=settings.grace_s,
             blind_after_s=settings.blind_after_s,
             terminate_when_blind=settings.terminate_when_blind,
-            reports_only=not settings.stops,
+            reports_only=not settings.stops_processes,
             protected=frozenset({1, me, *processes.ancestors(me, proc=proc)}),
         )
         self._limit = None
         if settings.driver_limit:
-            self._limit = PodLimit(settings, nvml, journal, run_folder, proc=proc)
-        self._waits = self._limit is not None
-        """Whether the pod is not to start yet."""
+            self._limit = DriverLimitCheck(settings, nvml, journal, run_folder, proc=proc)
+        self._is_waiting = self._limit is not None
+        """True if the pod must not start yet."""
         self._observer = Observer(
             nvml,
             settings.cap_bytes,
@@ -112,17 +113,17 @@ class Guard:
         self._name = ""
         self._rejected: set[Process] = set()
         self._state = StepState()
-        self._holders: frozenset[str] = frozenset()
-        """The containers that were seen to hold memory."""
+        self._containers_with_memory: frozenset[str] = frozenset()
+        """Containers that were observed with GPU memory."""
 
     def run(self) -> int:
-        """Guard, and return the exit code; raises DriverChangedError."""
+        """Guard, and return the exit code; raise DriverChangedError."""
         delay_exit_while(self._is_needed)
         self._journal.final_figures = self._final_figures
         last_s = time.monotonic()
-        if self._limit and self._settings.only:
-            # Where the limit stands, the pod need not wait for the first observation.
-            self._waits = not self._limit.lets_start(self._settings.only, last_s)
+        if self._limit and self._settings.gpus:
+            # If the limit is already set, the pod need not wait for the first observation.
+            self._is_waiting = not self._limit.allows_start(self._settings.gpus, last_s)
             self._beat()
         while True:
             now_s = time.monotonic()
@@ -136,24 +137,24 @@ class Guard:
                     return POD_RESTART_EXIT_CODE
                 self._perform(action)
             if self._limit:
-                gpus = self._settings.only or self._observer.gpus
-                self._waits = not self._limit.lets_start(gpus, now_s)
+                gpus = self._settings.gpus or self._observer.gpus
+                self._is_waiting = not self._limit.allows_start(gpus, now_s)
             if not self._beat():
                 return POD_RESTART_EXIT_CODE
             last_s = self._observed_s = now_s
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
     def _is_needed(self) -> bool:
-        """Say whether we work, and a container that held memory runs anything; safe in any thread.
+        """Return True if we work and a container that held memory still runs; for any thread.
 
-        Another may wait for us: a native sidecar that comes before us in the pod, such as a proxy
-        of a mesh, is told to stop once we are over, and until then we would wait for it.
+        Other containers may wait for us: a native sidecar that precedes us in the pod, such as a
+        proxy of a mesh, is stopped only after we have ended.
         """
         stuck_after_s = max(STUCK_S, STUCK_INTERVALS * self._settings.poll_interval_s)
         if time.monotonic() - self._observed_s > stuck_after_s:
             return False
-        holders = self._holders
-        return any("" in holders or one.container in holders for one in self._others())
+        holders = self._containers_with_memory
+        return any("" in holders or one.container in holders for one in self._workload_processes())
 
     def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
@@ -161,23 +162,23 @@ class Guard:
         observation = self._observer.observe(now_s, judged)
         observation = replace(observation, rejected=frozenset(self._rejected))
         self._rejected.clear()
-        # Where it is not known which, a crowd that was only added up, it may be any of them.
-        self._holders |= {usage.process.container for usage in observation.usages}
+        # A container is empty if its processes were only summed up; it may be any container.
+        self._containers_with_memory |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
         self._stops += sum(isinstance(one, Terminate | StopContainer) for one in actions)
-        self._show_by_name()
+        self._update_process_name()
         return actions
 
     def _final_figures(self) -> tuple[str, dict[str, Any]]:
-        """Return what is known of the pod so far; safe in any thread."""
+        """Return the pod's figures as a message and as log values; callable in any thread."""
         seconds = int(time.monotonic() - self._began_s)
         words = TerminationMessage(self._cap.cap_bytes, self._state.peaks, self._stops, seconds)
         figures = {"peak_bytes": dict(words.peaks), "cap_bytes": words.cap_bytes}
         values = {"why": in_words(words), **figures, "stops": words.stops, "s": words.seconds}
         return write_message(words), values
 
-    def _show_by_name(self) -> None:
-        """Show stops and peak as our process's name, for who sees us from outside the pod."""
+    def _update_process_name(self) -> None:
+        """Set the process name to stops and peak, for readers outside the pod."""
         name = write_process_name(self._stops, max(self._state.peaks.values(), default=None))
         if name == self._name:
             return
@@ -190,15 +191,15 @@ class Guard:
                 os.close(file)
 
     def _pause_s(self, now_s: float) -> float:
-        """Return how long to wait: less while an excess is judged, and as a grace ends.
+        """Return the time until the next observation, shorter during an excess and a grace.
 
-        A grace may be over without a kill, while the driver does not show its victim.
+        A grace may end without a kill while the driver does not list its victim.
         """
         pause_s = self._settings.poll_interval_s
-        if self._waits:
-            pause_s = min(pause_s, WAITING_S)
+        if self._is_waiting:
+            pause_s = min(pause_s, WAITING_INTERVAL_S)
         if self._state.victims or any(self._state.over.values()):
-            pause_s = min(pause_s, JUDGING_S)
+            pause_s = min(pause_s, JUDGING_INTERVAL_S)
         for victim in self._state.victims:
             left_s = victim.terminated_at_s + self._settings.grace_s - now_s
             if victim.killed_at_s is None and left_s > 0:
@@ -206,12 +207,13 @@ class Guard:
         return pause_s
 
     def _beat(self) -> bool:
-        """Beat, once the pod may start; return False where that shows that we can see nothing more.
+        """Write the heartbeat once the pod may start; return False if no process can be read.
 
-        A process of our user may lower our limit of descriptors (prlimit(2)). Nothing of proc can
-        be opened then, and a new container has its own limit. What else fails is said once.
+        A process of the same user may lower our limit of descriptors (prlimit(2)). Then nothing in
+        proc can be opened, and only a new container has the original limit. Other failures are
+        logged once.
         """
-        if self._waits:
+        if self._is_waiting:
             return True
         try:
             self._heartbeat.beat()
@@ -226,14 +228,14 @@ class Guard:
         return True
 
     def _perform(self, action: Action) -> None:
-        """Report first: whoever reads why a process ended finds the reason already written."""
+        """Log an action before performing it, so that the reason exists when the process ends."""
         if isinstance(action, Terminate):
-            # It may have executed another program since it was first seen.
+            # The process may have executed another program since it was first observed.
             fresh = processes.identify(action.process.pid, proc=self._proc)
             if fresh == action.process:
                 action = replace(action, process=fresh)
                 self._state = name_victim(self._state, fresh)
-        report(self._journal, action, self._settings.grace_s)
+        report_action(self._journal, action, self._settings.grace_s)
         if isinstance(action, Terminate):
             self._signal(action.process, signal.SIGTERM)
         elif isinstance(action, Kill):
@@ -249,43 +251,45 @@ class Guard:
         if delivery is Delivery.REJECTED:
             self._rejected.add(process)
             why = host_environment.check_permission(process, proc=self._proc).reason
-            self._journal.event("error", "a signal was rejected", why=why, **values_of(process))
+            self._journal.event(
+                "error", "a signal was rejected", why=why, **process_values(process)
+            )
 
     def _end_pod(self, action: EndPod) -> None:
-        """Stop what the other containers run, for the kubelet to restart or to leave stopped.
+        """Stop the processes of the other containers, which the kubelet restarts or leaves stopped.
 
-        Where the pod asks for RestartAllContainers, the kubelet does it on our exit code. The
-        policy wants no workload rather than one that nobody measures. Where stops were not enough
-        there is no grace: each process that was stopped had one.
+        With RestartAllContainers the kubelet restarts all containers on our exit code. The policy
+        prefers no workload to an unmeasured one. If stopping single processes was not enough there
+        is no grace: each of them already had one.
         """
-        report(self._journal, action, self._settings.grace_s)
+        report_action(self._journal, action, self._settings.grace_s)
         grace_s = self._settings.grace_s if action.excess is None else 0.0
         deadline_s = time.monotonic() + grace_s
-        left = list(self._others()) if grace_s else []
+        left = list(self._workload_processes()) if grace_s else []
         for process in left:
             processes.stop(process, signal.SIGTERM, proc=self._proc)
         while left and time.monotonic() < deadline_s:
             self._beat()
-            time.sleep(ENDING_S)
+            time.sleep(ENDING_INTERVAL_S)
             left = [process for process in left if not processes.is_gone(process, proc=self._proc)]
-            left = left or list(self._others())
+            left = left or list(self._workload_processes())
         self._kill_all()
 
     def _kill_all(self, container: str = "") -> None:
-        """Kill what a container runs, or all that the others run; whoever starts more, too.
+        """Kill all processes of one container, or of all other containers.
 
-        All is stopped first, and killed once nothing new appears: what is stopped starts nothing,
-        and is still in the way of a limit to processes that it has reached.
+        All are stopped first, and killed once no new ones appear. A stopped process starts no
+        others, and still counts against a process limit that the container has reached.
         """
         found: set[Process] = set()
-        deadline_s = time.monotonic() + SWEEPING_S
+        deadline_s = time.monotonic() + SWEEP_TIMEOUT_S
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for process in found:
                 processes.stop(process, number, proc=self._proc)
             for _ in range(SWEEPS):
                 self._beat()
                 before = len(found)
-                for process in self._others(container):
+                for process in self._workload_processes(container):
                     if time.monotonic() >= deadline_s:
                         break
                     if process not in found:
@@ -294,8 +298,8 @@ class Guard:
                 if len(found) == before:
                     break
 
-    def _others(self, container: str = "") -> Iterator[Process]:
-        """Yield what other containers run, or one of them; never what holds the pod together."""
+    def _workload_processes(self, container: str = "") -> Iterator[Process]:
+        """Yield the processes of one other container, or of all, except those of the pod itself."""
         first, me = (processes.identify(pid, proc=self._proc) for pid in (1, os.getpid()))
         spared = {"", *(process.container for process in (first, me) if process)}
         for process in processes.list_processes(proc=self._proc):

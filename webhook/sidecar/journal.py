@@ -1,4 +1,4 @@
-"""The enforcer's journal: its verdicts and final figures are for `kubectl describe`, too."""
+"""The enforcer's log, whose verdicts and final figures are also shown by `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.journal import Journal
 from webhook.core.enforcement.parameters import LONGEST_MESSAGE
-from webhook.sidecar.heartbeat import leave_verdict
+from webhook.sidecar.heartbeat import write_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,64 +19,65 @@ if TYPE_CHECKING:
 
     FinalFigures = tuple[str, Mapping[str, Any]]
 
-WRITING_S: Final = 0.5
-"""How long a verdict that is being written may hold up the end: a disk may hang, too."""
+LOCK_TIMEOUT_S: Final = 0.5
+"""Maximum wait for a verdict that is being written when the process ends, since a disk may hang."""
 
 
 class EnforcerJournal(Journal):
-    """Writes events and verdicts.
+    """Writes log events and verdicts.
 
-    Without a buffer: what stayed in one would make Python end with 120 instead of our exit code.
+    Output is unbuffered. Python would exit with 120 instead of our exit code if a buffer could not
+    be written.
     """
 
     def __init__(self, descriptor: int, termination_log: str, run_folder: str = "") -> None:
-        """Leave verdicts in `run_folder`, for the probes to report; in none where it is empty."""
+        """Prepare; verdicts go to `run_folder` for the probes, unless it is empty."""
         super().__init__(partial(os.write, descriptor))
         self._termination_log = termination_log
         self._run_folder = run_folder
         self._verdict = ""
         self._ends = False
         self._writing = _thread.allocate_lock()
-        """Held while a verdict is written: whoever ends the process takes it first."""
-        self.final_figures: Callable[[], FinalFigures | None] = _nothing
-        """What there is to say of the pod, as text and as an event's values; safe in any thread."""
+        """Held while a verdict is written; a thread that ends the process acquires it first."""
+        self.final_figures: Callable[[], FinalFigures | None] = _no_figures
+        """Returns the pod's figures as text and as log values; callable in any thread."""
 
     def verdict(
         self, level: str, message: LogMessage, why: str, *, report: bool = True, **values: Any
     ) -> None:
-        """Write an event whose sentence is to be the container's termination message, too.
+        """Log an event whose sentence is also the container's termination message.
 
-        The kubelet made that file; where there is none, nobody would read it. It is written first:
-        whoever saw the event finds it, and SIGKILL between the two, or within, leaves a message.
-        What is to `report` becomes an Event of the pod by the next probe.
+        The file exists if the kubelet created it; without it there would be no reader. It is
+        written before the event, so that a SIGKILL in between leaves a message. With `report` the
+        next probe makes it an Event of the pod.
         """
         with self._writing:
             self._verdict = f"{message}: {why}\n"
             self._write_termination_log(self.final_figures() if self._ends else None)
             if report and self._run_folder:
-                leave_verdict(self._run_folder, f"{message}: {why}")
+                write_verdict(self._run_folder, f"{message}: {why}")
             self.event(level, message, why=why, **values)
 
-    def begin_to_end(self) -> None:
-        """Have the final figures stand behind the last verdict, and behind each one that follows.
+    def append_final_figures(self) -> None:
+        """Write the final figures after the last verdict and after each later one.
 
-        A guard may go on after SIGTERM, and end by SIGKILL.
+        A guard may continue after SIGTERM, and end by SIGKILL.
         """
         with self._writing:
             self._ends = True
             self._write_termination_log(self.final_figures())
 
     def end(self) -> None:
-        """Write the final figures, as an event too; no verdict is written after them."""
-        if not self._writing.acquire(timeout=WRITING_S):
-            return  # the main thread hangs as it writes a verdict, and that one stands
+        """Write the final figures to the message and the log; later verdicts are not written."""
+        if not self._writing.acquire(timeout=LOCK_TIMEOUT_S):
+            return  # the main thread hangs while writing a verdict, which is then the last one
         words = self.final_figures()
         self._write_termination_log(words)
         if words:
             self.event("info", "last words", **words[1])
 
     def _write_termination_log(self, words: FinalFigures | None) -> None:
-        """Write the last verdict, and the final figures behind it."""
+        """Write the last verdict, followed by the final figures."""
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return
@@ -91,5 +92,5 @@ class EnforcerJournal(Journal):
                 os.close(file)
 
 
-def _nothing() -> None:
+def _no_figures() -> None:
     return None

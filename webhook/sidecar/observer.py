@@ -1,4 +1,4 @@
-"""What the pod holds now: NVML and /proc in, an Observation out; the only place of faults."""
+"""Observation of the pod's memory from NVML and /proc; all faults of NVML are handled here."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from webhook.adapters.nvml import Nvml
-    from webhook.sidecar.limit import PodLimit
+    from webhook.sidecar.driver_limit import DriverLimitCheck
 
-SEARCH_EVERY_S: Final = 30.0
-"""How often a lost GPU is searched for again: it may come back from a reset."""
+SEARCH_INTERVAL_S: Final = 30.0
+"""Interval between searches for a lost GPU, which may return after a reset, in seconds."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-"""Between attempts to reach a driver that is down; doubled from the first to the longest."""
+"""Pauses between attempts to reach a driver that is down, in seconds; doubled from first to
+longest."""
 
-STRANGER_AFTER_S: Final = 5.0
-"""A process may end between the list and our read of it; one listed for longer did not."""
+UNIDENTIFIED_AFTER_S: Final = 5.0
+"""Time after which a listed process is reported as unidentified, in seconds. A process may end
+between the list and our read of /proc, but not stay listed that long."""
 
-STRANGER_COUNTS_S: Final = 10.0
-"""After so long on end its memory counts, where it is surely our pod's."""
+UNIDENTIFIED_COUNTS_AFTER_S: Final = 10.0
+"""Time after which the memory of an unidentified process counts, if it belongs to the pod for
+certain."""
 
-FEW: Final = 32
-"""So many processes are always identified. That costs eight files each, so a crowd is added up
-first, and identified only where that shows an excess."""
+ALWAYS_IDENTIFIED: Final = 32
+"""Number of processes that are always identified. That costs eight files each, so the memory of
+more processes is summed up first, and they are identified only if the sum shows an excess."""
 
 
 class DriverChangedError(Exception):
-    """The node's driver was replaced: only a new container gets the library that fits it."""
+    """The node's driver was replaced: only a new container gets the matching library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,12 @@ class Unidentified:
     """A listed process that could never be identified."""
 
     since_s: float
-    """When it was listed first, of all lists that it was on without a break."""
+    """Time since which every list contained it."""
     used_bytes: int | None
 
 
 class Observer:
-    """Observes all GPUs at each call, and reads process lists when they are worth it."""
+    """Observes all GPUs at each call, and reads process lists when needed."""
 
     def __init__(
         self,
@@ -66,10 +69,10 @@ class Observer:
         *,
         ceiling_bytes: int | None = None,
         counts_unidentified: bool = False,
-        limit: PodLimit | None = None,
+        limit: DriverLimitCheck | None = None,
         proc: str = "/proc",
     ) -> None:
-        """See what is over `ceiling_bytes` in detail; the cap where that is None."""
+        """Prepare; use above `ceiling_bytes` is observed in detail (default: the cap)."""
         self._nvml = nvml
         self._cap_bytes = cap_bytes
         self._ceiling_bytes = cap_bytes if ceiling_bytes is None else ceiling_bytes
@@ -77,7 +80,7 @@ class Observer:
         self._limit = limit
         self._proc = proc
         self.gpus: tuple[str, ...] = ()
-        """All that were found so far."""
+        """UUIDs of all GPUs found until now."""
         self._searched_s = float("-inf")
         self._pause_s = 0.0
         self._next_attempt_s = float("-inf")
@@ -85,16 +88,17 @@ class Observer:
         self._missing = "no GPU has been found yet"
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
-        """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
+        """Usages in the last list of each GPU. They are reported while the GPU has a pace, and kept
+        longer for the names of processes."""
         self._counted: dict[str, int | None] = {}
-        """What the driver counted at that list, where it holds a limit."""
+        """Memory that the driver counted at that list, if it has a limit."""
         self._processes: dict[int, Process] = {}
-        self._strangers: dict[tuple[str, int], Unidentified] = {}
+        self._unidentified: dict[tuple[str, int], Unidentified] = {}
 
     def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
-        """Return what each process holds; lists of GPUs that are not `judged` may be older.
+        """Return the memory of each process; lists of GPUs that are not `judged` may be older.
 
-        Raises only DriverChangedError: whatever NVML fails with is the observation's fault.
+        Raise only DriverChangedError. Other failures of NVML are faults of the observation.
         """
         if self._down and not self._retry(now_s):
             return Observation((), self._down)
@@ -106,7 +110,7 @@ class Observer:
                 faults += self._observe_gpu(gpu, now_s, judging=gpu in judged)
             except NvmlError as error:
                 self._paces.pop(gpu, None)
-                faults.append(self._note(error, now_s))
+                faults.append(self._handle_error(error, now_s))
         if self._down:
             return Observation((), self._down)
         self._pause_s = 0.0
@@ -118,17 +122,17 @@ class Observer:
         )
 
     def _find_gpus(self, now_s: float) -> str:
-        """Find the GPUs, at first and while one of them is missing; return why one is."""
+        """Search for GPUs, at first and while one is missing; return the reason why one is."""
         complete = not self._missing and all(gpu in self._paces for gpu in self.gpus)
-        if not complete and now_s - self._searched_s >= SEARCH_EVERY_S:
+        if not complete and now_s - self._searched_s >= SEARCH_INTERVAL_S:
             self._searched_s = now_s
             try:
                 found = [device.uuid for device in self._nvml.devices()]
             except NvmlError as error:
-                self._missing = self._note(error, now_s)
+                self._missing = self._handle_error(error, now_s)
                 return self._missing
             self.gpus = tuple(dict.fromkeys([*self.gpus, *found]))
-            # One that never answered may be what the pod computes on: unknown is not zero.
+            # The pod may use a GPU that never answered, so its memory is unknown, not zero.
             self._missing = "; ".join(
                 str(error) for error in self._nvml.unreachable if error.gpu not in self.gpus
             )
@@ -137,7 +141,7 @@ class Observer:
         return self._missing
 
     def _observe_gpu(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
-        counted = self._limit.counted(gpu, now_s) if self._limit else None
+        counted = self._limit.counted_bytes(gpu, now_s) if self._limit else None
         limited = counted is not None
         total_bytes = counted if limited else self._nvml.device_used_bytes(gpu)
         pace = self._paces.get(gpu, Pace())
@@ -147,65 +151,68 @@ class Observer:
             listed = self._nvml.processes(gpu)
             self._paces[gpu] = pace.after(now_s, total_bytes, time.monotonic() - started_s)
             self._counted[gpu] = counted
-            crowd = len(listed) > FEW and not judging
+            crowd = len(listed) > ALWAYS_IDENTIFIED and not judging
             figures = [used for used in listed.values() if used]
             if crowd and judged_bytes(figures, counted, cap_bytes) <= self._ceiling_bytes:
-                named = ((self._name(pid), used) for pid, used in listed.items())
+                named = ((self._last_known(pid), used) for pid, used in listed.items())
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in named)
             else:
-                usages = ((self._who(gpu, pid, used, now_s), used) for pid, used in listed.items())
+                usages = (
+                    (self._identify(gpu, pid, used, now_s), used) for pid, used in listed.items()
+                )
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
             self._forget(gpu, set(listed))
         return [
-            f"the driver lists process {pid} on GPU {gpu} {_figure(stranger.used_bytes)}, and "
-            "there is no such process in this pod"
-            for (where, pid), stranger in self._strangers.items()
+            f"the driver lists process {pid} on GPU {gpu} {_describe_usage(stranger.used_bytes)}, "
+            "and there is no such process in this pod"
+            for (where, pid), stranger in self._unidentified.items()
             if where == gpu
-            and self._paces[gpu].listed_at_s - stranger.since_s >= STRANGER_AFTER_S
-            and not self._counts(stranger, self._paces[gpu].listed_at_s)
+            and self._paces[gpu].listed_at_s - stranger.since_s >= UNIDENTIFIED_AFTER_S
+            and not self._counts_for_pod(stranger, self._paces[gpu].listed_at_s)
         ]
 
-    def _name(self, pid: int) -> Process:
-        """Return who had this PID when it was last identified, for what need not be known now."""
+    def _last_known(self, pid: int) -> Process:
+        """Return the process that last had this PID, if it need not be identified now."""
         return self._processes.get(pid, Process(pid, UNIDENTIFIED))
 
-    def _counts(self, stranger: Unidentified, now_s: float) -> bool:
-        """Say whether a stranger's memory is our pod's, beyond doubt."""
+    def _counts_for_pod(self, stranger: Unidentified, now_s: float) -> bool:
+        """Return True if an unidentified process belongs to the pod for certain."""
         return (
             self._counts_strangers
             and len(self.gpus) == 1
-            and now_s - stranger.since_s >= STRANGER_COUNTS_S
+            and now_s - stranger.since_s >= UNIDENTIFIED_COUNTS_AFTER_S
         )
 
-    def _who(self, gpu: str, pid: int, used_bytes: int | None, now_s: float) -> Process | None:
-        """Return who has this PID, kept while it is the same process.
+    def _identify(self, gpu: str, pid: int, used_bytes: int | None, now_s: float) -> Process | None:
+        """Return the process with this PID, cached while it is the same process.
 
-        One that has ended and is still listed keeps its name: its memory has not come back.
+        A process that has ended but is still listed keeps its identity, since its memory is not
+        freed.
         """
         known = self._processes.get(pid)
         if known is None or processes.is_gone(known, proc=self._proc):
             known = processes.identify(pid, proc=self._proc) or known
         if known is None:
-            before = self._strangers.get((gpu, pid))
+            before = self._unidentified.get((gpu, pid))
             stranger = Unidentified(before.since_s if before else now_s, used_bytes)
-            self._strangers[gpu, pid] = stranger
-            return Process(pid, UNIDENTIFIED) if self._counts(stranger, now_s) else None
-        self._strangers.pop((gpu, pid), None)
+            self._unidentified[gpu, pid] = stranger
+            return Process(pid, UNIDENTIFIED) if self._counts_for_pod(stranger, now_s) else None
+        self._unidentified.pop((gpu, pid), None)
         self._processes[pid] = known
         return known
 
     def _forget(self, gpu: str, listed: set[int]) -> None:
-        """Forget what is no longer listed anywhere."""
-        self._strangers = {
+        """Drop processes that are no longer listed."""
+        self._unidentified = {
             key: stranger
-            for key, stranger in self._strangers.items()
+            for key, stranger in self._unidentified.items()
             if key[0] != gpu or key[1] in listed
         }
         alive = {usage.process.pid for usages in self._usages.values() for usage in usages}
         self._processes = {pid: who for pid, who in self._processes.items() if pid in alive}
 
-    def _note(self, error: NvmlError, now_s: float) -> str:
-        """Handle a failure, and return the sentence for it.
+    def _handle_error(self, error: NvmlError, now_s: float) -> str:
+        """Handle a failure and return its sentence.
 
         | fault | what is done |
         | --- | --- |
@@ -219,7 +226,7 @@ class Observer:
             self._down = str(error)
             self._paces.clear()
             self._nvml.close()
-            self._put_off(now_s)
+            self._schedule_retry(now_s)
         return str(error)
 
     def _retry(self, now_s: float) -> bool:
@@ -231,15 +238,15 @@ class Observer:
             if error.fault is Fault.DRIVER_CHANGED:
                 raise DriverChangedError(str(error)) from error
             self._down = str(error)
-            self._put_off(now_s)
+            self._schedule_retry(now_s)
             return False
         self._down, self._searched_s = "", float("-inf")
         return True
 
-    def _put_off(self, now_s: float) -> None:
+    def _schedule_retry(self, now_s: float) -> None:
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._next_attempt_s = now_s + self._pause_s
 
 
-def _figure(used_bytes: int | None) -> str:
+def _describe_usage(used_bytes: int | None) -> str:
     return "without a figure" if used_bytes is None else f"with {format_amount(used_bytes)}"

@@ -1,4 +1,4 @@
-"""The program from its start to its exit code: settings, self-test, guard."""
+"""The enforcer from start to exit code: settings, self-test, guard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.enforcement.messages import LogMessage
 from webhook.core.nvidia.drivers import counts_unidentified
-from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
-from webhook.sidecar.heartbeat import forget_failure, leave_failure
+from webhook.sidecar.heartbeat import remove_failure, write_failure
 from webhook.sidecar.observer import DriverChangedError
-from webhook.sidecar.selftest import Ability, self_test
+from webhook.sidecar.self_test import Ability, self_test
 from webhook.sidecar.settings import SettingsError, read_settings
+from webhook.sidecar.shutdown import STOPPED, write_final_figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 SELF_TEST_FAILED: Final = 70
 DRIVER_CHANGED: Final = 75
 
-SELF_TEST_S: Final = 120
-"""A driver may hang; then the signal ends us, since no code of ours runs and no probe kills us."""
+SELF_TEST_TIMEOUT_S: Final = 120
+"""Maximum duration of the self-test, in seconds. If the driver hangs, only SIGALRM ends the
+process: none of our code runs, and no probe is configured to kill it yet."""
 
 _PROBED_WITHIN_S: Final = 2.0
-"""The kubelet probes once a second (core/admission/sidecar/container.py)."""
+"""Time within which the kubelet probes, which it does every second
+(core/admission/sidecar/container.py)."""
 
 
 def enforce(
@@ -38,15 +40,15 @@ def enforce(
     *,
     only_test: bool = False,
 ) -> int:
-    """Run the self-test, then guard until SIGTERM; returns the exit code.
+    """Run the self-test, then guard until SIGTERM; return the exit code.
 
     | exit code | means |
     | --- | --- |
-    | 0 | stopped by SIGTERM (`ending`), or the self-test alone was asked for and passed |
+    | 0 | stopped by SIGTERM (`shutdown`), or only the self-test was requested and passed |
     | 70 | the self-test failed, or the settings are wrong: nothing would be guarded |
     | 75 | the node's driver was replaced under us |
     | 88 | the pod must restart |
-    | 142 | the self-test hung for `SELF_TEST_S` (128 and SIGALRM) |
+    | 142 | the self-test hung for `SELF_TEST_TIMEOUT_S` (128 and SIGALRM) |
     """
     try:
         code = _enforce(environment, run_folder, journal, only_test=only_test)
@@ -54,9 +56,9 @@ def enforce(
         journal.verdict("error", LogMessage.DRIVER_CHANGED, str(error))
         code = DRIVER_CHANGED
     if not only_test:
-        leave_final_figures(journal)
+        write_final_figures(journal)
     if code == SELF_TEST_FAILED and not only_test:
-        # Lets a startup probe report why: a container that has ended is not probed.
+        # A startup probe can report the reason only while the container runs.
         time.sleep(_PROBED_WITHIN_S)
     return code
 
@@ -68,19 +70,19 @@ def _enforce(
         settings = read_settings(environment)
     except SettingsError as error:
         if not only_test:
-            leave_failure(run_folder, str(error))
+            write_failure(run_folder, str(error))
         values = {"ability": Ability.BLIND.value}
         journal.verdict("error", LogMessage.SELF_TEST, str(error), report=False, **values)
         return SELF_TEST_FAILED
-    # Never closed: the kernel does that, and a driver that is gone could hold up the end.
-    nvml = Nvml(settings.only)
+    # Never closed: the kernel does that, and a missing driver could delay the exit.
+    nvml = Nvml(settings.gpus)
     if not only_test:
-        signal.alarm(SELF_TEST_S)
+        signal.alarm(SELF_TEST_TIMEOUT_S)
     result = self_test(nvml)
     signal.alarm(0)
     level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
     if result.ability is Ability.BLIND and not only_test:
-        leave_failure(run_folder, result.why)
+        write_failure(run_folder, result.why)
     # The startup probe reports a failure, and a full ability needs no report.
     report = result.ability is Ability.OBSERVE
     journal.verdict(level, LogMessage.SELF_TEST, result.why, report=report, **result.values())
@@ -88,7 +90,7 @@ def _enforce(
         return SELF_TEST_FAILED
     if only_test:
         return STOPPED
-    forget_failure(run_folder)
+    remove_failure(run_folder)
     try:
         ours = counts_unidentified(nvml.driver_version())
     except NvmlError:

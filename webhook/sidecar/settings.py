@@ -39,7 +39,7 @@ _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
 
 
 class SettingsError(Exception):
-    """The environment does not say what to do; each problem names its variable."""
+    """The environment is invalid; each problem names its variable."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         self.problems = problems
@@ -48,29 +48,28 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcerSettings:
-    """What the pod is held to, and how."""
+    """The pod's cap, and how it is enforced."""
 
     cap_bytes: int
-    """Per GPU."""
+    """Cap per GPU."""
     tolerance_bytes: int
     poll_interval_s: float
     grace_s: float
     blind_after_s: float
     terminate_when_blind: bool
-    only: frozenset[str] | None
-    """The UUIDs of the pod's GPUs; None for all that the driver shows."""
-    stops: bool = True
-    """Whether something is stopped for an excess; otherwise it is only reported."""
+    gpus: frozenset[str] | None
+    """UUIDs of the pod's GPUs; None for all that the driver shows."""
+    stops_processes: bool = True
+    """True if processes are stopped for an excess; otherwise it is only reported."""
     driver_limit: str = ""
-    """Whether the driver is to hold the pod as well: one of `DRIVER_LIMITS`; empty where it is not
-    asked."""
+    """One of `DRIVER_LIMITS` if the driver should enforce the cap as well; empty otherwise."""
 
 
 def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
-    """Read all variables; raises SettingsError with everything that is wrong.
+    """Parse all variables; raise SettingsError with all problems.
 
-    Only the cap has no default, and `VRAM_GPUS` is not empty if it is set. Nothing malformed ever
-    means "no limit".
+    Only the cap has no default, and `VRAM_GPUS` must not be empty if it is set. A malformed value
+    never means "no limit".
     """
     problems: list[str] = []
 
@@ -97,9 +96,9 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
         terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(WHEN_BLIND), WHEN_BLIND[0])
         == WHEN_BLIND[1],
-        stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
+        stops_processes=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
         driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
-        only=read(GPUS_ENV, _only) if GPUS_ENV in environment else None,
+        gpus=read(GPUS_ENV, _parse_gpus) if GPUS_ENV in environment else None,
     )
     if problems:
         raise SettingsError(tuple(problems))
@@ -115,10 +114,10 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
     return read
 
 
-def _only(text: str) -> frozenset[str] | None:
-    """Read the UUIDs of the pod's GPUs; None, for every GPU, if a name is no UUID.
+def _parse_gpus(text: str) -> frozenset[str] | None:
+    """Parse the UUIDs of the pod's GPUs; None, for every GPU, if a name is not a UUID.
 
-    NVIDIA's variable is not read: a runtime may overwrite it, or name the GPUs differently.
+    NVIDIA's variable is not read: a runtime may overwrite it, or use other names for the GPUs.
     """
     if not text:
         raise ValueError("is empty: the pod has no GPU; delete it, so that it is bound again")

@@ -1,4 +1,4 @@
-"""What /proc/PID/cgroup holds on nodes of each kind: ours, and a process's beside it."""
+"""Content of /proc/PID/cgroup on each kind of node: our own, and another process's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OTHER_ID = "d00d" * 16
 
 
 def systemd(uid):
-    """Write a UID as systemd's names of slices have it."""
+    """Return a UID as in systemd's slice names."""
     return uid.replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A kind of node, without the hierarchies."""
+    """Cgroup paths of a kind of node, without the hierarchies."""
 
     ours: str
     theirs: str
@@ -28,7 +28,7 @@ class Tree:
     container: str = ID
 
     def lines(self, *controllers):
-        """Return our file and theirs, in hierarchies of these names."""
+        """Return our file and theirs, in hierarchies with these names."""
         return tuple(
             "".join(f"{number}:{name}:{path}\n" for number, name in enumerate(controllers or [""]))
             for path in (self.ours, self.theirs)

@@ -1,4 +1,4 @@
-"""How the agent sees its GPUs, and which names pods get: the tables, row by row."""
+"""The agent's access to GPUs and the device names of pods: the tables, row by row."""
 
 from dataclasses import replace
 from itertools import product
@@ -23,7 +23,7 @@ UNKNOWN, DEFAULT = "DeviceNamesUnknown", "DefaultRuntime"
 
 
 def rows():
-    """Return the rows of the table, with `any` written out."""
+    """Return the rows of the table, with `any` expanded."""
     words = {"any": INSIDE, "another, or not set": OTHERS}
     for option, by, inside, then in table_of(find_device_names):
         yield from product(

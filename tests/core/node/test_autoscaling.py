@@ -1,4 +1,4 @@
-"""What is printed of a node for autoscalers."""
+"""Node templates for autoscalers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_labels_are_those_by_which_pods_select():
 
 
 def test_the_labels_of_a_node_that_is_advertised_are_its_own():
-    """A command beside the agent finds other device names than the agent."""
+    """A command started by `kubectl exec` would detect other device names than the agent."""
     own = {
         "vramwarden.io/device-names": "runtime.nvidia.com",
         "vramwarden.io/driver-limit": "true",

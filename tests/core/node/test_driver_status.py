@@ -1,4 +1,4 @@
-"""What a driver that fails, or hangs, asks for: the table, row by row."""
+"""Consequences of a driver that fails or hangs: the table, row by row."""
 
 from dataclasses import replace
 from itertools import product
@@ -30,7 +30,7 @@ def failing(fault, **more):
 
 
 def after(*scans):
-    """Return what is remembered after scans, each with its time."""
+    """Return the status after scans, each with its time."""
     found = START
     for now_s, scan in scans:
         found = record_scan(found, scan, now_s)
@@ -38,7 +38,7 @@ def after(*scans):
 
 
 class Row(NamedTuple):
-    """A row of the table in `needs_new_container`'s docstring, with `any` written out."""
+    """A row of the table in `needs_new_container`'s docstring, with `any` expanded."""
 
     fault: Fault | None
     worked: bool

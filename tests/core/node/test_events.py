@@ -7,7 +7,7 @@ from webhook.core.node.events import TokenBucket
 
 
 def taken(allowance, times):
-    """Return at which of these times one more may happen."""
+    """Return the times at which an action is allowed."""
     allowed = []
     for now_s in times:
         left = allowance.take(now_s)

@@ -1,4 +1,4 @@
-"""What a node says of its GPUs' free memory, which pods placed at binding prefer nodes by."""
+"""Labels of free memory, by which pods with GPU assignment prefer nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = [FREE, *(f"{FREE}.{count}" for count in range(2, 17))]
 
 
 def assigned(*taken):
-    """Return assignments: pairs of GPUs and MiB on each of them."""
+    """Return assignments from pairs of GPUs and MiB on each of them."""
     return {
         f"uid-{number}": Assignment(
             pod="ns/p",

@@ -1,4 +1,4 @@
-"""What of a node is vramwarden's, and the patches that remove just that."""
+"""Names on a node with vramwarden's prefix, and the patches that remove only those."""
 
 from __future__ import annotations
 

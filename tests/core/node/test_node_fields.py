@@ -1,4 +1,4 @@
-"""The list of GPUs and the sharing verdict of a node, read and written."""
+"""The list of GPUs and the sharing verdict of a node, parsed and encoded."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_whatever_a_node_lists_no_text_of_it_is_long_or_steers_a_terminal(entrie
     ],
 )
 def test_a_node_is_advertised_by_its_list_or_capacity(annotations, capacity, advertised):
-    """Labels say nothing: Karpenter and autoscalers' node groups set them beforehand."""
+    """Labels do not count: Karpenter and autoscalers' node groups set them in advance."""
     labels = {"vramwarden.io/gpu": "true", "vramwarden.io/gpu-memory-mib": "81920"}
     metadata = {"labels": labels, "annotations": annotations}
     assert is_advertised({"metadata": metadata, "status": {"capacity": capacity}}) is advertised

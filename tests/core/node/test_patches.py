@@ -1,4 +1,4 @@
-"""How often a node is patched, which reports of it are echoes, and how its startup taint goes."""
+"""Stale reports of a node, and the patch that removes its startup taint."""
 
 import pytest
 

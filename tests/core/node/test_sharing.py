@@ -1,4 +1,4 @@
-"""Whether a node's GPUs are shared: the table in the docstring, row by row, and its parts."""
+"""Decision whether a node's GPUs are shared: the docstring's table, row by row, and its parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VALUES = {
 
 
 def rows():
-    """Return the cases that each row of the table stands for, and what is to come of them."""
+    """Yield the cases of each row of the table, with the expected result."""
     for *given, shared, reason in table_of(judge):
         meant = [
             values if cell == "-" else cell.split(" or ")
@@ -196,7 +196,7 @@ RESOURCES = {f"nvidia.com/gpu{name}": "1" for name in LONGEST}
     ids=str,
 )
 def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, known, shares, url):
-    """What varies is one list of names; all else is as with short ones."""
+    """Only one list of names differs from the sentence with short names."""
     node = {"metadata": {"name": "n" * 253, **metadata}, "status": {"capacity": amounts}}
     found = judge_with(node, is_advertised=shares, has_pods=True, documentation_url=url, **known)
     if found.shared is Shared.YES:  # its GPUs are its pods'
@@ -295,7 +295,7 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
     "state", [NodeState(MIB), build_withdrawn_state()], ids=["shared", "no GPUs left"]
 )
 def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
-    """Labels may be somebody else's, and all that brings the agent there."""
+    """Labels may belong to another controller, and may be what selects the node for the agent."""
     labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     for amount in ({}, {VRAM_RESOURCE: "0"}):
         node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}

@@ -1,4 +1,4 @@
-"""What a node carries, what it should, and the patches between."""
+"""Fields of a node, its desired state, and the patches in between."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ STATES = INVENTORIES | st.sampled_from([FIXED, GONE, TWO])
 
 
 def others_of(node):
-    """Return everything that is not ours."""
+    """Return all fields of other controllers."""
     return {
         (section, part, key): value
         for section, parts in node.items()

@@ -1,4 +1,4 @@
-"""What a container's variables become when its programs learn their cap."""
+"""Variables of a container by which its programs learn their cap."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shown(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
 
 
 def written(*programs, env=(FRACTION,), cap_bytes=8 * GI):
-    """Return what is added for programs, as a map."""
+    """Return the variables added for programs, by name."""
     env = list(env)
     after = configure_programs(env, programs, cap_bytes)
     assert after[: len(env)] == env
@@ -287,7 +287,7 @@ def test_what_a_user_wrote_keeps_its_place(env, fraction):
 
 
 def is_ours(entry):
-    """Return True for our variables, and for those of programs, which may follow from them."""
+    """Return True for our variables and those of programs, which may follow them."""
     is_of_program = entry["name"] in {
         one.name for found in PROGRAM_VARIABLES.values() for one in found
     }

@@ -1,4 +1,4 @@
-"""How a node's container runtime wants its GPUs named."""
+"""Names of GPUs for the container runtime of a node."""
 
 import pytest
 

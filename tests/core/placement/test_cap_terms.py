@@ -234,7 +234,7 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         env = zip(NAMES, ("5", "0", poll, grace, ""), strict=True)
         return held_to(enforcer(*(variable(*each) for each in env))).delay_s
 
-    assert cap_terms.CONFIRMING_S == guard.JUDGING_S
+    assert cap_terms.CONFIRMING_S == guard.JUDGING_INTERVAL_S
     assert delay_s("", "") == 1 + 0.5 + 5
     assert delay_s("60s", "1h") == 60 + 0.5 + 3600
     assert delay_s("100ms", "0s") == 0.2
@@ -370,7 +370,7 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
             cap_bytes=settings.cap_bytes,
             tolerance_bytes=settings.tolerance_bytes,
             delay_s=pytest.approx(delay_s),
-            enforce=settings.stops,
-            reports=not settings.stops,
+            enforce=settings.stops_processes,
+            reports=not settings.stops_processes,
             grace_s=settings.grace_s,
         )

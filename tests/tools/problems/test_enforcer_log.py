@@ -24,7 +24,7 @@ from webhook.core.enforcement.termination_message import (
     TerminationMessage,
     write_message,
 )
-from webhook.sidecar.events import report
+from webhook.sidecar.events import report_action
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.tools.problems.enforcer_log import read_log
 
@@ -53,7 +53,7 @@ class Written:
 
     def lines(self, *actions) -> list[str]:
         for action in actions:
-            report(self.journal, action, 5.0)
+            report_action(self.journal, action, 5.0)
         return self.file.read_text().splitlines()
 
 

@@ -1,8 +1,18 @@
-"""A node's GPUs over time, what the node should show of them, and whose its processes are.
+"""Decisions about a node's GPUs, and the owners of its processes.
 
-The sentry reads pods from cgroups (`cgroups`). The node agent's decisions: what a scan changes
-(`inventory`), whether its GPUs are shared at all (`sharing`), which names they have for pods
-(`access`), what the node should carry (`state`), how often it is patched, which reports of it are
-old and how it loses its startup taint (`patching`), and when a driver needs a new container
-(`driver`). May import: `core.nvidia`, `core.pod` and `webhook.names`.
+| module | content |
+| --- | --- |
+| access | device names for pods, and when only a new container restores access to the driver |
+| autoscaling | node templates for autoscalers |
+| cgroups | the pod and container of a process |
+| events | reasons of Events |
+| inventory | the GPUs over time, as scans change them |
+| limiter_state | the file by which the limiter reports to the sentry |
+| node_fields | labels, annotations and capacity of a Node |
+| other_allocators | device plugins and DRA drivers that also allocate the GPUs |
+| patches | patches of the Node |
+| sharing | whether the GPUs are shared |
+| state | desired state of the Node |
+
+May import: `core.nvidia`, `core.pod` and `webhook.names`.
 """

@@ -1,4 +1,4 @@
-"""Access of a node program's container to the driver and the GPUs, and what follows for pods."""
+"""Access of a node program's container to driver and GPUs, and the device names that pods get."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from webhook.core.nvidia.drivers import Fault
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 
 _INJECTED: Final = {"void": DeviceNames.RUNTIME, "all": DeviceNames.UUID}
-"""By what a runtime that read `all` leaves in the container; see `find_device_names`."""
+"""Device-name scheme by the value of NVIDIA_VISIBLE_DEVICES that a runtime leaves in a container
+for which it was `all`; see `find_device_names`."""
 
 
 class GpuAccess(StrEnum):
-    """How the agent's own container gets the GPUs; the values of `--gpu-access`."""
+    """Ways in which the agent's container gets the GPUs; the values of `--gpu-access`."""
 
     ENVIRONMENT = "Environment"
-    """`NVIDIA_VISIBLE_DEVICES=all`, unprivileged: as pods get theirs."""
+    """`NVIDIA_VISIBLE_DEVICES=all` in an unprivileged container, as in pods with VRAM."""
     VOLUME_MOUNTS = "VolumeMounts"
-    """A mount whose path names them, for runtimes that ignore that variable."""
+    """A mount whose path names the GPUs, for runtimes that ignore the variable."""
     PRIVILEGED = "Privileged"
-    """`NVIDIA_VISIBLE_DEVICES=all`, which such runtimes read in privileged containers alone."""
+    """`NVIDIA_VISIBLE_DEVICES=all`, which such runtimes read only in privileged containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What is known when the agent starts, and does not change while its container runs."""
+    """Facts about the agent's access that do not change while its container runs."""
 
     by: GpuAccess = GpuAccess.ENVIRONMENT
     visible_devices: str = ""
-    """What `NVIDIA_VISIBLE_DEVICES` says in the agent's container; empty where it is not set."""
+    """Value of `NVIDIA_VISIBLE_DEVICES` in the agent's container; empty if it is not set."""
     device_names: DeviceNames | None = None
-    """What an option says instead of what is found here."""
+    """Scheme set by `--device-names`; None to detect it."""
     runtime_class: str = ""
-    """The RuntimeClass of the agent's pod; empty for none."""
+    """RuntimeClass of the agent's pod; empty for none."""
     voided: bool = False
-    """Whether the fence shows no GPU to containers that nobody promised one (`fence.void`)."""
+    """True if the fence hides all GPUs from containers without an assignment (`fence.void`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessProblem:
-    """What a cluster admin should change: for a log line and an Event."""
+    """A setting that a cluster admin should change, for a log line and an Event."""
 
     reason: EventReason
     what: str
     why: str
-    """With the cure."""
+    """Cause and remedy."""
 
 
 def find_device_names(access: Access) -> DeviceNames:
-    """Return which names of GPUs the node's container runtime resolves for pods.
+    """Return the device-name scheme that the node's container runtime resolves for pods.
 
     | `--device-names` | access | `NVIDIA_VISIBLE_DEVICES` inside | then |
     | --- | --- | --- | --- |
@@ -64,11 +65,13 @@ def find_device_names(access: Access) -> DeviceNames:
     | empty | VolumeMounts | any | none |
     | empty | Privileged | any | none |
 
-    CDI specifications set the variable to `void` so that nothing else injects (it is added, and of
-    two values runc and crun keep the last). Toolkits that write such ones, 1.15 and newer, resolve
-    `runtime.nvidia.com/gpu=` with a UUID, too. The hook changes no variable, nor did specifications
-    before. Another value is somebody's own access, which pods do not have. Mounts and privileges
-    serve where the runtime ignores the variable, and then it ignores that of pods.
+    CDI specifications set the variable to `void` so that nothing else injects GPUs. They append it,
+    and runc and crun use the last of two values. Toolkits that write such specifications (1.15 and
+    newer) also resolve `runtime.nvidia.com/gpu=` with a UUID. The hook, and specifications before
+    1.15, leave the variable unchanged. Any other value comes from a different kind of access, which
+    pods do not have. Mounts and privileges are needed if the runtime ignores the variable, and it
+    then ignores the variable of pods as well.
+
     Source: NVIDIA Container Toolkit, pkg/nvcdi/wrapper.go, internal/modifier/cdi.go and
     internal/config/image/cuda_image.go; CHANGELOG.md, 1.15.0.
     """
@@ -80,7 +83,7 @@ def find_device_names(access: Access) -> DeviceNames:
 
 
 def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
-    """Return the inventory with the names that its GPUs have for pods.
+    """Return the inventory with the device names that its GPUs have for pods.
 
     | the scan | `inventory.device_names` |
     | --- | --- |
@@ -93,14 +96,14 @@ def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Invent
 
 
 def find_access_problems(access: Access) -> tuple[AccessProblem, ...]:
-    """Return what to change where a GPU is seen by this access; nothing where all is well.
+    """Return the problems of an access by which GPUs are visible; empty if there are none.
 
     | a GPU is seen | advice |
     | --- | --- |
     | names are `none`, and the option does not say so | `DeviceNamesUnknown` |
     | by a runtime that read the variable, without `void` | `DefaultRuntime` |
 
-    Every pod may name the RuntimeClass by which the agent sees GPUs.
+    Every pod may name the RuntimeClass that gives the agent its GPUs.
     """
     found = []
     if access.device_names is None and find_device_names(access) is DeviceNames.NONE:
@@ -139,37 +142,39 @@ def _unknown_names(access: Access) -> AccessProblem:
 
 
 KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
-"""Exists while the kernel has NVIDIA's driver, also in containers: it belongs to no namespace."""
+"""File that exists while the kernel has NVIDIA's driver; it is visible in containers, too."""
 CHANGED_AFTER_S: Final = 30.0
 
 REVOKED_AFTER_S: Final = 300.0
-"""How long a driver must fail in a way that only a new container fixes: it was replaced, or the
-container's access to the GPUs was revoked (systemd does so on daemon-reload)."""
+"""Time for which a driver must fail in a way that only a new container fixes, in seconds. Either it
+was replaced, or the container's access to the GPUs was revoked (systemd does that on
+daemon-reload)."""
 
 LOADED_AFTER_S: Final = 30.0
-"""How long the kernel must have had a driver that this container cannot reach."""
+"""Time for which the kernel must have had a driver that this container cannot reach, in seconds."""
 STUCK_AFTER_S: Final = 60.0
+"""Time after which a scan that is due counts as hanging, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """What is remembered of the driver's answers."""
+    """Results of past scans, as far as they concern the driver."""
 
     scanned_s: float
-    """When the last scan came, or the agent started."""
+    """Time of the last scan, or of the agent's start."""
     answered_s: float
-    """When the driver answered last, or the agent started."""
+    """Time of the driver's last answer, or of the agent's start."""
     worked: bool = False
-    """Whether it ever answered."""
+    """True if the driver ever answered."""
     fault: Fault | None = None
-    """What the last scan failed with."""
+    """Fault of the last scan."""
     why: str = ""
     loaded_since_s: float | None = None
-    """Since when scans failed although the kernel has a driver; None where it has none."""
+    """Time since which scans fail although the kernel has a driver; None if it has none."""
 
 
 def record_scan(driver: DriverStatus, scan: Scan, now_s: float) -> DriverStatus:
-    """Return what is remembered once a scan came."""
+    """Return the status after a scan."""
     if scan.fault is None:
         return DriverStatus(scanned_s=now_s, answered_s=now_s, worked=True)
     since_s = now_s if driver.loaded_since_s is None else driver.loaded_since_s
@@ -185,12 +190,12 @@ def record_scan(driver: DriverStatus, scan: Scan, now_s: float) -> DriverStatus:
 
 
 def is_hanging(driver: DriverStatus, now_s: float, interval_s: float) -> bool:
-    """Say whether a scan that is due, `interval_s` after the last, has not come for too long."""
+    """Return True if the scan that was due `interval_s` after the last one is overdue."""
     return now_s - driver.scanned_s > STUCK_AFTER_S + interval_s
 
 
 def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
-    """Say whether only a new container gets the driver's library, or access to the GPUs, again.
+    """Return True if only a new container gets the driver's library, or access to the GPUs, again.
 
     | the last scan | the driver answered before | the kernel has one | for longer than | new |
     | --- | --- | --- | --- | --- |
@@ -205,10 +210,11 @@ def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
     | DRIVER_DOWN | yes | any | any | no |
     | any other | any | any | any | no |
 
-    A runtime gives a container library and devices when it creates it: what came to the node later
-    never gets in. An unknown failure that was always there has a cause that nobody knows. A driver
-    that worked and is down comes back by itself, or reports that it was replaced; and the hook of
-    mode `legacy` shows us the kernel's file as it was when our container was created.
+    A runtime adds library and devices when it creates a container, never later. An unknown failure
+    since the start has an unknown cause, which a new container need not fix. A driver that worked
+    and is down recovers by itself, or reports that it was replaced. In mode `legacy` the hook shows
+    the kernel's file as it was when the container was created.
+
     Source: libnvidia-container, src/nvc_mount.c (`mount_procfs`).
     """
     silent_s = now_s - driver.answered_s
@@ -222,10 +228,10 @@ def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
 
 
 def explain_unready(driver: DriverStatus) -> str:
-    """Say what is missing while the driver never reached this container, and what usually helps.
+    """Return the missing part and the usual remedy while the driver never reached this container.
 
-    Empty where it did: whatever fails then may be over in a moment, and the node keeps what it
-    shows. On a node that never gets a driver the agent stays unready.
+    Empty once it did: later failures may be temporary, and the node keeps its state. On a node that
+    never gets a driver the agent stays unready.
     """
     if not _never_came(driver):
         return ""

@@ -1,7 +1,7 @@
-"""What autoscalers have to know of a kind of node, to start one where there is none yet.
+"""Templates of nodes for autoscalers, which must start a node before any of its kind exists.
 
-A pod asks for the resource and selects by labels that the agent sets only on nodes that exist.
-Sources: kubernetes/autoscaler, cluster-autoscaler/cloudprovider/aws/README.md (tags);
+Pods request the resource and select labels that the agent sets only on existing nodes. Sources:
+kubernetes/autoscaler, cluster-autoscaler/cloudprovider/aws/README.md (tags);
 kubernetes-sigs/karpenter, pkg/apis/v1alpha1/nodeoverlay.go (NodeOverlay), and karpenter.sh,
 concepts/nodepools (labels and `startupTaints` of the template).
 """
@@ -28,7 +28,7 @@ from webhook.names import (
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 UNKNOWN_TYPE: Final = "INSTANCE-TYPE"
-"""Stands where the node does not say its instance type."""
+"""Placeholder for an unknown instance type."""
 
 _SELECTED: Final = (
     NODE_GPU_LABEL,
@@ -45,9 +45,9 @@ _TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"
 def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]:
     """Return the labels by which pods select such nodes.
 
-    Those of a node that is advertised, since the agent there knows; else as they would be set. A
-    command that `kubectl exec` starts in a container sees the variables that it was asked for, not
-    what the container runtime made of them, and would find other device names.
+    They are the node's own labels if it is advertised, otherwise the ones that an agent would set.
+    A command started by `kubectl exec` sees the container's configured variables, not the ones that
+    the container runtime set, so it would detect other device names than the agent.
     """
     shown = node_labels(node)
     first, second = (shown, state.labels) if is_advertised(node) else (state.labels, shown)
@@ -56,7 +56,7 @@ def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]
 
 
 def group_tags(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> dict[str, str]:
-    """Return the tags of an AWS Auto Scaling group, for cluster-autoscaler."""
+    """Return the tags of an AWS Auto Scaling group for cluster-autoscaler."""
     resource = {f"{_TEMPLATE}/resources/{VRAM_RESOURCE}": format_bytes(state.vram_bytes or 0)}
     labels = {
         f"{_TEMPLATE}/label/{key}": value for key, value in selected_labels(node, state).items()
@@ -82,7 +82,7 @@ def node_overlay(node: Mapping[str, Any], state: NodeState) -> Json:
 
 
 def node_pool_patch(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> Json:
-    """Return the merge patch of a Karpenter NodePool whose nodes are like this one."""
+    """Return the merge patch of a Karpenter NodePool with nodes like this one."""
     template: Json = {"metadata": {"labels": selected_labels(node, state)}}
     if startup_taint:
         taint = {"key": startup_taint, "value": _TAINT_VALUE, "effect": _TAINT_EFFECT}

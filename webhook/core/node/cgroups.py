@@ -1,8 +1,8 @@
-"""Whose a process is: the pod and the container that its cgroups name.
+"""Pod and container of a process, parsed from its cgroups.
 
-The kubelet makes a cgroup per pod, and the runtime one per container within it. What a container
-makes below its own is that container's, however it is named, so the *first* pod's name counts, and
-nobody but root of the node moves a process up.
+The kubelet creates a cgroup per pod, and the runtime one per container below it. A container's own
+child cgroups belong to the container, whatever their names are, so the first pod in a path counts.
+Only the node's root can move a process to a cgroup above.
 
 Sources: the kubelet's pkg/kubelet/cm/pod_container_manager_linux.go and cgroup_manager_linux.go
 (the names), containerd, cri-o and cri-dockerd (the scopes), cgroup_namespaces(7), proc(5).
@@ -18,46 +18,47 @@ _UID: Final = (
     "[0-9a-f]{8}([-_])[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{12}|[0-9a-f]{32}"
 ).replace("{SEP}", r"\2")
 _POD: Final = re.compile(rf"(?:.*-)?pod({_UID})(?:\.slice)?", re.DOTALL)
-"""A static pod's is a hash without dashes; systemd's drivers write `_` for `-`."""
+"""Name of a pod's cgroup. The UID of a static pod is a hash without dashes. systemd's drivers write
+`_` for `-`."""
 
 _ONLY_UID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
-"""As the API server writes it."""
+"""UID as the API server writes it."""
 
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?")
 _QUALITY: Final = re.compile(r"(?:[^/]*-)?(kubepods|burstable|besteffort)(?:\.slice)?")
-"""The kubelet's own parts between its root and a pod."""
+"""Name of a cgroup between the kubelet's root and a pod."""
 _QUALITIES: Final = ("burstable", "besteffort")
-"""Those that have a directory of their own; guaranteed pods are beside these."""
+"""QoS classes with a cgroup of their own. Guaranteed pods are directly below `kubepods`."""
 
 _DELETED: Final = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOwner:
-    """Where a process runs; both empty for one of no pod."""
+    """Pod and container of a process; both empty if it belongs to no pod."""
 
     pod: str
-    """The pod's UID, as `comparable_uid` writes it."""
+    """UID of the pod, as `comparable_uid` returns it."""
     container: str = ""
-    """64 hex digits; empty for the pod's own cgroup."""
+    """64 hex digits; empty in the pod's own cgroup."""
 
 
 NO_POD: Final = ProcessOwner("")
 
 
 def comparable_uid(uid: str) -> str:
-    """Return a pod's UID as it is compared: in lower case, with `-` for `_`.
+    """Return a pod's UID in lower case, with `-` for `_`, for comparison.
 
-    The API server's UIDs are so already; systemd's names of them do not. Dashes are kept: a static
-    pod's UID has none, so nobody else's is taken for it.
+    The API server's UIDs have this form; systemd's cgroup names do not. Dashes are kept: a static
+    pod's UID has none, so it cannot be confused with another pod's.
     """
     return uid.lower().replace("_", "-")
 
 
 def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
-    """Return where a process runs, by its /proc/PID/cgroup and ours, and our own pod's UID.
+    """Return the owner of a process, given its /proc/PID/cgroup, ours, and our pod's UID.
 
-    Each hierarchy has a line: one with cgroup v2, many with v1. Ours says how to read it:
+    Each hierarchy has a line: one with cgroup v2, several with v1. Our line decides how to read it:
 
     | our line | its line | the process is of |
     | --- | --- | --- |
@@ -69,13 +70,14 @@ def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
     | | `/../../x`, twice or more | the first pod in x, if any |
     | anything else | any | not read: nothing is known |
 
-    PREFIX is what stands before our own pod, less the kubelet's parts for qualities of service
-    (`kubepods*`, `burstable`, `besteffort`), since other pods are of other qualities: empty on most
-    nodes, kubelet's `cgroupRoot` on others, and a whole path where the node is itself a container.
+    PREFIX is the path above our pod, without the kubelet's cgroups for QoS classes (`kubepods*`,
+    `burstable`, `besteffort`), since other pods have other classes. It is empty on most nodes, the
+    kubelet's `cgroupRoot` on others, and a long path if the node is itself a container.
 
-    The container is the first with 64 hex digits after the pod. Where hierarchies name different
-    pods, nobody is believed; a process is ours only where all say so, since in a hierarchy that
-    nobody uses, everybody is at its root. A name holds no line end (cgroup_mkdir of the kernel).
+    The container is the first name with 64 hex digits after the pod. If hierarchies name different
+    pods, there is no owner. A process belongs to our pod only if all hierarchies say so, since
+    every process is at the root of an unused hierarchy. Names of cgroups have no line breaks
+    (cgroup_mkdir of the kernel).
     """
     ours, own = _lines(own_cgroups), comparable_uid(own_uid)
     read = [
@@ -93,22 +95,23 @@ def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
 
 
 def parse_pod_uid(name: str) -> str:
-    """Return the UID that a directory's name has, as `comparable_uid` writes it, or nothing."""
+    """Return the pod UID in a directory name, as `comparable_uid` does; empty if there is none."""
     found = _POD.fullmatch(name)
     return comparable_uid(found[1]) if found else ""
 
 
 def parse_container_id(name: str) -> str:
-    """Return the 64 hex digits in a directory's name, or nothing."""
+    """Return the 64 hex digits in a directory's name; empty if there are none."""
     found = _CONTAINER.fullmatch(name)
     return found[1] if found else ""
 
 
 def find_kubepods(path: str, own_uid: str) -> str:
-    """Return the kubelet's directory of all pods in a path that names our own pod.
+    """Return the kubelet's directory of all pods, given a path that names our own pod.
 
-    Empty where it names it not, or the kubelet keeps none (`cgroupsPerQOS: false`). What stands
-    before, as by `cgroupRoot` or a node that is a container, is in it.
+    Empty if the path does not name it, or the kubelet has no such directory (`cgroupsPerQOS:
+    false`). The result includes everything above, such as `cgroupRoot` or the cgroup of a node that
+    is a container.
     """
     uids, own = _uids(path), comparable_uid(own_uid)
     if not own or own not in uids:
@@ -121,16 +124,16 @@ def find_kubepods(path: str, own_uid: str) -> str:
 
 
 def list_pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
-    """Return where a pod's cgroup may be, as only its quality of service is unknown.
+    """Return the possible directories of a pod's cgroup: one per QoS class, which is unknown.
 
-    None for what is no pod's UID. By the name of the kubelet's directory:
+    Empty if `uid` is not a pod's UID. By the name of the kubelet's directory:
 
     | its driver | guaranteed | burstable, and so for best effort |
     | --- | --- | --- |
     | systemd: `kubepods.slice` | `kubepods-pod<uid>.slice` | ... below `kubepods-burstable.slice` |
     | cgroupfs: `kubepods` | `pod<uid>` | `burstable/pod<uid>` |
 
-    systemd's names repeat all that is above them, and write `_` for `-` in a UID.
+    systemd's names repeat all names above them, and have `_` for `-` in a UID.
     """
     if not _ONLY_UID.fullmatch(uid):
         return ()
@@ -143,23 +146,23 @@ def list_pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
     stems = (f"{stem}-{quality}" for quality in _QUALITIES)
     return (
         f"{kubepods}/{stem}-{pod}",
-        *(f"{kubepods}/{one}.slice/{one}-{pod}" for one in stems),
+        *(f"{kubepods}/{stem}.slice/{stem}-{pod}" for stem in stems),
     )
 
 
 def _lines(cgroups: str) -> dict[str, str]:
-    """Return the path in each hierarchy, named by its controllers; empty for version 2's."""
+    """Return the path in each hierarchy by its controllers; the key is empty for version 2."""
     lines = (line.split(":", 2) for line in cgroups.split("\n"))
     return {parts[1]: parts[2] for parts in lines if len(parts) == 3}  # noqa: PLR2004 - proc(5)
 
 
 def _is_known(our_path: str | None, own: str) -> bool:
-    """Say whether our path in a hierarchy tells how to read others'."""
+    """Return True if our path in a hierarchy allows reading the paths of other processes."""
     return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
 
 
 def _absolute(path: str, our_path: str, own: str) -> ProcessOwner:
-    """Read a path from the root, beside ours, which names our own pod."""
+    """Parse a path from the root, given our path, which names our own pod."""
     prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
         prefix.pop()
@@ -170,7 +173,7 @@ def _absolute(path: str, our_path: str, own: str) -> ProcessOwner:
 
 
 def _private(path: str, own: str) -> ProcessOwner:
-    """Read a path relative to our own container's cgroup."""
+    """Parse a path relative to our own container's cgroup."""
     parts = _parts(path)
     ups = 0
     while parts[ups : ups + 1] == [".."]:
@@ -188,7 +191,7 @@ def _first_pod(parts: list[str]) -> ProcessOwner:
 
 
 def _uids(path: str) -> list[str]:
-    """Return the UID in each part of a path, empty where there is none."""
+    """Return the UID in each part of a path; empty for parts without one."""
     return [parse_pod_uid(part) for part in _parts(path)]
 
 

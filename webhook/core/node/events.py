@@ -1,4 +1,4 @@
-"""Events that agent, sentry and webhook write: their reasons, and a limit on their number."""
+"""Events of agent, sentry and webhook: their reasons, and a limit on their number."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Self
 
 
 class EventReason(StrEnum):
-    """Each with the kind of object that it is written on, and what it means.
+    """Reasons of Events, each with the kind of object it is written on and its meaning.
 
-    From these `make generate` writes the tables of Events.
+    `make generate` writes the tables of Events from them.
     """
 
     about: str
-    """The kind of the object: `Node` or `Pod`."""
+    """Kind of the object: `Node` or `Pod`."""
     warning: bool
-    """Whether its type is `Warning`; else it is `Normal`."""
+    """True if the type of the Event is `Warning`; otherwise it is `Normal`."""
     means: str
     cure: str
-    """Empty where nobody has to do anything."""
+    """Remedy; empty if no action is needed."""
 
     def __new__(cls, value: str, about: str, kind: str, means: str, cure: str) -> Self:
-        """Make a member whose value is the first text; `kind` is the type of the Event."""
+        """Return a member whose value is `value`; `kind` is the type of the Event."""
         reason = str.__new__(cls, value)
         reason._value_ = value
         reason.about = about
@@ -153,16 +153,17 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """A token bucket: `most` things at once, and then one in `every_s` seconds."""
+    """A token bucket: `most` actions at once, then one per `every_s` seconds."""
 
     most: int
     every_s: float
     spent: float = 0.0
-    """Of the most, how many were taken and have not come back."""
+    """Number of tokens taken and not refilled yet."""
     counted_s: float = 0.0
+    """Time at which `spent` was computed."""
 
     def take(self, now_s: float) -> Self | None:
-        """Return what is left once one more thing happens now; None where it may not yet.
+        """Return the bucket after one more action now; None if it is not allowed yet.
 
         | left of the most | since the last one | one more |
         | --- | --- | --- |
@@ -170,7 +171,7 @@ class TokenBucket:
         | less than one | less than it takes to come back | may not |
         | less than one | that long, or longer | may happen |
 
-        Never more than the most come back, however long nothing happened.
+        The bucket never holds more than `most` tokens, however long it was unused.
         """
         spent = max(0.0, self.spent - (now_s - self.counted_s) / self.every_s)
         if self.most - spent < 1:

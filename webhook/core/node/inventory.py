@@ -1,8 +1,9 @@
-"""The inventory of a node's GPUs, and how a scan changes it.
+"""Inventory of a node's GPUs, and how scans change it.
 
-A node's capacity is a promise to the pods that run there: when the kubelet restarts it admits them
-again, and fails those that no longer fit (kubernetes/kubernetes issue 73948). So what is doubtful
-stays as it was, and what is certain changes at once. `webhook.core.node.state` puts it on the node.
+A node's capacity is a promise to its running pods: a kubelet that restarts admits them again, and
+fails the ones that no longer fit (kubernetes/kubernetes issue 73948). Uncertain facts therefore
+leave the inventory unchanged, and certain ones change it at once. `core.node.state` derives the
+state of the node from it.
 """
 
 from __future__ import annotations
@@ -34,87 +35,94 @@ from webhook.names import (
 )
 
 GRACE_S: Final = 300.0
-"""How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
-of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
-of `node.kubernetes.io/unreachable`)."""
+"""Time for which a GPU may be lost before it leaves the inventory, in seconds.
+
+A reset of the GPU and a reload of the driver take less. Kubernetes gives an unreachable node as
+much (the default toleration of `node.kubernetes.io/unreachable`).
+"""
 RESIZED: Final = "reports another size"
 
 MODE_FAULT: Final = "compute mode "
-"""Beginning of the fault of a GPU whose compute mode is not Default; a command follows."""
+"""Beginning of the fault of a GPU whose compute mode is not Default; the command that fixes it
+follows."""
 
 NO_MEMORY: Final = "the driver reports no memory of its own, as with unified memory"
 """Reason why a GPU such as GB10 is not shared."""
 _UNLESS_OTHERS: Final = f"if there is no other GPU, label the node {NODE_SHARE_LABEL}=false"
 
 AVAILABILITY_FAULTS: Final = frozenset({FAULT_LOST, FAULT_SILENT, RESIZED})
-"""Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
+"""Faults of a GPU that is not as advertised although its driver reports no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What NVML reported at one moment."""
+    """Report of NVML at one moment."""
 
     gpus: tuple[ScannedGpu, ...] = ()
     driver_version: str = ""
-    """Empty where no driver answered."""
+    """Version; empty if no driver answered."""
     unsure: frozenset[str] = frozenset()
-    """UUIDs of GPUs that exist and did not answer; empty for one that gave no UUID."""
+    """UUIDs of GPUs that exist but did not answer; an empty string for one without a UUID."""
     cannot_measure: str = ""
-    """Why a sidecar could not measure here; empty where it could."""
+    """Reason why a sidecar could not measure here; empty if it could."""
     never_measures: bool = False
-    """That is permanent, and not a failure of the moment: driver and kernel are what they are."""
+    """True if that reason is permanent, since driver or kernel are the cause."""
     failed: str = ""
-    """Why not everything could be read; with a fault, why nothing could."""
+    """Reason why the scan is incomplete; if `fault` is set, why it has nothing."""
     fault: Fault | None = None
-    """What the driver's failure as a whole asks for; nothing follows from such a scan."""
+    """Fault of the driver as a whole, for which the scan is ignored; None if the driver answered.
+    """
     driver_loaded: bool = False
-    """The kernel has a driver, although none answered here."""
+    """True if the kernel has a driver although none answered here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedGpu:
-    """A GPU that is advertised, and since when it has been in doubt."""
+    """An advertised GPU."""
 
     gpu: Gpu
     doubted_since_s: float | None = None
-    """Since when it is lost or reports another size; None while it is what is advertised."""
+    """Time since which it is lost or reports another size; None while it is as advertised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What is known of a node's GPUs; the annotation holds most of it for the next start."""
+    """Facts about a node's GPUs; most are stored in the node's annotation for the next start."""
 
     known: tuple[TrackedGpu, ...] = ()
     driver_version: str = ""
     enforcement: str = ""
-    """Empty while nothing is known about it."""
+    """Value of the label `enforcement`; empty while unknown."""
     device_names: str = ""
-    """Which names the node's runtime resolves, of `DeviceNames`; empty while that is not known."""
+    """Value of `DeviceNames`; empty while unknown."""
     doubted_since_s: float | None = None
-    """Since when a sidecar could not measure, although it is advertised that it can."""
+    """Time since which a sidecar cannot measure although the node advertises that it can; None if
+    it can."""
     advertised: bool = False
-    """There were GPUs at some time, so that their absence must be shown, too."""
+    """True if GPUs were advertised before, so that their absence must be shown."""
     fixed_bytes: int | None = None
-    """An amount that an option sets, whatever a driver says."""
+    """Amount that an option sets instead of the driver's report; None if no option does."""
     unshared: str = ""
-    """Sentence about the GPUs that have no memory of their own; empty if there are none."""
+    """Sentence about GPUs without memory of their own; empty if there are none."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that are advertised, in the driver's order."""
-        return tuple(sorted((one.gpu for one in self.known), key=lambda gpu: (gpu.index, gpu.uuid)))
+        """Advertised GPUs in the driver's order."""
+        return tuple(
+            sorted((tracked.gpu for tracked in self.known), key=lambda gpu: (gpu.index, gpu.uuid))
+        )
 
     @property
     def vram_bytes(self) -> int:
-        """What the node has to share."""
-        total = sum(one.gpu.memory_bytes for one in self.known)
+        """Sum of the memory that is shared."""
+        total = sum(tracked.gpu.memory_bytes for tracked in self.known)
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
 def read_inventory(node: Mapping[str, Any]) -> Inventory:
-    """Read from a node what an agent advertised before; what cannot be read was not advertised.
+    """Return the inventory that an agent stored in a node; malformed parts are left out.
 
-    So a restart of the agent while the driver is down forgets nothing.
+    An agent that starts while the driver is down thereby keeps what was advertised.
     """
     labels = node_labels(node)
     known = tuple(map(TrackedGpu, read_gpus(node)[0]))
@@ -145,17 +153,17 @@ def apply_scan(
     | answers | exists, but fails in another way than being lost | stays | no |
     | answers | is lost, or missing | stays, and leaves after the grace | no |
 
-    A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG. One that is
-    not healthy is given to no further pod: that pod would keep it, and never start.
+    A new GPU joins at once. Capacity falls only after a grace, or for MIG. A GPU that is not
+    healthy is given to no further pod, since that pod would be bound to it and never start.
     """
     if inventory.fixed_bytes is not None:
         return inventory
     if scan.failed:
-        known = tuple(TrackedGpu(one.gpu) for one in inventory.known)
+        known = tuple(TrackedGpu(tracked.gpu) for tracked in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
-    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
-    old = {one.gpu.uuid for one in inventory.known}
+    judged = (_judge(gpu, seen.get(gpu.gpu.uuid), scan, now_s, grace_s) for gpu in inventory.known)
+    old = {tracked.gpu.uuid for tracked in inventory.known}
     new = ((to_advertised_gpu(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
     joined = (TrackedGpu(_judge_health(gpu, by)) for gpu, by in new if gpu is not None)
     known = (*filter(None, judged), *joined)
@@ -172,8 +180,8 @@ def apply_scan(
 
 
 def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
-    """Return the sentence about GPUs that have no memory of their own; empty without any."""
-    advertised, reasons = {one.gpu.uuid for one in known}, find_skip_reasons(scan)
+    """Return the sentence about GPUs without memory of their own; empty if there are none."""
+    advertised, reasons = {tracked.gpu.uuid for tracked in known}, find_skip_reasons(scan)
     names = [
         f"GPU {gpu.index} ({gpu.product})"
         for gpu in scan.gpus
@@ -184,7 +192,7 @@ def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
 
 
 def find_skip_reasons(scan: Scan) -> dict[str, str]:
-    """Return, by UUID, why a GPU that answers is not advertised."""
+    """Return the reason why an answering GPU is not advertised, by UUID."""
     reasons = {}
     for gpu in scan.gpus:
         if gpu.mig:
@@ -199,7 +207,7 @@ def find_skip_reasons(scan: Scan) -> dict[str, str]:
 def _judge(
     known: TrackedGpu, seen: ScannedGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> TrackedGpu | None:
-    """Return what becomes of a GPU that is advertised; see `apply_scan`."""
+    """Return an advertised GPU after a scan, or None if it leaves; see `apply_scan`."""
     now = to_advertised_gpu(seen) if seen else None
     if seen and seen.mig:
         return None
@@ -216,11 +224,11 @@ def _judge(
 
 
 def _judge_health(gpu: Gpu, seen: ScannedGpu, before: str = "") -> Gpu:
-    """Return the GPU as healthy as its driver's state says; `before` is its last fault.
+    """Return the GPU with the health that its driver reports; `before` is its last fault.
 
-    A GPU is not healthy while the driver asks for a recovery, after the remapping of a bad row
-    failed, or in a compute mode other than Default. A state that the driver does not report makes
-    no GPU unhealthy. A recovery ends such a mode as well, so only one of the two is named.
+    A GPU is unhealthy while the driver requests a recovery, after remapping a bad row failed, or in
+    a compute mode other than Default. A state that the driver does not report makes no GPU
+    unhealthy. A recovery also resets the compute mode, so only one of the two faults is named.
     """
     needs = RECOVERIES.get(seen.recovery or 0)
     faults = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
@@ -229,7 +237,7 @@ def _judge_health(gpu: Gpu, seen: ScannedGpu, before: str = "") -> Gpu:
 
 
 def _mode_fault(seen: ScannedGpu, before: str) -> str:
-    """Return the fault of a compute mode other than Default; as before if it cannot be read."""
+    """Return the fault of a compute mode other than Default; the previous one if it is unknown."""
     if seen.compute_mode is None:
         return before if before.startswith(MODE_FAULT) else ""
     mode = COMPUTE_MODES.get(seen.compute_mode, seen.compute_mode)
@@ -243,7 +251,7 @@ def _ill(gpu: Gpu, fault: str) -> Gpu:
 def _judge_enforcement(
     inventory: Inventory, scan: Scan, now_s: float, grace_s: float
 ) -> tuple[str, float | None]:
-    """Return whether a sidecar can measure, and since when that is in doubt."""
+    """Return the value of the label `enforcement`, and the time since which it is in doubt."""
     if not scan.cannot_measure:
         return ENFORCED_BY_SIDECAR, None
     if scan.never_measures or inventory.enforcement != ENFORCED_BY_SIDECAR:
@@ -253,7 +261,7 @@ def _judge_enforcement(
 
 
 def to_advertised_gpu(gpu: ScannedGpu) -> Gpu | None:
-    """Return the GPU as it is to be shown; None for one that is skipped."""
+    """Return the advertised form of a GPU; None if it is skipped."""
     usable_bytes = advertised_bytes(gpu)
     if not usable_bytes:
         return None
@@ -267,5 +275,5 @@ def to_advertised_gpu(gpu: ScannedGpu) -> Gpu | None:
 
 
 def advertised_bytes(gpu: ScannedGpu) -> int:
-    """Return what is advertised of a GPU, whole MiB; 0 for one that is skipped."""
+    """Return the advertised bytes of a GPU in whole MiB; 0 if it is skipped."""
     return 0 if gpu.mig else max(0, gpu.usable_bytes or 0) // MIB * MIB

@@ -1,7 +1,7 @@
-"""What a node's limiter did, as it leaves it in a file for the sentry; read by nobody else.
+"""State of a node's limiter, in a file that the sentry reads.
 
-The limiter has no right to write to the API server, so it says this here, and the sentry carries
-it on: the proof into `GPUNode`, how each pod is held into that too, and the rest as Events.
+The limiter may not write to the API server, so the sentry passes the state on: the proof and how
+each pod is limited to `GPUNode`, and the rest as Events.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 
 STATE_FILE: Final = "state.json"
-"""In the folder `webhook.names.LIMITER_FOLDER`."""
+"""File in the folder `webhook.names.LIMITER_FOLDER`."""
 LARGEST_FILE_BYTES: Final = 2**20
 WRITE_INTERVAL_S: Final = 10.0
-"""So often it is written anew at least."""
+"""Maximum interval between two writes, in seconds."""
 STALE_AFTER_S: Final = 60.0
-"""What is older proves nothing: its writer has gone."""
+"""Age after which a state proves nothing, since its writer is gone, in seconds."""
 MOST_LIMITED: Final = 1024
 MOST_EVENTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PodLimitState:
-    """A pod that the driver holds on one of its GPUs."""
+    """Limit that the driver enforces for a pod on one of its GPUs."""
 
     uid: str
     gpu: str
     hard_bytes: int
     used_bytes: int
-    """As the driver counts."""
+    """Memory in use as the driver counts it."""
     late: bool
-    """Something of it may have held memory before, which the driver never counts."""
+    """True if processes of the pod may have allocated memory before the limit, which is never
+    counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitEvent:
-    """Something that happened to a pod's limit, for an Event on that pod."""
+    """A change of a pod's limit, for an Event on that pod."""
 
     number: int
-    """Counts up for as long as the limiter runs; with `started_s` it is told once."""
+    """Sequence number while the limiter runs. With `started_s` it identifies the Event."""
     uid: str
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterState:
-    """All of it, at one moment (Unix time)."""
+    """Complete state at one moment; times are Unix times."""
 
     written_s: float
     started_s: float
@@ -61,7 +62,7 @@ class LimiterState:
 
 
 def write_limiter_state(state: LimiterState) -> str:
-    """Return the file's text."""
+    """Return the content of the file."""
     proof = state.proof
     return json.dumps(
         {
@@ -70,24 +71,24 @@ def write_limiter_state(state: LimiterState) -> str:
             "proof": {"holds": proof.holds, "backEnd": proof.back_end, "why": proof.why},
             "limited": [
                 {
-                    "uid": one.uid,
-                    "gpu": one.gpu,
-                    "hard": one.hard_bytes,
-                    "used": one.used_bytes,
-                    "late": one.late,
+                    "uid": limit.uid,
+                    "gpu": limit.gpu,
+                    "hard": limit.hard_bytes,
+                    "used": limit.used_bytes,
+                    "late": limit.late,
                 }
-                for one in state.limited[:MOST_LIMITED]
+                for limit in state.limited[:MOST_LIMITED]
             ],
             "told": [
-                {"number": one.number, "uid": one.uid, "why": one.why[:LONGEST_SENTENCE]}
-                for one in state.events[-MOST_EVENTS:]
+                {"number": event.number, "uid": event.uid, "why": event.why[:LONGEST_SENTENCE]}
+                for event in state.events[-MOST_EVENTS:]
             ],
         }
     )
 
 
 def read_limiter_state(text: str) -> LimiterState | None:
-    """Read the file's text; None where it is not as we write it. Never fails."""
+    """Parse the content of the file; None if it is malformed. Never fails."""
     if len(text) > LARGEST_FILE_BYTES:
         return None
     try:
@@ -99,8 +100,8 @@ def read_limiter_state(text: str) -> LimiterState | None:
         return None
     if type(proof.get("holds")) is not bool:
         return None
-    limited = [_limited(one) for one in as_objects(raw.get("limited"), MOST_LIMITED)]
-    events = [_event(one) for one in as_objects(raw.get("told"), MOST_EVENTS)]
+    limited = [_read_limit(limit) for limit in as_objects(raw.get("limited"), MOST_LIMITED)]
+    events = [_read_event(event) for event in as_objects(raw.get("told"), MOST_EVENTS)]
     return LimiterState(
         written_s=written,
         started_s=started,
@@ -109,12 +110,12 @@ def read_limiter_state(text: str) -> LimiterState | None:
             _text(proof, "backEnd", LONGEST_WORD),
             _text(proof, "why", LONGEST_SENTENCE),
         ),
-        limited=tuple(one for one in limited if one),
+        limited=tuple(limit for limit in limited if limit),
         events=tuple(event for event in events if event),
     )
 
 
-def _limited(raw: Json) -> PodLimitState | None:
+def _read_limit(raw: Json) -> PodLimitState | None:
     uid, gpu = _text(raw, "uid", LONGEST_UUID), _text(raw, "gpu", LONGEST_UUID)
     hard, used, late = raw.get("hard"), raw.get("used"), raw.get("late")
     if uid and gpu and type(hard) is type(used) is int and type(late) is bool:
@@ -122,7 +123,7 @@ def _limited(raw: Json) -> PodLimitState | None:
     return None
 
 
-def _event(raw: Json) -> LimitEvent | None:
+def _read_event(raw: Json) -> LimitEvent | None:
     number, uid, why = raw.get("number"), _text(raw, "uid", LONGEST_UUID), raw.get("why")
     if type(number) is int and uid and isinstance(why, str):
         return LimitEvent(number, uid, why[:LONGEST_SENTENCE])

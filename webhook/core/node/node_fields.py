@@ -1,4 +1,4 @@
-"""Fields of a Node that the agent writes: read, and encoded.
+"""Fields of a Node that the agent writes: parsed and encoded.
 
 The annotation `vramwarden.io/gpus` lists the node's GPUs. The annotation `vramwarden.io/sharing` is
 the verdict on the node, written as `Code: sentence`. Replicas, sentries and tools read both.
@@ -43,35 +43,36 @@ def node_annotations(node: Mapping[str, Any]) -> Json:
 
 
 def read_vram_bytes(node: Mapping[str, Any]) -> int:
-    """Return the capacity that a node shows, in bytes; 0 for none that could be counted."""
+    """Return the VRAM in a node's capacity in bytes; 0 if it is missing or malformed."""
     return int(read_vram_amount(node.get("status") or {}, "capacity") or 0)
 
 
 def read_vram_amount(status: Mapping[str, Any], part: str) -> Fraction | None:
-    """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
+    """Return the VRAM in a part of a node's status in bytes; None if it is missing or malformed."""
     return parse_quantity_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:
-    """Return True if a node shows GPUs of ours, so that an agent that starts keeps sharing them.
+    """Return True if a node shows shared GPUs, so that a starting agent keeps sharing them.
 
-    The list of GPUs or the capacity decides. Labels do not count: autoscalers set them beforehand.
+    The list of GPUs or the capacity decides. Labels do not count, since autoscalers set them in
+    advance.
     """
     capacity = (node.get("status") or {}).get("capacity") or {}
     return bool(read_gpus(node)[0]) or is_positive_amount(capacity.get(VRAM_RESOURCE, 0))
 
 
 class SharingCode(StrEnum):
-    """Whether a node is shared, or why not.
+    """Codes of the verdict on a node's sharing.
 
-    From these `make generate` writes the table of codes. The sentence behind a code gives the cause
-    and the remedy for that node.
+    `make generate` writes the table of codes from them. The sentence after a code gives cause and
+    remedy for the node.
     """
 
     means: str
 
     def __new__(cls, value: str, means: str) -> Self:
-        """Make a member whose value is the first text."""
+        """Return a member whose value is `value`."""
         code = str.__new__(cls, value)
         code._value_ = value
         code.means = means
@@ -107,11 +108,11 @@ _OPEN: Final = frozenset({SharingCode.SHARED, SharingCode.SOME_UNFIT})
 
 @dataclass(frozen=True, slots=True)
 class SharingVerdict:
-    """Whether a node is shared, and why not."""
+    """Verdict on a node's sharing."""
 
     code: SharingCode
     sentence: str
-    """Cause and remedy; at most 256 printable characters are written and read."""
+    """Cause and remedy; 256 printable characters at most are written and read."""
 
     def __str__(self) -> str:
         """Return the value of the annotation."""
@@ -119,7 +120,7 @@ class SharingVerdict:
 
 
 def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
-    """Return the verdict that a node carries; None if there is none, or no agent wrote it so."""
+    """Return the verdict in a node's annotation; None if it is missing or malformed."""
     code, colon, sentence = str(_written(node) or "").partition(": ")
     if code not in _CODES or not colon:
         return None
@@ -136,7 +137,7 @@ def explain_closed(node: Mapping[str, Any]) -> str:
     | any other code | yes, by its sentence |
     | anything else | yes |
 
-    An agent writes the annotation before it advertises a GPU, and again after it was removed.
+    An agent writes the annotation before it advertises a GPU, and restores it if it is removed.
     """
     verdict = read_verdict(node)
     if verdict is None:
@@ -165,11 +166,11 @@ def _encode_gpu(gpu: Gpu) -> Json:
 
 
 def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
-    """Return the GPUs that a node lists, and how many of its entries are none.
+    """Return the GPUs in a node's annotation, and the number of entries that are malformed.
 
-    An agent's token can write anything there, and its UUIDs reach pods, lists and messages. So an
-    entry that is malformed, or beyond the first `MAX_GPUS`, is no GPU, and its texts are printable
-    and bounded. A list that cannot be read at all counts as one such entry.
+    An agent's token can write anything there, and UUIDs reach pods, lists and messages. Entries
+    beyond the first `MAX_GPUS` count as malformed, and texts are made printable and cut. A list
+    that cannot be parsed counts as one malformed entry.
     """
     written = node_annotations(node).get(NODE_GPUS_ANNOTATION)
     if written is None:
@@ -208,6 +209,6 @@ def _fault(fault: object) -> str:
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
-    """Return a GPU's total memory, or None if it is missing or out of range."""
+    """Return a GPU's total memory; None if it is missing or out of range."""
     total = entry.get("total")
     return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None

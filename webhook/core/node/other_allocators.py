@@ -23,14 +23,14 @@ from webhook.names import (
 SETTLE_S: Final = 60.0
 """Time without any sign of another allocator before a node begins to be shared, in seconds.
 
-After a kubelet restarts, a device plugin's amounts are 0 until it registers again, which NVIDIA's
-tries every 30 s. A plugin that is new on its node waits for the driver and an image.
+After a restart of the kubelet, a device plugin's amounts are 0 until it registers again. NVIDIA's
+plugin tries every 30 s. A plugin that is new on its node waits for the driver and an image.
 Sources: kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/manager.go (readCheckpoint,
 GetCapacity); NVIDIA/k8s-device-plugin, cmd/nvidia-device-plugin/main.go (startPlugins).
 """
 
 YOUNG_S: Final = 600.0
-"""Age of a node up to which NVIDIA's operator may still bring its plugin or driver, in seconds."""
+"""Age of a node up to which NVIDIA's operator may still deploy its plugin or driver, in seconds."""
 
 SLICE_GRACE_S: Final = 300.0
 """Time for which ResourceSlices count after they were deleted, in seconds.
@@ -41,7 +41,7 @@ pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go).
 DEPLOY_PLUGIN_LABEL: Final = "nvidia.com/gpu.deploy.device-plugin"
 
 DEPLOY_DRA_LABEL: Final = "nvidia.com/gpu.deploy.dra-driver"
-"""Labels by which NVIDIA's operator brings its device plugin and its DRA driver to a node.
+"""Labels by which NVIDIA's operator deploys its device plugin and its DRA driver to a node.
 
 It sets the first one even if the plugin is disabled (NVIDIA/gpu-operator,
 controllers/state_manager.go).
@@ -53,7 +53,7 @@ HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
 _BOTH_WAYS: Final = f", or share both ways ({NODE_SHARE_LABEL}=true)"
 
 _PAGE: Final = "{page}"
-"""Stands in a remedy for `Page.PLUGIN_AFFINITY`."""
+"""Placeholder for `Page.PLUGIN_AFFINITY` in a remedy."""
 
 _REMEDIES: Final = {
     "plugin": f"label the node {DEPLOY_PLUGIN_LABEL}=false{_BOTH_WAYS}",
@@ -80,11 +80,11 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OtherAllocator:
-    """Another allocator that gives a node's GPUs away."""
+    """Another allocator of a node's GPUs."""
 
     what: str
     names: tuple[str, ...]
-    """Resources, drivers, annotations or labels by which it shows."""
+    """Resources, drivers, annotations or labels that identify it."""
     remedy: str
     """Step that ends it on this node."""
 
@@ -133,7 +133,7 @@ def _find_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> OtherAllo
 
 
 def find_exclusion(label: str) -> OtherAllocator:
-    """Return the cluster admin's label in the place of an allocator."""
+    """Return the cluster admin's label in the form of an allocator."""
     what = f"its label {NODE_SHARE_LABEL} is"
     if label == "false":
         return OtherAllocator(f"{what} false", (), "remove it to share the node")
@@ -141,17 +141,17 @@ def find_exclusion(label: str) -> OtherAllocator:
 
 
 def find_allocator_resources(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of resources by which others give a node's GPUs away, sorted.
+    """Return the sorted names of resources by which other allocators offer a node's GPUs.
 
-    Allocatable and capacity count. A kubelet keeps the capacity of a plugin that is gone for five
-    minutes, and of one whose GPUs are all unhealthy forever, while allocatable is 0. An amount that
-    cannot be read counts as offered.
+    Allocatable and capacity both count. A kubelet keeps the capacity of a removed plugin for five
+    minutes, and that of a plugin with only unhealthy GPUs forever, while allocatable is 0. A
+    malformed amount counts as offered.
     """
     return tuple(sorted({*_offers(node, "allocatable"), *_offers(node, "capacity")}))
 
 
 def had_other_allocator(node: Mapping[str, Any]) -> bool:
-    """Return True if others give GPUs away, or did at some time: the kubelet keeps the name."""
+    """Return True if other allocators offer GPUs, or did: the kubelet keeps the resource's name."""
     return any(map(is_gpu_resource, _amounts(node, "capacity"))) or bool(
         find_allocator_resources(node)
     )
@@ -168,13 +168,13 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 
 def read_dra_drivers(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
+    """Return the DRA drivers in a node's annotation: those that offer its GPUs, or did recently."""
     shown = str(node_annotations(node).get(NODE_DRA_ANNOTATION) or "")
     return tuple(filter(None, replace_unprintable(shown, LONGEST_STORED).split(",")))
 
 
 def allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:
-    """Return cause and remedy; the page's URL only if it leaves room for the first name."""
+    """Return cause and remedy, with the page's URL if that leaves room for the first name."""
     name = "".join(found.names[:1])
     for pattern in (documentation_url, ""):
         remedy = found.remedy.replace(_PAGE, Page.PLUGIN_AFFINITY.at(pattern))
@@ -185,9 +185,6 @@ def allocator_sentence(found: OtherAllocator, then: str, documentation_url: str)
 
 
 def limited_sentence(what: str, names: tuple[str, ...], then: str, count: int = 0) -> str:
-    """Return `what (names)then` in at most 256 characters; only the names are shortened for that.
-
-    `count` is the number of all names, if it is larger.
-    """
+    """Return `what (names)then` in at most 256 characters; only the names are shortened."""
     room = LONGEST_STORED - len(f"{what} (){then}")
     return f"{what} ({join_names_within(names, room, count)}){then}" if names else what + then

@@ -1,4 +1,4 @@
-"""Patches of a node: those that it needs, those that remove every trace, and stale reports."""
+"""Patches of a Node: to its desired state, without its startup taint, or without leftovers."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ _CONDITION: Final = ("status", "reason", "message")
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Patches of a node; None where nothing is to change."""
+    """Patches of a node; None for a part without changes."""
 
     metadata: Json | None = None
-    """For the node, as a JSON merge patch (RFC 7386)."""
+    """Patch of the node, as a JSON merge patch (RFC 7386)."""
     status: Json | None = None
-    """For its subresource `status`; a strategic merge patch if it has conditions, else either."""
+    """Patch of the subresource `status`: a strategic merge patch if it has conditions, otherwise
+    either."""
 
     def __bool__(self) -> bool:
         return self.metadata is not None or self.status is not None
 
     def in_order(self) -> Iterator[tuple[Json, bool]]:
-        """Return each patch, and whether it is for `status`, in the order in which to send them.
+        """Return the patches in sending order, each with True if it is for `status`.
 
-        Labels before capacity, so that no unlabelled node has any. Where capacity goes it goes
-        first: without the label the DaemonSet may take the agent away before it is done.
+        Labels come before capacity, so a node with capacity always has labels. Capacity is removed
+        first: without the label the DaemonSet may delete the agent before it is done.
         """
         parts = [(self.metadata, False), (self.status, True)]
         if self.status and self.status["status"].get("capacity", {}).get(VRAM_RESOURCE) == "0":
@@ -44,10 +45,10 @@ class Patches:
 
 
 def build_patches(node: Mapping[str, Any], state: NodeState) -> Patches:
-    """Return what turns the node into the state, and nothing that it has already.
+    """Return the patches that turn the node into the state, without parts that are equal already.
 
-    Allocatable is set along with capacity: the kubelet derives one from the other (setters.go,
-    MachineInfo), but only every 10 s, and until then scheduler and kubelet go by the old amount.
+    Allocatable is set with capacity. The kubelet derives it from capacity (setters.go, MachineInfo)
+    only every 10 s, and scheduler and kubelet would use the old amount until then.
     """
     parts = (
         ("labels", state.labels, node_labels(node)),
@@ -61,22 +62,22 @@ def build_patches(node: Mapping[str, Any], state: NodeState) -> Patches:
     return Patches({"metadata": differing} if differing else None, _status_patch(node, state))
 
 
-def describe_changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
-    """Say each change of the patches, for a log: `labels[vramwarden.io/gpu]: absent -> true`."""
-    for top in (made.metadata or {}, made.status or {}):
+def describe_changes(node: Mapping[str, Any], patches: Patches) -> Iterator[str]:
+    """Yield a line for each change, such as `labels[vramwarden.io/gpu]: absent -> true`."""
+    for top in (patches.metadata or {}, patches.status or {}):
         for section, parts in top.items():
             for part, values in parts.items():
                 before = _by_key((node.get(section) or {}).get(part))
                 for key, value in _by_key(values).items():
-                    old, new = (_shown(one) for one in (before.get(key), value))
+                    old, new = map(_shown, (before.get(key), value))
                     yield f"{part}[{key}]: {old} -> {new}"
 
 
-def is_free_memory_only(made: Patches) -> bool:
-    """Say whether nothing but free memory changes, as with each pod: too little for a log."""
-    parts = (made.metadata or {}).get("metadata", {})
-    labels_alone = made.status is None and set(parts) <= {"labels"}
-    return labels_alone and set(parts.get("labels", ())) <= set(FREE_LABELS)
+def is_free_memory_only(patches: Patches) -> bool:
+    """Return True if only labels of free memory change, which is too frequent for a log."""
+    parts = (patches.metadata or {}).get("metadata", {})
+    labels_only = patches.status is None and set(parts) <= {"labels"}
+    return labels_only and set(parts.get("labels", ())) <= set(FREE_LABELS)
 
 
 def _shown(value: object) -> str:
@@ -84,11 +85,13 @@ def _shown(value: object) -> str:
 
 
 def _by_key(part: Any) -> Json:
-    """Return a part of a node by key; of conditions the status with its reason by type."""
+    """Return a part of a node by key: conditions by type, with their status and reason."""
     if not isinstance(part, list):
         return as_object(part)
     return {
-        one["type"]: one.get("status") and f"{one['status']}, {one.get('reason')}" for one in part
+        condition["type"]: condition.get("status")
+        and f"{condition['status']}, {condition.get('reason')}"
+        for condition in part
     }
 
 
@@ -105,11 +108,12 @@ def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
 
 
 def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterator[Json]:
-    """Yield the conditions that differ, as a strategic merge patch has them.
+    """Yield the conditions that differ, for a strategic merge patch.
 
-    The time of the transition is left alone if the status stays.
+    The transition time is left unchanged if the status stays.
     """
-    carried = {one.get("type"): one for one in as_objects(status.get("conditions"))}
+    conditions = as_objects(status.get("conditions"))
+    carried = {condition.get("type"): condition for condition in conditions}
     for kind, condition in wanted.items():
         before = carried.get(kind)
         if condition is None:
@@ -122,13 +126,13 @@ def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterato
 
 
 STALE_REPORT_S: Final = 5.0
-"""The watch reports our own patches, too, and the state between two of them."""
+"""Time after a patch in which the watch may report older states of the node, in seconds."""
 
 
 def is_stale_report(
     node: Mapping[str, Any], known: Mapping[str, Any] | None, since_patch_s: float
 ) -> bool:
-    """Say whether a node that was reported is older than the one that is known.
+    """Return True if a reported node is older than the known one.
 
     | our last patch | resource versions | an echo |
     | --- | --- | --- |
@@ -137,20 +141,21 @@ def is_stale_report(
     | a moment ago | one of them is no decimal number, or no node is known | no |
     | longer ago, or never | any: a backup may have been restored | no |
 
-    Resource versions are decimal numbers that grow (KEP-5504); a node with another one is no echo.
+    Resource versions are decimal numbers that grow (KEP-5504). A node with another form is not
+    stale.
     """
     if known is None or since_patch_s >= STALE_REPORT_S:
         return False
-    before, now = (one["metadata"]["resourceVersion"] for one in (known, node))
+    before, now = (version["metadata"]["resourceVersion"] for version in (known, node))
     return before.isdecimal() and now.isdecimal() and int(now) < int(before)
 
 
 def build_taint_removal(node: Mapping[str, Any], key: str) -> Json | None:
-    """Return the merge patch that takes the taints of a key off a node; None where it has none.
+    """Return the merge patch that removes the taints with a key; None if there is none.
 
-    The startup taint keeps autoscalers waiting for a node until its agent has spoken. A merge patch
-    replaces the whole list, so it names the version of the node that was read: where somebody added
-    a taint since, the API server answers with a conflict.
+    The startup taint makes autoscalers wait for the node's agent. A merge patch replaces the whole
+    list, so it contains the resource version of the node: if a taint was added since, the API
+    server answers with a conflict.
     """
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != key]
@@ -162,7 +167,7 @@ def build_taint_removal(node: Mapping[str, Any], key: str) -> Json | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeftovers:
-    """Names with vramwarden's prefix on a node."""
+    """Names on a node with vramwarden's prefix."""
 
     labels: tuple[str, ...]
     annotations: tuple[str, ...]
@@ -187,17 +192,17 @@ class NodeLeftovers:
         metadata = _removed(labels=self.labels, annotations=self.annotations)
         status = _removed(capacity=self.resources, allocatable=self.resources)
         if self.conditions:
-            status["conditions"] = [{"type": one, "$patch": "delete"} for one in self.conditions]
+            status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in self.conditions]
         return Patches(
             {"metadata": metadata} if metadata else None, {"status": status} if status else None
         )
 
 
 def find_leftovers(node: Mapping[str, Any], kept: Collection[str] = ()) -> NodeLeftovers:
-    """Return the names with vramwarden's prefix on a node, without the `kept` labels."""
+    """Return the names on a node with vramwarden's prefix, except the labels in `kept`."""
     status = as_object(node.get("status"))
     amounts = {**as_object(status.get("capacity")), **as_object(status.get("allocatable"))}
-    types = (str(one.get("type")) for one in as_objects(status.get("conditions")))
+    types = (str(condition.get("type")) for condition in as_objects(status.get("conditions")))
     return NodeLeftovers(
         labels=_ours(key for key in node_labels(node) if key not in kept),
         annotations=_ours(node_annotations(node)),

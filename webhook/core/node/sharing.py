@@ -1,8 +1,8 @@
-"""Decide whether a node's GPUs are shared by memory: each card has one allocator.
+"""Decision whether a node's GPUs are shared by memory: each card has one allocator.
 
-A GPU that another allocator gives away is not shared, unless a cluster admin wants both. Other
-allocators are a device plugin that offers whole GPUs, another product that shares them, and a DRA
-driver. A node begins to be shared only once its GPUs are free.
+GPUs of another allocator are not shared unless a cluster admin wants both. Other allocators are
+device plugins that offer whole GPUs, other products that share GPUs, and DRA drivers. A node begins
+to be shared only once its GPUs are free.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ A CUDA context takes more. A display server or a persistence daemon takes less.
 
 
 class Shared(Enum):
-    """What the agent does with a node's GPUs."""
+    """Results of the decision on a node's GPUs."""
 
     YES = "they are advertised"
     DRAINING = "what pods have stays advertised; nothing more is promised"
@@ -65,7 +65,7 @@ class SharingDecision:
     """Cause and remedy; empty if the GPUs are shared."""
 
     def verdict(self, unshared: str, *, has_gpus: bool) -> SharingVerdict:
-        """Return what the node shows; `unshared` is the sentence about GPUs without memory."""
+        """Return the node's verdict; `unshared` is the sentence about GPUs without memory."""
         if self.shared is not Shared.YES:
             waits = SharingCode.IN_USE if self.reason else SharingCode.SETTLING
             codes = {Shared.NO: SharingCode.NOT_SHARED, Shared.DRAINING: SharingCode.DRAINING}
@@ -87,23 +87,23 @@ class SharingInputs:
     dra_drivers: tuple[str, ...] | None = ()
     """Drivers that offer its GPUs in ResourceSlices; None if slices cannot be read."""
     age_s: float = float("inf")
-    """Time since its creation."""
+    """Time since the node was created, in seconds."""
     is_settling: bool = False
-    """True if no other allocator is found, but one was a moment ago, or may come."""
+    """True if no other allocator is found, but there was one a moment ago, or may be one soon."""
     is_advertised: bool
-    """True if its GPUs are advertised already."""
+    """True if its GPUs are already advertised."""
     draining_reason: str = ""
-    """Why the node drained when it was last judged; empty if it did not."""
+    """Reason why the node drained at the last decision; empty if it did not."""
     has_pods: bool | None
     """True if pods have VRAM there; None if unknown."""
     in_use: tuple[str, ...] | None
-    """See `find_gpus_in_use`."""
+    """UUIDs from `find_gpus_in_use`; None if unknown."""
     whole_pods: tuple[str, ...] | None = ()
-    """First pods that run there with whole GPUs, as `namespace/name`; None if not known yet."""
+    """First pods with whole GPUs on the node, as `namespace/name`; None if not known yet."""
     whole_count: int = 0
-    """Number of these pods, if it is larger."""
+    """Number of these pods if it exceeds the length of `whole_pods`."""
     documentation_url: str = ""
-    """See `core.documentation`."""
+    """URL pattern of pages; see `core.documentation`."""
 
 
 def judge(node: Mapping[str, Any], inputs: SharingInputs) -> SharingDecision:
@@ -196,15 +196,15 @@ def apply_sharing(
     dra_drivers: tuple[str, ...] = (),
     unshared: str = "",
 ) -> NodeState:
-    """Return what a node should carry, given what it would carry if its GPUs are shared.
+    """Return the desired state of a node, given its state if the GPUs are shared (`whole`).
 
-    `promised_bytes`: amount that its pods have, None if unknown. `question`: the question for pods
-    with whole GPUs, empty for none. `dra_drivers`: DRA drivers that offer its GPUs, which the next
-    agent has to know before they come back. `unshared`: see `Inventory`.
+    `promised_bytes`: amount that its pods have, None if unknown. `question`: question for pods with
+    whole GPUs, empty for none. `dra_drivers`: DRA drivers that offer its GPUs, stored for the next
+    agent, which starts before they register again. `unshared`: see `Inventory`.
 
-    If the node shows no GPUs of ours nothing is withdrawn: its labels belong to another controller,
-    and may be what brings the agent there. A node that drains shows what its pods have, or what it
-    shows already while that is unknown. The verdict on such a node stays while it is judged anew.
+    On a node that shows no shared GPUs nothing is withdrawn: its labels belong to another
+    controller and may select the node for the agent. A draining node shows the amount of its pods,
+    or keeps its amount while that is unknown. Its verdict stays while a decision is pending.
     """
     shared, is_shown = sharing.shared, is_advertised(node)
     state = {Shared.NO: build_withdrawn_state(), Shared.NOT_YET: NodeState()}.get(shared, whole)
@@ -227,14 +227,14 @@ def apply_sharing(
 
 
 def _marked(carried: Mapping[str, Any], marks: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the marks that are to be set, or removed where they are carried."""
+    """Return the marks to set, and None for carried ones to remove."""
     return {key: value for key, value in marks.items() if value or key in carried}
 
 
 def find_gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
-    """Return the UUIDs of GPUs on which more than 256Mi, or an unknown amount, are in use.
+    """Return the UUIDs of GPUs with more than 256Mi, or an unknown amount, in use.
 
-    GPUs that would not be shared are left out. None if the driver gave no answer.
+    GPUs that would not be shared are left out. None if the driver did not answer.
     """
     if scan is None or scan.failed:
         return None

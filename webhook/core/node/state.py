@@ -62,11 +62,12 @@ _ALL_LABELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What a node should carry; what is not named here is left alone."""
+    """Desired fields of a node; fields that are missing here are left unchanged."""
 
     vram_bytes: int | None = None
+    """Capacity; None to leave it unchanged."""
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """None for a label that must not exist."""
+    """Values by key; None for a label that must not exist."""
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=dict)
 
@@ -75,11 +76,11 @@ def build_desired_state(
     inventory: Inventory,
     assignments: Mapping[str, Allocation] | None = None,
     *,
-    driver_holds: bool | None = None,
+    driver_enforces_caps: bool | None = None,
     sentry_acts: bool | None = None,
     conditions: Conditions | None = None,
 ) -> NodeState:
-    """Return what the node should carry, given who has its GPUs; None where that is not known.
+    """Return the desired state of a node, given its assignments; None if they are unknown.
 
     | there are | capacity | `gpu`, `gpu-memory-mib` | others | `enforcement` | last three |
     | --- | --- | --- | --- | --- | --- |
@@ -90,8 +91,8 @@ def build_desired_state(
 
     The last three are the labels `driver-limit` and `sentry`, and the conditions.
 
-    A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
-    is said. What is not known yet, such as the driver's version, or who has GPUs, is left alone.
+    A fixed amount has no UUIDs, so pods with GPU assignment do not go there, and free memory is not
+    shown. Unknown facts, such as the driver's version or the assignments, are left unchanged.
     """
     gpus = inventory.gpus
     if inventory.fixed_bytes is not None:
@@ -114,7 +115,7 @@ def build_desired_state(
             inventory.vram_bytes,
             labels=_labels(largest.memory_bytes, more)
             | _free_labels(gpus, assignments)
-            | _flag(NODE_DRIVER_LIMIT_LABEL, driver_holds)
+            | _flag(NODE_DRIVER_LIMIT_LABEL, driver_enforces_caps)
             | _flag(NODE_SENTRY_LABEL, sentry_acts),
             annotations={NODE_GPUS_ANNOTATION: write_gpus(gpus)},
             conditions=conditions or {},
@@ -123,7 +124,7 @@ def build_desired_state(
 
 
 def build_withdrawn_state() -> NodeState:
-    """Return what a node should carry of whose GPUs nothing is shared: nothing of ours."""
+    """Return the state of a node whose GPUs are not shared: all fields of the agent are removed."""
     return NodeState(
         0,
         labels=dict.fromkeys(_ALL_LABELS),
@@ -133,7 +134,7 @@ def build_withdrawn_state() -> NodeState:
 
 
 def to_label_value(text: str) -> str:
-    """Turn what NVML reports into a label's value, as GPU feature discovery writes it.
+    """Return text from NVML as a label's value, as GPU feature discovery writes it.
 
     `NVIDIA A100-SXM4-80GB` becomes `NVIDIA-A100-SXM4-80GB`. Rules: k8s.io/apimachinery,
     validation.IsValidLabelValue.
@@ -148,22 +149,22 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
 
 
 def _flag(label: str, holds: bool | None) -> dict[str, str | None]:
-    """Return a label that is `true` or absent; nothing if it is not known which."""
+    """Return a label that is `true` or absent; empty if unknown."""
     return {} if holds is None else {label: "true" if holds else None}
 
 
 def _free_labels(
     gpus: Collection[Gpu], assignments: Mapping[str, Allocation] | None
 ) -> dict[str, str | None]:
-    """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
+    """Return labels of the memory that one GPU, two GPUs, and so on have free, each at least.
 
-    In steps (`_in_steps`); a GPU that is not healthy has nothing to give.
-    Pods that came past the webhook may not be among the assignments: this is advice for the
-    scheduler, and the webhook counts them when it decides.
+    Empty if the assignments are unknown. Amounts are rounded (`_in_steps`). An unhealthy GPU counts
+    as full. Pods that were bound without the webhook may be missing from the assignments. The
+    labels are advice for the scheduler, and the webhook counts those pods when it assigns.
     """
     if assignments is None:
         return {}
-    taken = ((one.uuids, one.memory_bytes) for one in assignments.values())
+    taken = ((allocation.uuids, allocation.memory_bytes) for allocation in assignments.values())
     left = free_bytes(gpus, taken)
     free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
     shown = map(str, sorted(free, reverse=True))
@@ -171,11 +172,11 @@ def _free_labels(
 
 
 def _in_steps(gpu: Gpu, left_bytes: int) -> int:
-    """Return the MiB that a GPU shows as free, rounded down, so that few pods change a Node.
+    """Return the free MiB that a GPU shows, rounded down, so that few pods change the Node.
 
-    Each change wakes everybody who watches nodes. The step is a power of two, as most demands are
-    multiples of one: at most 1 GiB, and on small GPUs so little that there are 16 steps or more. A
-    GPU that nobody uses shows all that it has, for a pod that wants exactly that.
+    Each change is sent to every client that watches nodes. The step is a power of two, since most
+    requests are multiples of one. It is at most 1 GiB, and small enough for 16 steps. An unused GPU
+    shows all of its memory, for a pod that requests exactly that.
     """
     size_mib, left_mib = gpu.memory_bytes // MIB, max(0, left_bytes) // MIB
     if left_mib == size_mib:

@@ -1,4 +1,4 @@
-"""What is specific to NVIDIA: drivers, how its runtime is asked for GPUs, variables of programs.
+"""NVIDIA's drivers, container runtime, device plugin, and the variables that programs read.
 
-A second vendor would be a room beside this one. May import: `core.pod` and `webhook.names`.
+A second vendor would be a second package. May import: `core.pod` and `webhook.names`.
 """

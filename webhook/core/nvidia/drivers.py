@@ -1,7 +1,7 @@
-"""NVIDIA's drivers: the state of GPUs, which drivers report processes' memory, and failures.
+"""NVIDIA's drivers: state of GPUs, reliability of process lists, limits of cgroups, and failures.
 
-Only the driver's state makes a GPU unhealthy, never an Xid: a tenant's faulty program can cause
-most of those.
+Only the state that the driver reports makes a GPU unhealthy, never an Xid: a tenant's faulty
+program can cause most of those.
 """
 
 from __future__ import annotations
@@ -15,48 +15,50 @@ from webhook.core.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of the limiter's test: the driver accepts a limit and reports it back, or does not."""
+    """Result of the limiter's test that the driver accepts a limit and reports it back."""
 
     holds: bool
+    """True if the driver enforces limits."""
     back_end: str = ""
-    """`misc` or `dmem`; empty if it does not hold."""
+    """Cgroup controller, `misc` or `dmem`; empty if limits are not enforced."""
     why: str = ""
-    """Reason if it does not hold, else empty."""
+    """Reason why limits are not enforced; empty if they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedGpu:
-    """A GPU that answered."""
+    """A GPU as NVML reports it."""
 
     uuid: str
     product: str
     index: int
-    """NVML's own numbering, which may change whenever the library is opened."""
+    """NVML's index, which may change whenever the library is opened."""
     usable_bytes: int | None
-    """What programs can share: the driver's reserve taken off, where it reports one apart. None
-    where the GPU has no memory of its own, as GB10."""
+    """Memory that programs can share, without the driver's reserve if the driver reports that. None
+    if the GPU has no memory of its own, such as GB10."""
     mig: bool = False
     total_bytes: int | None = None
-    """With the driver's reserve."""
+    """Total memory including the driver's reserve; None if unknown."""
     used_bytes: int | None = None
-    """What is in use by everybody, without the driver's reserve; None where nobody knows."""
+    """Memory in use by all processes, without the driver's reserve; None if unknown."""
     recovery: int | None = None
-    """What the driver asks for, of `RECOVERIES` or 0; None where it does not say."""
+    """Recovery action that the driver requests: a key of `RECOVERIES`, or 0; None if not reported.
+    """
     remap_failed: bool = False
-    """A bad row of its memory could not be replaced by another."""
+    """True if a bad row of its memory could not be replaced."""
     remap_pending: bool = False
-    """One is to be replaced at the next reset; until then it is not used."""
+    """True if a bad row is replaced at the next reset; it is not used until then."""
     compute_mode: int | None = 0
-    """One of `COMPUTE_MODES`, or 0; None if the driver failed to report it."""
+    """Key of `COMPUTE_MODES`, or 0; None if the driver failed to report it."""
 
 
 class DriverClass(enum.Enum):
-    """What NVML's process lists are worth inside a container's PID namespace."""
+    """Reliability of NVML's process lists inside a container's PID namespace."""
 
     HOST_PIDS = "host-pids"
-    """Lists host PIDs, which mean other processes inside a container."""
+    """Lists host PIDs, which belong to other processes inside a container."""
     BLIND = "blind"
-    """Lists the right processes, with 0 or another process's figure for their memory."""
+    """Lists the right processes, but 0 or another process's figure for their memory."""
     WORKS = "works"
     """Lists the right processes with their own figures."""
 
@@ -65,14 +67,14 @@ _TRANSLATES_PIDS: Final = (535, 113, 1)
 _TRANSLATES_MEMORY: Final = (565, 57, 1)
 _WIDE_ENTRIES: Final = ((535, 43), (535, 86))
 SIDECAR_FROM: Final = 570
-"""The oldest branch of drivers with which a sidecar is supported."""
+"""Oldest driver branch with which a sidecar is supported."""
 LIMITS_FROM: Final = 615
-"""The branch from which on a driver can hold cgroups to amounts."""
+"""Oldest driver branch that can limit cgroups."""
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
 _LISTS_OUR_PROCESSES_ALONE: Final = frozenset({580})
-"""Branches on which tests/gpu saw that memory whose process is dead, and that a child has open
-still, is listed in its own PID namespace, by the dead one's number, and in no other."""
+"""Driver branches on which tests/gpu observed how memory of a dead process is listed while a child
+still has it open: by the dead process's PID, and only in its own PID namespace."""
 
 _NO_VERSION: Final = "the driver's version {!r} cannot be read, so its figures are not trusted"
 _REASONS: Final = {
@@ -83,10 +85,10 @@ _REASONS: Final = {
 
 
 def classify_driver(version: str) -> DriverClass:
-    """Return what a driver's process lists are worth, by its version; never raise.
+    """Return the reliability of a driver's process lists, given its version; never raise.
 
-    What cannot be read as a version counts as blind: its figures stop no process. The version is a
-    first judgement, which a program confirms by measuring a process that it knows.
+    A version that cannot be parsed counts as blind, so its figures stop no process. The version is
+    a first judgement. Programs confirm it by measuring a process that they know.
 
     | from       | to         | class      |
     | ---------- | ---------- | ---------- |
@@ -106,9 +108,9 @@ def classify_driver(version: str) -> DriverClass:
 
 
 def has_wide_entries(version: str) -> bool:
-    """Return True if version 3 of a driver's process lists has entries with one more field.
+    """Return True if version 3 of a driver's process lists has entries with an additional field.
 
-    From 535.43 to 535.86 they end with the memory that confidential computing protects. Source:
+    From 535.43 to 535.86 entries end with the memory that confidential computing protects. Source:
     nvidia-ml-py 12.535.77 against 12.535.108.
     """
     parts = _parts(version)
@@ -122,7 +124,7 @@ def supports_sidecar(version: str) -> bool:
 
 
 def explain_support(version: str) -> str:
-    """Return the sentence behind `supports_sidecar`."""
+    """Return a sentence with the reason for the result of `supports_sidecar`."""
     if _parts(version) is None:
         return _NO_VERSION.format(version)
     if supports_sidecar(version):
@@ -131,33 +133,34 @@ def explain_support(version: str) -> str:
 
 
 def counts_unidentified(version: str) -> bool:
-    """Return True if the memory of a listed but unidentified process is surely the pod's own.
+    """Return True if memory of a listed but unidentified process belongs to the pod for certain.
 
-    Drivers that translate PIDs should list our own namespace alone, but what they do with a client
-    whose process has ended was read, not seen. So a branch counts once that was seen on it.
+    Drivers that translate PIDs should list only the container's own PID namespace. How they list a
+    client whose process has ended is known from their source only, so a branch counts once tests
+    confirmed it.
     """
     parts = _parts(version)
     return parts is not None and parts[0] in _LISTS_OUR_PROCESSES_ALONE
 
 
 def can_limit_cgroups(version: str) -> bool:
-    """Say whether a driver is one that can hold a cgroup to an amount: r615 or newer.
+    """Return True if a driver's branch can limit cgroups: r615 or newer.
 
-    What it says then depends on the kernel, on its modes and on the GPU.
+    Whether it does depends on the kernel, on the driver's modes and on the GPU.
     """
     parts = _parts(version)
     return parts is not None and parts[0] >= LIMITS_FROM
 
 
 def explain_driver(version: str) -> str:
-    """Return why the lists of a driver of another class than WORKS are not trusted."""
+    """Return the reason why a driver's process lists are not trusted; for classes except WORKS."""
     if _parts(version) is None:
         return _NO_VERSION.format(version)
     return _REASONS[classify_driver(version)].format(version.strip())
 
 
 def _parts(version: str) -> tuple[int, int, int] | None:
-    """Read `535.113.01`, `615.12` and `570.86.15-0ubuntu1`; a missing third part is 0."""
+    """Parse `535.113.01`, `615.12` and `570.86.15-0ubuntu1`; a missing third part is 0."""
     match = _VERSION.fullmatch(version.strip())
     if match is None:
         return None
@@ -166,28 +169,29 @@ def _parts(version: str) -> tuple[int, int, int] | None:
 
 
 class Fault(enum.Enum):
-    """What a failure requires of the caller; never a reason to stop a process."""
+    """Action that a failure of NVML requires from the caller; never a reason to stop a process."""
 
     LIBRARY_MISSING = "library-missing"
-    """At the start, fail closed: the container runtime gave us no driver library."""
+    """At the start, fail closed: the container runtime mounted no driver library."""
     DRIVER_DOWN = "driver-down"
-    """`reopen`, with a pause that grows from 1 to 30 s."""
+    """Call `reopen` after a pause that grows from 1 to 30 s."""
     DRIVER_CHANGED = "driver-changed"
-    """End with exit code 75: only a new container gets the new driver's library."""
+    """Exit with code 75: only a new container gets the new driver's library."""
     GPU_LOST = "gpu-lost"
-    """Call `devices` again, every 30 s; the GPU's handle is already dropped."""
+    """Call `devices` again every 30 s. The GPU's handle is already dropped."""
     NO_PERMISSION = "no-permission"
-    """Continue without this GPU's figures: it may be in MIG mode, or not be ours."""
+    """Continue without figures of this GPU: it may be in MIG mode, or inaccessible."""
     NOT_SUPPORTED = "not-supported"
     """Continue without this figure."""
     LIBRARY_TOO_OLD = "library-too-old"
     """Fail the self-test: every older form of the function was tried."""
     STUCK = "stuck"
-    """Skip this probe; where it lasts, let the liveness probe restart us."""
+    """Skip this observation. If it lasts, the liveness probe restarts the container."""
     TOO_LONG = "too-long"
-    """Skip this probe: the list kept outgrowing its buffer."""
+    """Skip this observation: the list kept outgrowing its buffer."""
     UNKNOWN = "unknown"
-    """Try three times, then report that we are blind: access to the GPU may have been revoked."""
+    """Try three times, then report that figures are missing: access to the GPU may have been
+    revoked."""
 
 
 _FAULTS: Final = {
@@ -226,12 +230,12 @@ _SENTENCES: Final = {
 
 
 def classify_error(code: int) -> Fault:
-    """Return what an NVML error code (nvmlReturn_t of nvml.h) requires."""
+    """Return the fault of an NVML error code (nvmlReturn_t of nvml.h)."""
     return _FAULTS.get(code, Fault.UNKNOWN)
 
 
 def explain_fault(fault: Fault) -> str:
-    """Return the sentence for a person."""
+    """Return a sentence that describes a fault."""
     return _SENTENCES[fault]
 
 
@@ -244,13 +248,14 @@ RECOVERIES: Final = {
     6: "a reset of the bus",
     7: "a reboot of the system",
 }
-"""Recovery actions that a driver from r570 on asks for; 0 is none.
+"""Recovery actions that a driver from r570 on requests; 0 is none.
 
 Source: nvml.h, nvmlDeviceGpuRecoveryAction_t.
 """
 
 COMPUTE_MODES: Final = {1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
-"""Compute modes in which a second program cannot use a GPU, as nvidia-smi names them; 0 is Default.
+"""Compute modes that prevent a second program from using a GPU, as nvidia-smi names them; 0 is
+Default.
 
 Source: nvml.h, nvmlComputeMode_t.
 """

@@ -1,9 +1,8 @@
-"""The other ways than variables by which containers are shown NVIDIA's GPUs.
+"""Annotations and mounts by which containers are given NVIDIA's GPUs without variables.
 
 Sources: NVIDIA Container Toolkit 1.20, the plugins for NRI and the modes of its runtime; the
 Container Device Interface, "CDI device names"; containerd/nri, plugins/device-injector;
-GoogleCloudPlatform/container-engine-accelerators, nri_device_injector; cri-o,
-pkg/annotations/v2.
+GoogleCloudPlatform/container-engine-accelerators, nri_device_injector; cri-o, pkg/annotations/v2.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from webhook.core.pod.fields import Json
 
 
 class ValueKind(Enum):
-    """What the value of an injector's annotation lists."""
+    """Kind of the values that an injector's annotation lists."""
 
     CDI = auto()
     """Names of the Container Device Interface: `vendor.com/class=name`."""
@@ -29,7 +28,7 @@ class ValueKind(Enum):
     MOUNTS = auto()
 
 
-# | its value lists | it is read as YAML |
+# Kind of the value, and True if the injector reads it as YAML.
 INJECTORS: Final[Mapping[str, tuple[ValueKind, bool]]] = {
     "nvidia.cdi.k8s.io": (ValueKind.CDI, False),
     "cdi.k8s.io": (ValueKind.CDI, False),
@@ -43,29 +42,33 @@ INJECTORS: Final[Mapping[str, tuple[ValueKind, bool]]] = {
     "mounts.nri.io": (ValueKind.MOUNTS, True),
     "mounts.noderesource.dev": (ValueKind.MOUNTS, True),
 }
-"""Annotations by which runtimes and plug-ins for NRI inject devices; as whole keys, or what stands
-before the slash of one."""
+"""Annotations by which runtimes and NRI plugins inject devices: whole keys, or the part before the
+slash."""
 LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi|devices[.]|mounts[.]|io[.]kubernetes[.]cri-o[.]D)"
-"""Which keys API servers send us (RE2): these, and few others. It is short because its length times
-that of all keys is what it costs there, of what one expression may."""
+"""RE2 pattern of the annotation keys that API servers send to the webhook: all injectors, few
+others.
+
+It is short because the API server charges its length times the length of all keys against the cost
+limit of one expression.
+"""
 
 
 WHOLE_GPU_KIND: Final = "gpu"
-# What shows no GPU, as the variables NVIDIA_GDS, NVIDIA_MOFED and NVIDIA_GDRCOPY do not.
+# CDI classes that show no GPU, like the variables NVIDIA_GDS, NVIDIA_MOFED and NVIDIA_GDRCOPY.
 _WITHOUT_GPU: Final = frozenset({"gds", "mofed", "gdrcopy"})
-# In `vendor.com/class=name` the vendor is nvidia.com or a domain below it. Wherever it stands: one
-# reader of such values splits them at commas, the next reads YAML.
+# In `vendor.com/class=name` the vendor is nvidia.com or a subdomain. It is searched anywhere in the
+# value, since some injectors split at commas and others read YAML.
 _NVIDIA_DEVICE: Final = re.compile(
     r"(?<![A-Za-z0-9_-])nvidia\.com/(?:([A-Za-z0-9_.-]+)=([A-Za-z0-9_.:-]+))?"
 )
-# NVIDIA's sandbox device plugin calls cards for virtual machines by this, or as in GH100_H100_PCIE.
+# Names of cards for virtual machines in NVIDIA's sandbox device plugin: pgpu, GH100_H100_PCIE.
 _PASSED_THROUGH: Final = re.compile(r"pgpu|[A-Z].*")
-# By these YAML writes text that is not seen as such: escapes, tags (`!!binary`), directives.
+# Characters by which YAML hides text from a search: escapes, tags (`!!binary`), directives.
 _HIDING: Final = re.compile(r"[\\!%]")
 _APART: Final = re.compile(r"[\s\"',:\[\]{}]+")
 _CARD: Final = re.compile(r"/dev/nvidia[0-9]+")
 _BESIDE_CARD: Final = re.compile(r"/dev/nvidia(ctl|-uvm.*|-caps.*)")
-# What reads it knows no difference between upper and lower case in the names of fields.
+# Injectors compare names of fields without regard to case.
 _MAJOR: Final = re.compile("major", re.IGNORECASE)
 _PLAIN_MAJOR: Final = re.compile(
     r"major[\"']?\s*:\s*(0|[1-9][0-9]*)\s*(?:[,}#\n]|$)", re.IGNORECASE
@@ -82,7 +85,7 @@ _BIND: Final = re.compile(
 )
 
 _MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
-# Quicker than to normalise the path of every mount.
+# Searching for the name is faster than normalizing the path of every mount.
 _MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
 
 SHOWS_UNCOUNTED: Final = "it shows GPUs that nobody accounts for"
@@ -92,26 +95,26 @@ _HIDDEN: Final = "write it without backslash, ! and %; with these it may name an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedDevices:
-    """What an injector's annotation names that matters for GPUs."""
+    """Devices and mounts in the annotation of an injector, as far as they matter for GPUs."""
 
     cards: frozenset[str] = frozenset()
-    """Whole GPUs, one by one."""
+    """Names or paths of single whole GPUs."""
     control_devices: bool = False
-    """Devices that are of no use without a card's, such as /dev/nvidiactl."""
+    """True if it has devices that are useless without a card, such as /dev/nvidiactl."""
     passthrough: bool = False
-    """Cards that a virtual machine gets, and that no driver of the node has."""
+    """True if it has cards for virtual machines, which no driver of the node uses."""
     renders: bool = False
-    """Devices by which cards render and transcode, of whatever vendor."""
+    """True if it has devices for rendering and transcoding, of any vendor."""
     mounted_paths: tuple[str, ...] = ()
     """Paths of the node that are mounted."""
     violation: str = ""
-    """What nothing excuses, and what to do."""
+    """Remedy for a value that no resource of the pod excuses; empty if there is none."""
     unreadable_mounts: str = ""
-    """Why it is not known what is mounted, and what to do."""
+    """Remedy for mounts that cannot be read; empty if all can."""
 
     @property
     def shows_gpus(self) -> bool:
-        """Whether it shows GPUs of NVIDIA, excused or not."""
+        """True if it shows NVIDIA's GPUs, whether or not the pod may have them."""
         return bool(self.cards or self.control_devices or self.passthrough or self.violation)
 
 
@@ -124,9 +127,9 @@ _UNREAD: Final = InjectedDevices(
 def read_injections(
     annotations: Mapping[str, str], before: Mapping[str, str]
 ) -> Iterator[tuple[str, InjectedDevices]]:
-    """Yield the annotations by which a pod is given devices, and what each names.
+    """Yield each annotation that gives a pod devices, with the devices.
 
-    Not those that it had `before`, with the same value. Beyond the bounds nothing is read.
+    Annotations with the same value in `before` are left out. Values beyond the bounds are not read.
     """
     left, count = MOST_READ, 0
     for key, value in annotations.items():
@@ -200,15 +203,15 @@ def _named_by_paths(value: str) -> InjectedDevices:
 
 
 def is_passthrough(resource: str) -> bool:
-    """Say whether a resource is a card that a virtual machine gets (Kata)."""
+    """Return True if a resource is a card for a virtual machine (Kata)."""
     domain, _, name = resource.partition("/")
     return domain == "nvidia.com" and _PASSED_THROUGH.fullmatch(name) is not None
 
 
 def find_device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
-    """Yield the index of each mount by whose path NVIDIA's runtime is told which GPUs to show.
+    """Yield the index of each mount whose path selects GPUs for NVIDIA's runtime.
 
-    It compares the beginning of the cleaned path, a slash behind it or not.
+    The runtime compares the beginning of the cleaned path, with or without a slash after it.
     """
     for index, mount in enumerate(mounts):
         path = mount.get("mountPath")

@@ -1,12 +1,12 @@
 """Flags and variables of programs that size themselves by the whole GPU, each with its source.
 
-Patterns are found in `Words.plain`: `gpu_memory_utilization` is the flag, the keyword and the
-variable. Those in which a command is found begin and end at a word's boundary.
+Patterns are matched against `Words.plain`, in which `gpu_memory_utilization` is the flag, the
+keyword and the variable. Patterns of commands begin and end at word boundaries.
 
-Triton Inference Server, llama.cpp and Text Embeddings Inference have no row: they take what their
-models need, and nothing bounds them by a share. Triton's `--model-load-gpu-limit` counts what
-others use on the GPU as well (src/backend_model_instance.cc); llama.cpp's `-ngl` and `-c` choose
-the layers and the context, and `--fit` plans by what is free on the whole GPU (common/arg.cpp).
+Triton Inference Server, llama.cpp and Text Embeddings Inference have no row: they use what their
+models need, and no setting bounds them by a share. Triton's `--model-load-gpu-limit` also counts
+the memory of other processes (src/backend_model_instance.cc). llama.cpp's `-ngl` and `-c` choose
+layers and context, and `--fit` plans by the free memory of the whole GPU (common/arg.cpp).
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from webhook.core.pod.views import Container
 
 BoundKind = Literal["all", "free", "spare", "jax"]
 """Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights
-leave free, GiB to spare for others, or whether JAX takes its part at its start."""
+leave free, GiB to spare for other programs, or whether JAX allocates its part at its start."""
 
 _NEVER: Final = "(?!)"
 
 
 class SizedProgram(NamedTuple):
-    """A program that takes a part of the whole GPU unless something bounds it."""
+    """A program that allocates a part of the whole GPU unless a setting bounds it."""
 
     name: str
     bound: str
-    """The flag or variable that bounds it."""
+    """Flag or variable that bounds it."""
     bounds: str
-    """Pattern found in words and variables if something bounds it."""
+    """Pattern that matches words and variables if a setting bounds it."""
     takes: str = "nine tenths of the GPU"
-    """Part of the GPU that it takes by itself."""
+    """Part of the GPU that it allocates by default."""
     runs: str = _NEVER
     """Pattern of the command that starts it."""
     image: str = _NEVER
     """Pattern of an image whose entry point starts it."""
     runs_in_image: str = _NEVER
-    """Pattern of a command that starts it in such an image alone."""
+    """Pattern of a command that starts it only in such an image."""
     of: BoundKind = "all"
     in_file: str = ""
-    """File of the model's repository that has the bound, if no flag and no variable reaches it."""
+    """File of the model's repository that sets the bound, if neither flag nor variable can."""
     variables: str = ""
-    """Pattern of the variables that it reads itself, so that one of `envFrom` may bound it."""
+    """Pattern of variables that it reads itself, so a variable of `envFrom` may bound it."""
     flags_variables: tuple[tuple[str, str], ...] = ()
-    """Variables with flags, each with the pattern of a name by which an image is known to read it;
-    `args` would replace the image's command."""
+    """Variables with additional flags, each with the pattern of images that read it. Setting `args`
+    would replace the command of such an image."""
 
     def ignores(self, variable: str) -> bool:
-        """Return True if a variable is named like the bound, and the program does not read it."""
+        """Return True if a variable is named like the bound but the program does not read it."""
         name, bound = variable.lower(), self.bound.strip("-").replace("-", "_")
         return name.endswith(bound) and not re.fullmatch(self.variables, name)
 
 
 def _named(words: str) -> str:
-    """Return the pattern of an image whose name, without path and tag, has one of the words."""
+    """Return a pattern of images whose name, without path and tag, contains one of the words."""
     return rf"(?:^|/)[^/:@]*(?<![a-z0-9])(?:{words})(?![a-z0-9])[^/]*+$"
 
 
@@ -103,7 +103,7 @@ PROGRAMS: Final = (
     ),
     # vllm/config/cache.py; of the whole GPU: vllm/v1/worker/utils.py, request_memory. Only vLLM has
     # a flag --max-model-len (vllm/engine/arg_utils.py). No variable bounds it (vllm/envs.py).
-    # KServe's server runs it for models that generate text (huggingfaceserver/__main__.py).
+    # KServe's server runs vLLM for models that generate text (huggingfaceserver/__main__.py).
     SizedProgram(
         name="vLLM",
         bound="--gpu-memory-utilization",
@@ -118,7 +118,7 @@ PROGRAMS: Final = (
         ),
         image=_named("vllm|huggingfaceserver"),
     ),
-    # docs/advanced_features/server_arguments.md. The fraction is of what is free at its start.
+    # docs/advanced_features/server_arguments.md. It is a fraction of the memory free at the start.
     SizedProgram(
         name="SGLang",
         takes="most of the GPU",
@@ -194,9 +194,9 @@ FRACTION: Final = re.compile(
     r"""))(?P<gap>["']? ?[:=] ?|[\s\0]+)"""
     r"""(?P<value>\$\([^)\0]*\)(?![a-z])|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
 )
-"""A flag, a keyword, a key or a variable with a fraction of the whole GPU, or (`free`) of the
-memory that the weights leave free. Images have variables whose longer names end in one of these.
-`jax` has a switch in place of a fraction."""
+"""Flag, keyword, key or variable with a fraction of the whole GPU, or (`free`) of the memory that
+the weights leave free. `jax` has a switch instead of a fraction. Some images have variables with
+longer names that end in one of these."""
 
 _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     # vllm/engine/arg_utils.py, sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py,
@@ -214,8 +214,9 @@ _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     # accelerate/commands/launch.py: the number for all machines
     "num_processes": ("tensor", rf"accelerate{SEPARATOR_PATTERN}launch"),
 }
-"""Factor of a number of GPUs by the name of a flag or variable, and the pattern of the commands
-with which it counts (None: the programs of the table). Each pod has the number of `processes`."""
+"""Factors of the number of GPUs, by the name of a flag or variable. The second value is the pattern
+of commands that read the flag; None for the programs of the table. Each pod runs all its
+`processes`."""
 _GPU_FLAG: Final = re.compile(
     rf"(?<!\w)(?P<name>(?:__?|nim_|pet_|(?=num_shard))(?P<flag>{'|'.join(_GPU_FLAGS)}))"
     r"""(?:=|[\s\0]+)["']?(?P<count>[0-9]{1,4})(?![0-9])"""
@@ -225,28 +226,28 @@ _SEVERAL_NODES: Final = re.compile(
     r"""(?:nnodes|num_machines)(?:=|[\s\0]+)["']?(?!1(?![\d:]))|(?<!\w)__?dp[lar](?!\w)"""
     r"|data_parallel_(?!size[=\s\0])|(?<![\w.])(?:ray(?![\w.])|ray_address|lws_)"
 )
-"""Found if a model is spread over GPUs of several pods, whose number no pod shows."""
+"""Matches if a model is spread over GPUs of several pods, whose number the pod does not show."""
 
 OTHER_COMMAND: Final = re.compile(
     r"(?:[^\s\0]*/)?(?:cat|curl|echo|env|jupyter|nvidia_smi|python3?|sleep|tail|torchrun|true)\0"
 )
-"""The first of `args`, if it is a command and no argument of an image's entry point."""
+"""First word of `args` that is a command, and not an argument of the image's entry point."""
 
 _NOT_THE_SERVER: Final = re.compile(
     "(?<![a-z])(?:router|exporter|gateway|proxy|operator|controller|manager|client|ui|webui|frontend"
     "|metrics|monitor|dashboard|bench|benchmark|tests?|downloader|loader|simulator|sim|scheduler|epp"
     "|plugin|adapter|cpu|tpu|neuron|docs|lora-syncer|worker(?=-))(?![a-z])"
 )
-"""Words of images that are named after a server and run something else."""
+"""Words of images that are named after a server but run something else."""
 _OTHERS: Final = re.compile(
     r"\A(?!.*:cpu).*(?<![a-z0-9])(?:cupy|jax|julia|llama[._-]?cpp|ollama|onnxruntime|pytorch|rapidsai"
     "|tei|tensorflow|text-embeddings-inference|tritonserver)(?![a-z0-9])"
     rf"|(?<![\w.])(?:llama_server|ollama{SEPARATOR_PATTERN}serve|text_embeddings_router|tritonserver"
     rf"|tensorflow_model_server|dask(?:_cuda_|{SEPARATOR_PATTERN}cuda{SEPARATOR_PATTERN})worker)(?![\w.])"
 )
-"""Found in the image, or in the line of commands after it, of programs that need no bound."""
+"""Matches the image, or the commands on the line after it, of programs that need no bound."""
 _IS_SERVER: Final = re.compile("(?:vllm-openai|huggingfaceserver|lmsysorg/|nvidia/vllm|rhaiis/)")
-"""Found in images whose entry point is the server itself, and no script."""
+"""Matches images whose entry point is the server itself, not a script."""
 _RUNS: Final = re.compile(
     rf"(?<![\w.])(?:{'|'.join(f'({program.runs})' for program in PROGRAMS)})(?![\w.])"
 )
@@ -254,18 +255,19 @@ _ONLY_NAMES_IT: Final = re.compile(
     r"(?<![\w.])(?:\[|cat|curl|echo|export|find|grep|ls|pgrep|pip|pip3|pkill|printf|ps|sed|wget)"
     rf"{SEPARATOR_PATTERN}[^;&|\n]*"
 )
-"""A command that names a program without running it, with its words."""
+"""A command that names a program without running it, with its arguments."""
 _MODEL: Final = (
     r"""[^\s\0"';&|()]{0,40}"""
     r"""(?: (?!_)(["']?)(?:\$\(\w+\)|[^\s\0"';&|<>()]){1,40}\1(?=[\s\0"';&|)]))?"""
 )
-"""Rest of a word that starts a program, and the next word if it is no flag."""
+"""Rest of the word that starts a program, and the next word if it is not a flag."""
 
 
 def find_program(container: Container, line: CommandLine) -> SizedProgram | None:
     """Return the program of the table that a container runs, or None.
 
-    A script of an image that starts it may read variables that are named like the bound.
+    If the image's script starts the program, the script may read variables that are named like the
+    bound.
     """
     plain, image = line.words.plain[: line.end], _image_of(container)
     starts_other = container.raw.get("command") or line.line or OTHER_COMMAND.match(plain)
@@ -282,27 +284,27 @@ def find_program(container: Container, line: CommandLine) -> SizedProgram | None
 
 
 def uses_gpu(container: Container, line: CommandLine) -> bool:
-    """Return True if a container seems to run a program that is documented and has no row."""
+    """Return True if a container seems to run a documented program without a row in the table."""
     commands = _commands(line.words.plain[: line.end])
     return _OTHERS.search(f"{_image_of(container)}\n{commands}") is not None
 
 
 def find_start(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
-    """Return the words that start a program, with its model; None if an entry point does."""
+    """Return the words that start a program, with its model; None if an entry point starts it."""
     starts = rf"(?<![\w.])(?!__)(?:{program.runs}|{program.runs_in_image})(?![\w.])"
     return re.search(starts + _MODEL, _commands(line.words.plain[: line.end]))
 
 
 @lru_cache(maxsize=16)
 def _commands(plain: str) -> str:
-    """Return a command line with blanks for commands that only name a program."""
+    """Return a command line in which commands that only name a program are blank."""
     return _ONLY_NAMES_IT.sub(lambda found: " " * len(found[0]), plain)
 
 
 def find_gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
-    """Return the flags of a pod's processes, or of a model, whose product is a number of GPUs.
+    """Return the flags whose product is the number of GPUs of a pod's processes, or of its model.
 
-    `known` is true for a program of the table.
+    `known` is True for a program of the table.
     """
     asked: dict[str, re.Match[str]] = {}
     for flag, found in {one["flag"]: one for one in _GPU_FLAG.finditer(plain)}.items():
@@ -322,7 +324,7 @@ def _program_of_image(image: str) -> SizedProgram | None:
 
 
 def _image_of(container: Container) -> str:
-    """Return a container's image in lowercase; empty if its name is of no server."""
+    """Return a container's image in lower case; empty if the name is not a server's."""
     image = container.raw.get("image")
     if type(image) is not str or len(image) > LONGEST_REFERENCE:
         return ""

@@ -1,17 +1,19 @@
-"""What programs know of their cap: our two variables, and those that frameworks read.
+"""Memory that programs may use, and the variables that tell them so.
 
-Ours come first in `env`, so that later entries and `args` can refer to them by `$(NAME)`.
+Each container with VRAM gets two variables: its amount per GPU and its fraction of the GPU. They
+come first in `env`, so later entries and `args` can refer to them by `$(NAME)`. A rule can add
+variables that frameworks read.
 
-A pod may come again (restored, copied, applied with another demand, changed by another webhook),
-and brings what was written before. Ours is known from a user's by content, at any place in `env`:
+A pod may be created again with variables written earlier: restored, copied, applied with another
+amount, or changed by another webhook. Entries of `env` are recognized by name and content:
 
-| entry of `env` | ours |
+| entry of `env` | written by vramwarden |
 | --- | --- |
 | `VRAMWARDEN_GPU_MEMORY_MIB` with a number | yes |
 | `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | yes |
-| either name with another value | no: it is a user's, and stays |
+| either name with another value | no: the user set it, and it stays |
 
-A list of variables that an edit leaves alone is returned itself, not a copy.
+Functions that edit a list of variables return the same list, not a copy, if nothing changes.
 """
 
 from __future__ import annotations
@@ -32,23 +34,24 @@ from webhook.names import (
 )
 
 FRACTION_REFERENCE: Final = f"$({GPU_MEMORY_FRACTION_ENV})"
-"""What the kubelet replaces by the fraction, in `args` and in the values of later variables."""
+"""Reference that the kubelet replaces by the fraction, in `args` and in values of later variables.
+"""
 
 CONTEXT_BYTES: Final = 900 * MIB
-"""Margin for a CUDA context and its libraries, which the driver counts besides what a framework
-allocates. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866.
+"""Margin for a CUDA context and its libraries, which the driver counts in addition to what a
+framework allocates. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866 MiB.
 
-`core.enforcement.driver_limit` bounds a context alone, in what the driver may not count.
+`core.enforcement.driver_limit` bounds the context without libraries.
 """
 
 
 def usable_bytes(cap_bytes: int) -> int:
-    """Return how much of a cap a framework may allocate: less the margin, but at least half."""
+    """Return the bytes of a cap that a framework may allocate: less the margin, at least half."""
     return max(cap_bytes - CONTEXT_BYTES, cap_bytes // 2)
 
 
 class Program(StrEnum):
-    """What a rule's `programs` may name."""
+    """Programs that a rule's `programs` may name."""
 
     JAX = "jax"
     TENSORFLOW = "tensorflow"
@@ -60,7 +63,7 @@ class Program(StrEnum):
 
 
 DEFAULT_PROGRAMS: Final = (Program.JAX, Program.TENSORFLOW)
-"""Those whose variables nobody else reads, and that work whatever the image has built in."""
+"""Programs whose variables work with any image and are read by no other program."""
 
 
 class ProgramVariable(NamedTuple):
@@ -68,22 +71,22 @@ class ProgramVariable(NamedTuple):
 
     name: str
     value: str
-    """Value with `{usable}` for the usable bytes, and `{context}` for Ollama's context."""
+    """Value with `{usable}` for the usable bytes and `{context}` for Ollama's context length."""
     instead: tuple[str, ...] = ()
-    """Variables beside which it must not stand, or would do nothing."""
+    """Variables that conflict with this one: it is not added if one of them is set."""
 
     @property
     def needs_fraction(self) -> bool:
-        """Whether the value refers to the fraction, which not every pod has."""
+        """True if the value refers to the fraction, which not every pod has."""
         return FRACTION_REFERENCE in self.value
 
     @property
     def names_amount(self) -> bool:
-        """Whether the value is an amount of memory, which nobody else writes to the byte."""
+        """True if the value is an exact amount of memory, which users are not expected to write."""
         return "{usable}" in self.value
 
     def entry(self, cap_bytes: int) -> Json:
-        """Build the variable for a container with this amount per GPU."""
+        """Build the variable for a container with this cap per GPU."""
         usable = usable_bytes(cap_bytes)
         value = self.value.replace("{usable}", str(usable))
         return {"name": self.name, "value": value.replace("{context}", _ollama_context(usable))}
@@ -101,9 +104,9 @@ PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
             "XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)
         ),
     ),
-    # From 2.10 on, where the older name goes first: c10/cuda/CUDAAllocatorConfig.h of the wheels
-    # 2.9.1 and 2.10.0. Before, CUDA's allocator knows the older name alone, and raises for an
-    # option that it does not know; so this is the name that breaks no older PyTorch.
+    # Read from 2.10 on, where the older name takes precedence: c10/cuda/CUDAAllocatorConfig.h of
+    # the wheels 2.9.1 and 2.10.0. Earlier versions read only the older name, and raise for an
+    # unknown option, so the new name breaks no older PyTorch.
     Program.PYTORCH: (
         ProgramVariable(
             "PYTORCH_ALLOC_CONF",
@@ -111,12 +114,12 @@ PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
             ("PYTORCH_CUDA_ALLOC_CONF",),
         ),
     ),
-    # Bytes without a unit, else it raises: cupy/cuda/memory.pyx, _parse_limit_string.
+    # Bytes without a unit, which would raise: cupy/cuda/memory.pyx, _parse_limit_string.
     Program.CUPY: (ProgramVariable("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
     # Bytes, from 3.13 on: CUDA.jl, parse_limit.
     Program.JULIA: (ProgramVariable("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
-    # Ollama has no limit, only an amount to leave free (OLLAMA_GPU_OVERHEAD), which needs the GPU's
-    # total. What grows with the card can be bound: models at a time, requests, length of context.
+    # Ollama has no limit. OLLAMA_GPU_OVERHEAD is an amount to leave free and needs the GPU's total.
+    # Settings that grow with the GPU can be bounded: models at a time, requests, context length.
     Program.OLLAMA: (
         ProgramVariable("OLLAMA_MAX_LOADED_MODELS", "1"),
         ProgramVariable("OLLAMA_NUM_PARALLEL", "1"),
@@ -130,9 +133,10 @@ _FRACTION_FIELD: Final = {"fieldPath": f"metadata.annotations['{GPU_MEMORY_FRACT
 
 
 def _ollama_context(usable: int) -> str:
-    """Return the length of context that Ollama chooses by itself for a GPU of that size.
+    """Return the context length that Ollama would choose for a GPU of that size.
 
-    It reads the whole card's size, so for a share the length is set (server/routes.go, Serve).
+    Ollama reads the size of the whole GPU, so a pod with a share needs the length set
+    (server/routes.go, Serve).
     """
     if usable >= 47 * _GIB:
         return "262144"
@@ -140,11 +144,12 @@ def _ollama_context(usable: int) -> str:
 
 
 def set_cap_variables(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
-    """Show a container its cap in bytes per GPU, first of all; None where it has no VRAM.
+    """Set a container's two variables of its cap, in front of all others.
 
-    `fraction` says whether the pod has a fraction that is this container's. What an earlier
-    translation wrote for another amount, or by a fraction that is gone, is taken off. Ours may
-    stand behind entries of another webhook that do not refer to them.
+    `cap_bytes` is None for a container without VRAM. `fraction`: True if the pod has a fraction
+    that applies to this container. Variables of `configure_programs` are removed if they were
+    written for another amount, or for a fraction that is gone. Entries of another webhook may come
+    first unless they refer to ours.
     """
     wanted = _ours(cap_bytes, fraction=fraction)
     if not env:
@@ -164,9 +169,9 @@ def set_cap_variables(env: list[Json], cap_bytes: int | None, *, fraction: bool)
 
 
 def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: int) -> list[Json]:
-    """Add the variables of programs where nothing in their place is set.
+    """Add the variables of programs, unless they or conflicting ones are set.
 
-    Those that need a fraction only where the container has one, ours or its own.
+    Variables that need the fraction are added only if the container has it.
     """
     names = {entry["name"] for entry in env}
     added = []
@@ -187,7 +192,7 @@ def _ours(cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     return [amount, _FRACTIONS[0]] if fraction else [amount]
 
 
-# The version is what the API server adds to a manifest that has none.
+# The API server adds `apiVersion` to a manifest that lacks it.
 _FRACTIONS: Final[tuple[Json, ...]] = tuple(
     {"name": GPU_MEMORY_FRACTION_ENV, "valueFrom": {"fieldRef": {**version, **_FRACTION_FIELD}}}
     for version in ({"apiVersion": "v1"}, {})
@@ -213,7 +218,7 @@ def _shown_bytes(entry: Json) -> int | None:
 
 
 def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
-    """Yield what `configure_programs` wrote beside these variables of ours, and is wrong now."""
+    """Yield variables of `configure_programs` that no longer match the cap or the fraction."""
     shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
     changed = shown_bytes is not None and shown_bytes != cap_bytes
     lost_fraction = not fraction and any(entry in _FRACTIONS for entry in ours)
@@ -228,16 +233,18 @@ LARGEST_GPU_BYTES: Final = 288 * 2**30
 """Memory of the largest single GPU sold in 2026 (B300, MI355X)."""
 
 SMALLEST_USEFUL_BYTES: Final = 600 * 2**20
-"""Amount below which too little is left beside a CUDA context, which takes 518 MiB on an H100.
+"""Amount below which too little memory is left after a CUDA context, which takes 518 MiB on an
+H100.
 
-It is what `core.enforcement.driver_limit` takes for the largest context.
+`core.enforcement.driver_limit` uses it as the size of the largest context.
 """
 
 
 def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:
-    """Return the sentence for a pod that asks for more than any GPU has; empty if one has it.
+    """Return a warning if a pod requests more than any GPU has; empty otherwise.
 
-    If the cluster's largest GPU is unknown (None), the largest that is sold counts.
+    `largest_bytes` is the cluster's largest GPU. If it is None (unknown), the largest GPU sold
+    counts.
     """
     has_bytes = LARGEST_GPU_BYTES if largest_bytes is None else largest_bytes
     if asked <= has_bytes:

@@ -1,7 +1,20 @@
-"""The variables by which NVIDIA's container runtime, driver and MPS show GPUs and limit memory.
+"""Variables by which NVIDIA's runtime, driver and MPS show GPUs and limit memory.
 
-A list of variables that an edit leaves alone is returned itself, not a copy.
-Source: NVIDIA Container Toolkit, "Environment variables (OCI spec)".
+`NVIDIA_VISIBLE_DEVICES` must name GPUs as the container runtime of the node resolves them:
+
+| the node's runtime | `GPU-...` | `runtime.nvidia.com/gpu=GPU-...` |
+| --- | --- | --- |
+| mode `legacy`, or the hook of CRI-O | resolved | not resolved |
+| mode `auto` of toolkit 1.18 and newer | resolved | resolved |
+| mode `cdi`, default kind `nvidia.com/gpu` | resolved | resolved |
+| mode `cdi`, default kind `management.nvidia.com/gpu` | no container starts | resolved |
+
+The last row is the default of NVIDIA's GPU Operator from 25.10 on.
+
+Functions that edit a list of variables return the same list, not a copy, if nothing changes.
+
+Sources: NVIDIA Container Toolkit, "Environment variables (OCI spec)", internal/modifier/cdi.go and
+pkg/nvcdi/management.go.
 """
 
 from __future__ import annotations
@@ -17,21 +30,22 @@ VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 
 COMPUTE_LIBRARIES: Final = "compute,utility"
-"""The driver's libraries that a container with VRAM gets, where it asks for no others."""
+"""Driver libraries of a container with VRAM that requests no others."""
 NVML_LIBRARIES: Final = "utility"
-"""Those that NVML needs."""
+"""Driver libraries that NVML needs."""
 
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
 """Field from which containers read the GPUs chosen at binding."""
 
 _OF_MPS: Final = "CUDA_MPS_"
-# Prefixes of the variables that the driver and MPS read a memory limit from.
+# Prefixes of variables from which the driver or MPS reads a memory limit.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", _OF_MPS)
 GPU_PREFIXES: Final = ("NVIDIA_", _OF_MPS)
-"""Prefixes of all variables that `widens_access`, `limits_memory` or `chooses_devices` finds."""
+"""Prefixes of all variables for which `widens_access`, `limits_memory` or `chooses_devices` is
+true."""
 
-# Those by which a container gets hold of more than the GPUs that it sees. Not NVIDIA_GDRCOPY,
-# NVIDIA_GDS and NVIDIA_MOFED, which show none.
+# Variables that give a container access beyond its visible GPUs. NVIDIA_GDRCOPY, NVIDIA_GDS and
+# NVIDIA_MOFED are not among them: they show no GPU.
 _WIDENING: Final = (
     *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES"),
     *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH"),
@@ -39,12 +53,12 @@ _WIDENING: Final = (
 
 
 def widens_access(entry: Json) -> bool:
-    """Say whether a variable gives a container more than the GPUs that it sees."""
+    """Return True if a variable gives a container access beyond its visible GPUs."""
     return entry["name"] in _WIDENING and not _says_none(entry)
 
 
 def limits_memory(entry: Json) -> bool:
-    """Say whether the driver or MPS reads a memory limit from a variable."""
+    """Return True if the driver or MPS reads a memory limit from a variable."""
     name: str = entry["name"]
     return name.startswith(_LIMITING)
 
@@ -56,31 +70,31 @@ def is_read_by_mps(entry: Json) -> bool:
 
 
 def chooses_devices(entry: Json) -> bool:
-    """Say whether a variable says which GPUs its container sees."""
+    """Return True if a variable selects the GPUs that its container sees."""
     return bool(entry["name"] == VISIBLE_DEVICES_ENV)
 
 
 def shows_bound_gpus(entry: Json) -> bool:
-    """Return True if a variable shows the GPUs chosen at binding, as translation writes it."""
+    """Return True if a variable shows the GPUs chosen at binding, exactly as mutation writes it."""
     return entry == _CHOSEN
 
 
 def shows_all(entry: Json) -> bool:
-    """Return True if a variable shows all GPUs, as translation writes it."""
+    """Return True if a variable shows all GPUs, exactly as mutation writes it."""
     return entry == _ALL
 
 
 def driver_capabilities(libraries: str) -> Json:
-    """Build the variable that says which of the driver's libraries a container gets."""
+    """Build the variable that selects the driver libraries of a container."""
     return {"name": DRIVER_CAPABILITIES_ENV, "value": libraries}
 
 
 def visible_devices(*, chosen: bool) -> Json:
-    """Build the variable that says which GPUs a container sees: the `chosen` ones, or all."""
+    """Build the variable that selects the visible GPUs: those chosen at binding, or all."""
     return _CHOSEN if chosen else _ALL
 
 
-# Shared by all pods, and never changed.
+# Shared by all pods and never modified.
 _CHOSEN: Final[Json] = {
     "name": VISIBLE_DEVICES_ENV,
     "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": CHOSEN_PATH}},
@@ -91,23 +105,23 @@ _COMPUTES: Final = driver_capabilities(COMPUTE_LIBRARIES)
 
 
 def hide_devices(env: list[Json]) -> list[Json]:
-    """Hide all GPUs; where the variable exists, it is overwritten."""
+    """Hide all GPUs, replacing an existing variable."""
     return replace_by_name(env, VISIBLE_DEVICES_ENV, _VOID)
 
 
 def hide_visible_devices(env: list[Json]) -> list[Json]:
-    """Hide the GPUs that a variable makes visible."""
+    """Replace a variable that shows GPUs by one that hides them."""
     if all(map(hides_gpus, env)):
         return env
     return [entry if hides_gpus(entry) else _VOID for entry in env]
 
 
 def unset_widening(env: list[Json]) -> list[Json]:
-    """Add the variables that give more than a share, empty, where a container does not set them.
+    """Add the variables of `widens_access` that a container does not set, with an empty value.
 
-    They override those of `envFrom`, which admission cannot read
-    (kubernetes/pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables). To NVIDIA Container Toolkit
-    1.20 an empty value means the same as none:
+    They override variables from `envFrom`, which admission cannot read
+    (kubernetes/pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables). NVIDIA Container Toolkit
+    1.20 treats an empty value as absent:
 
     | variable | empty | source |
     | --- | --- | --- |
@@ -121,22 +135,23 @@ def unset_widening(env: list[Json]) -> list[Json]:
 
 
 def hide_devices_unless_set(env: list[Json]) -> list[Json]:
-    """Hide all GPUs, unless the variable is already set."""
+    """Hide all GPUs unless the variable is already set."""
     return env if any(map(chooses_devices, env)) else [*env, _VOID]
 
 
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
-    """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
-    # Of entries with the same name the kubelet lets the last one win.
+    """Show a container its GPUs, and add missing `defaults` and driver libraries."""
+    # The kubelet uses the last of several entries with the same name.
     shown = replace_by_name(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
     return _with_defaults(shown, defaults)
 
 
 def leave_to_device_plugin(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
-    """Leave it to a device plugin which GPUs a container sees: what a pod says beats the plugin.
+    """Remove the variable of visible GPUs, so that a device plugin sets it.
 
-    Source: the kubelet puts the variables of devices before those of the container
-    (k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions).
+    A value in the pod would override the plugin's: the kubelet puts the variables of devices before
+    those of the container (k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go,
+    GenerateRunContainerOptions).
     """
     return _with_defaults(replace_by_name(env, VISIBLE_DEVICES_ENV, None), defaults)
 
@@ -152,7 +167,7 @@ def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:
 
 
 def hides_gpus(entry: Json) -> bool:
-    """Say whether a variable leaves the GPUs hidden: another name, or void, none or empty."""
+    """Return True if a variable shows no GPU: it has another name, or is void, none or empty."""
     return not chooses_devices(entry) or _says_none(entry)
 
 
@@ -161,24 +176,24 @@ def _says_none(entry: Json) -> bool:
 
 
 class DeviceNames(StrEnum):
-    """Which names a node's runtime resolves: values of the node label `device-names`."""
+    """Device-name schemes that runtimes resolve: values of the node label `device-names`."""
 
     UUID = "uuid"
     RUNTIME = "runtime.nvidia.com"
-    """The runtime makes the specification of each GPU itself."""
+    """CDI names whose specifications the runtime generates itself."""
     DEVICE_PLUGIN = "k8s.device-plugin.nvidia.com"
-    """NVIDIA's device plugin wrote one."""
+    """CDI names from a specification that NVIDIA's device plugin wrote."""
     SPECIFICATION = "nvidia.com"
-    """`nvidia-ctk cdi generate`, or somebody by hand, wrote one."""
+    """CDI names from a specification written by `nvidia-ctk cdi generate` or by hand."""
     NONE = "none"
-    """None is known to work, so no pod may be given a GPU there."""
+    """No scheme is known to work, so no pod may be given a GPU on the node."""
 
 
 def format_visible_devices(uuids: Iterable[str], names: DeviceNames) -> str:
     """Return the value of `NVIDIA_VISIBLE_DEVICES` that shows these GPUs.
 
-    Raises ValueError for `NONE`. All have one kind: names of `runtime.nvidia.com` may not be mixed
-    with those of another.
+    Raise ValueError for `DeviceNames.NONE`. All names have the same kind: names of
+    `runtime.nvidia.com` may not be mixed with those of another.
     """
     if names is DeviceNames.NONE:
         raise ValueError("the node resolves no name of a GPU")
@@ -187,7 +202,7 @@ def format_visible_devices(uuids: Iterable[str], names: DeviceNames) -> str:
 
 
 def read_device_names(label: str | None) -> DeviceNames | None:
-    """Read the label of a node: bare UUIDs without it, None for an unknown value."""
+    """Parse a node's label: bare UUIDs if it is absent, None for an unknown value."""
     if label is None:
         return DeviceNames.UUID
     try:

@@ -1,14 +1,14 @@
-"""Whether the driver itself holds the pod to its cap: the sidecar asks it, from within the pod.
+"""Check from within the pod that the driver enforces the pod's cap.
 
-Where `VRAM_DRIVER_LIMIT` is set, the pod's fraction was computed for the limit: a program that took
-it of a whole GPU would exceed the cap.
+If `VRAM_DRIVER_LIMIT` is set, the pod's fraction was computed for a GPU with the limit. A program
+that used the fraction of a GPU without it would exceed the cap.
 
 | the driver holds it on all its GPUs | the pod |
 | --- | --- |
 | yes | may start |
 | no | waits, without end, and the startup probe reports why |
 
-A pod that could start once goes on if the limit is lost. Each change is reported.
+A pod that has started continues if the limit is lost. Each change is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from webhook.core.enforcement.driver_limit import NO_LIMIT
 from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.pacing import LIST_EVERY_S
 from webhook.core.formatting import format_exact
-from webhook.sidecar.heartbeat import leave_waiting
+from webhook.sidecar.heartbeat import write_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from webhook.sidecar.journal import EnforcerJournal
     from webhook.sidecar.settings import EnforcerSettings
 
-ASK_EVERY_S: Final = LIST_EVERY_S
-"""How often a GPU without a limit is asked again, for one that comes late."""
+QUERY_INTERVAL_S: Final = LIST_EVERY_S
+"""Interval between queries of a GPU without a limit, for one that is set later, in seconds."""
 
 INSTEAD: Final = (
     "what exceeds the cap is stopped; VRAMWARDEN_GPU_MEMORY_FRACTION is of the cap here, and too"
@@ -39,8 +39,8 @@ INSTEAD: Final = (
 )
 
 
-class PodLimit:
-    """What the driver said last of the pod's limit on each GPU."""
+class DriverLimitCheck:
+    """State of the pod's limit on each GPU."""
 
     def __init__(
         self,
@@ -56,36 +56,36 @@ class PodLimit:
         self._journal = journal
         self._run_folder = run_folder
         self._cgroup = own_cgroup(proc=proc)
-        self._asked_s: dict[str, float] = {}
+        self._queried_s: dict[str, float] = {}
         self._why: dict[str, str] = {}
-        self._held: bool | None = None
-        """What was reported last; None while the pod waits."""
+        self._is_held: bool | None = None
+        """Last reported result; None while the pod waits."""
 
-    def counted(self, gpu: str, now_s: float) -> int | None:
-        """Return what the driver counts of the pod; None where it does not hold it to its cap."""
-        waits = self._held is None
-        if not waits and self._why.get(gpu) and now_s - self._asked_s[gpu] < ASK_EVERY_S:
+    def counted_bytes(self, gpu: str, now_s: float) -> int | None:
+        """Return the bytes that the driver counts; None if it does not enforce the cap."""
+        waits = self._is_held is None
+        if not waits and self._why.get(gpu) and now_s - self._queried_s[gpu] < QUERY_INTERVAL_S:
             return None
-        self._asked_s[gpu] = now_s
-        counted, self._why[gpu] = self._ask(gpu)
+        self._queried_s[gpu] = now_s
+        counted, self._why[gpu] = self._query(gpu)
         return counted
 
-    def lets_start(self, gpus: Iterable[str], now_s: float) -> bool:
-        """Return True if the pod may start, by the last answer for each GPU; report a change."""
+    def allows_start(self, gpus: Iterable[str], now_s: float) -> bool:
+        """Return True if the pod may start, by the last result for each GPU; report a change."""
         for gpu in gpus:
             if gpu not in self._why:
-                self.counted(gpu, now_s)
+                self.counted_bytes(gpu, now_s)
         found = dict.fromkeys(self._why[gpu] for gpu in sorted(gpus))
         why = "; ".join(filter(None, found)) if found else "no GPU has been found yet"
-        if self._held is None and why:
-            leave_waiting(self._run_folder, f"{LogMessage.WAITING_FOR_LIMIT}: {why}")
+        if self._is_held is None and why:
+            write_waiting(self._run_folder, f"{LogMessage.WAITING_FOR_LIMIT}: {why}")
             self._journal.once("limit", "warning", LogMessage.WAITING_FOR_LIMIT, why)
             return False
         self._report(why)
         return True
 
     def _report(self, why: str) -> None:
-        before, self._held = self._held, not why
+        before, self._is_held = self._is_held, not why
         if why and before:
             self._journal.verdict("warning", LogMessage.NOT_HELD, f"{why}; {INSTEAD}")
         elif not why and before is None:
@@ -94,12 +94,12 @@ class PodLimit:
             said = "what was allocated before the limit came does not count to it"
             self._journal.verdict("info", LogMessage.HELD_LATE, said)
 
-    def _ask(self, gpu: str) -> tuple[int | None, str]:
+    def _query(self, gpu: str) -> tuple[int | None, str]:
         if not self._cgroup:
             return None, "/sys/fs/cgroup is not of cgroup v2"
         try:
             limit = self._nvml.limit(gpu, self._cgroup)
-        except NvmlError as error:  # what is wrong with the GPU itself, the next call says, too
+        except NvmlError as error:  # the next call also reports a fault of the GPU itself
             return None, str(error)
         if limit is None or limit.hard_bytes == NO_LIMIT:
             return None, f"the driver has no limit for this pod on GPU {gpu}"

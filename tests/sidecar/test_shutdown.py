@@ -1,4 +1,4 @@
-"""SIGTERM ends the real program at once, whatever it is doing, and leaves nothing half-written."""
+"""SIGTERM ends the real program at once in any state, and leaves nothing half-written."""
 
 import json
 import os
@@ -39,9 +39,9 @@ def test_a_driver_that_hangs_does_not_hold_up_the_end(function, guards, number, 
 
 
 def test_whenever_the_signal_comes_the_program_ends_and_nothing_is_half_written(tmp_path):
-    """It comes after so many imports, or some more on a busy machine.
+    """The signal comes after this number of imports, or more on a busy machine.
 
-    Before it can end by itself the kernel ends it, unbegun.
+    Before the program can handle the signal the kernel ends it, with nothing done.
     """
     codes = set()
     for number in range(0, 150, 5):
@@ -79,10 +79,10 @@ def test_a_verdict_that_is_being_written_is_finished_first(call, tmp_path):
 import os, signal, sys, time
 from types import SimpleNamespace
 from webhook.sidecar import journal
-from webhook.sidecar.ending import end_on_signals
+from webhook.sidecar.shutdown import exit_on_signals
 
 ours = journal.EnforcerJournal(1, sys.argv[1], sys.argv[2])
-end_on_signals(ours)
+exit_on_signals(ours)
 ours.verdict("error", "cannot measure", "x" * 50)
 
 def slow(*arguments):
@@ -110,14 +110,14 @@ def test_a_verdict_that_cannot_be_written_holds_up_the_end_for_a_moment_only(tmp
 import os, signal, sys, time
 from types import SimpleNamespace
 from webhook.sidecar import journal
-from webhook.sidecar.ending import end_on_signals
+from webhook.sidecar.shutdown import exit_on_signals
 
 def hang(*_):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(600)
 
 ours = journal.EnforcerJournal(1, sys.argv[1])
-end_on_signals(ours)
+exit_on_signals(ours)
 journal.os = SimpleNamespace(**vars(os) | {"write": hang})
 ours.verdict("error", "cannot measure", "a disk that hangs")
 """
@@ -134,16 +134,16 @@ def test_final_figures_are_written_and_a_disk_that_hangs_holds_them_up_for_a_mom
     code = """
 import os, signal, sys, time
 from types import SimpleNamespace
-from webhook.sidecar import ending, journal
+from webhook.sidecar import journal, shutdown
 
 ours = journal.EnforcerJournal(1, sys.argv[1])
 ours.final_figures = lambda: ("ended\\n", {"why": "all is well"})
-ending.end_on_signals(ours)
+shutdown.exit_on_signals(ours)
 if sys.argv[2] == "False":
     def start_new_thread(*_):
         raise RuntimeError("no more")
     replaced = {"start_new_thread": start_new_thread}
-    ending._thread = SimpleNamespace(**vars(ending._thread) | replaced)
+    shutdown._thread = SimpleNamespace(**vars(shutdown._thread) | replaced)
 if sys.argv[3] == "hangs":
     journal.os = SimpleNamespace(**vars(os) | {"ftruncate": lambda *_: time.sleep(600)})
 os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What the enforcer can do here, checked before any workload starts: the kubelet waits for it."""
+"""Self-test of the enforcer before any workload container starts; the kubelet waits for it."""
 
 from __future__ import annotations
 
@@ -19,92 +19,92 @@ if TYPE_CHECKING:
 
 
 class Ability(enum.Enum):
-    """What the enforcer can do once everything has been checked."""
+    """Abilities of the enforcer according to the self-test."""
 
     FULL = "full"
-    """Measures, and stops what is over the cap."""
+    """Measures, and stops processes above the cap."""
     OBSERVE = "observe"
-    """Measures, but its signals do not reach the workload: an excess ends with exit code 88."""
+    """Measures, but cannot send signals to the workload: an excess ends with exit code 88."""
     BLIND = "blind"
     """Cannot measure; the workload does not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """One thing that was checked."""
+    """Result of one check."""
 
     name: str
-    holds: bool | None
-    """None where it is unknown: that keeps no workload from starting."""
+    passed: bool | None
+    """Result; None if unknown, which does not keep a workload from starting."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The outcome."""
+    """Results of all checks."""
 
     checks: tuple[SelfCheck, ...]
 
     @property
     def ability(self) -> Ability:
-        """What follows from the checks."""
-        failed = {check.name for check in self.checks if check.holds is False}
+        """Ability that follows from the checks."""
+        failed = {check.name for check in self.checks if check.passed is False}
         if failed - {"permission"}:
             return Ability.BLIND
         return Ability.OBSERVE if failed else Ability.FULL
 
     @property
     def why(self) -> str:
-        """The sentences of what failed; of the driver where nothing did."""
-        failed = [check.reason for check in self.checks if check.holds is False]
+        """Reasons of failed checks; the driver's if none failed."""
+        failed = [check.reason for check in self.checks if check.passed is False]
         return " ".join(failed) or next(
             (check.reason for check in self.checks if check.name == "driver"), ""
         )
 
     def values(self) -> dict[str, Any]:
-        """Return the checks for the log line."""
+        """Return the checks as log values."""
         return {
             "ability": self.ability.value,
             "checks": {
-                check.name: {"holds": check.holds, "reason": check.reason} for check in self.checks
+                check.name: {"holds": check.passed, "reason": check.reason} for check in self.checks
             },
         }
 
 
 def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
-    """Check all that the cap depends on; leaves NVML open where it could be opened.
+    """Run all checks that the cap depends on; NVML stays open if it could be opened.
 
-    | check | where it fails |
+    | check | fails if |
     | --- | --- |
     | kernel | gVisor, WSL: no figures of single processes |
-    | process-namespace | the node's own, or proc is another's: PIDs would mean strangers |
+    | process-namespace | it is the node's, or proc is another's: PIDs would be of other processes |
     | shared-processes | the sidecar is alone in its namespace |
     | library | libnvidia-ml.so.1 is missing or does not fit the driver |
-    | driver | older than 570 |
-    | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
-    | permission | a process that already exists cannot be signalled |
+    | driver | it is older than 570 |
+    | gpus | none is visible, one is in MIG mode, or its lists cannot be read |
+    | permission | an existing process cannot be signalled |
     """
-    return SelfTest((*_surroundings(proc), *_driver(nvml)))
+    return SelfTest((*_check_environment(proc), *_check_driver(nvml)))
 
 
-def _surroundings(proc: str) -> Iterator[SelfCheck]:
-    yield _check("kernel", host_environment.check_kernel(proc=proc))
+def _check_environment(proc: str) -> Iterator[SelfCheck]:
+    yield _from_fact("kernel", host_environment.check_kernel(proc=proc))
     namespace = host_environment.check_pid_namespace(proc=proc)
-    # Where even this cannot be read, PIDs cannot be trusted to mean our own processes.
+    # If this cannot be read, PIDs cannot be trusted to be those of our own processes.
     yield SelfCheck("process-namespace", namespace.holds or False, namespace.reason)
     shared = host_environment.check_shared_process_namespace(proc=proc)
-    # A container that does not share is PID 1 of its own; else only cgroups say so, not surely.
+    # A container that does not share is PID 1. Otherwise only cgroups tell, and not for certain.
     alone = shared.holds is False and os.getpid() == 1
     yield SelfCheck("shared-processes", False if alone else shared.holds or None, shared.reason)
-    yield _check("permission", _permission(proc))
+    yield _from_fact("permission", _check_permission(proc))
 
 
-def _check(name: str, fact: Fact) -> SelfCheck:
+def _from_fact(name: str, fact: Fact) -> SelfCheck:
     return SelfCheck(name, fact.holds, fact.reason)
 
 
-def _permission(proc: str) -> Fact:
-    """Check each existing process; at the pod's start there is none yet."""
+def _check_permission(proc: str) -> Fact:
+    """Check each existing process; none exists yet when the pod starts."""
     spared = {1, os.getpid(), *processes.ancestors(os.getpid(), proc=proc)}
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)
@@ -115,36 +115,36 @@ def _permission(proc: str) -> Fact:
     return host_environment.check_own_permission(proc=proc)
 
 
-def _driver(nvml: Nvml) -> Iterator[SelfCheck]:
+def _check_driver(nvml: Nvml) -> Iterator[SelfCheck]:
     try:
         nvml.open()
         version = nvml.driver_version()
     except NvmlError as error:
-        yield SelfCheck("library", holds=False, reason=_sentence(error))
+        yield SelfCheck("library", passed=False, reason=_sentence(error))
         return
-    yield SelfCheck("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
+    yield SelfCheck("library", passed=True, reason="libnvidia-ml.so.1 was loaded and started.")
     works = supports_sidecar(version)
     yield SelfCheck("driver", works, f"{_capital(explain_support(version))}.")
-    yield _gpus(nvml)
+    yield _check_gpus(nvml)
 
 
-def _gpus(nvml: Nvml) -> SelfCheck:
+def _check_gpus(nvml: Nvml) -> SelfCheck:
     try:
         devices = nvml.devices()
         for device in devices:
             if device.mig:
                 why = f"GPU {device.uuid} is in MIG mode, which reports no memory per process."
-                return SelfCheck("gpus", holds=False, reason=why)
+                return SelfCheck("gpus", passed=False, reason=why)
             nvml.device_used_bytes(device.uuid)
             nvml.processes(device.uuid)
     except NvmlError as error:
-        return SelfCheck("gpus", holds=False, reason=_sentence(error))
+        return SelfCheck("gpus", passed=False, reason=_sentence(error))
     if not devices:
         why = "The driver shows no GPU to this container."
-        return SelfCheck("gpus", holds=False, reason=why)
+        return SelfCheck("gpus", passed=False, reason=why)
     shown = ", ".join(f"{device.uuid} ({device.product})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
-    return SelfCheck("gpus", holds=True, reason=f"Visible: {shown}.{missing}")
+    return SelfCheck("gpus", passed=True, reason=f"Visible: {shown}.{missing}")
 
 
 def _sentence(error: NvmlError) -> str:
