@@ -45,7 +45,7 @@ test: $(READY)  ## the whole test suite
 test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.support.fast_lane
 
-test-changed: $(READY)  ## the rooms of what changed since the branch left main, and what imports it
+test-changed: $(READY)  ## the tests of what changed since the branch left main, and of what imports it
 	@tests=$$($(BIN)/python -m tests.support.changed_tests) && \
 	    if [ -n "$$tests" ]; then $(BIN)/pytest $(SPREAD) $$tests; \
 	    else echo "nothing changed since this branch left main"; fi
@@ -78,7 +78,7 @@ lint: $(READY)  ## ruff, mypy strict, the layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY)  ## rewrite the code in the house format
+format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.changed_tests import rooms_of
+from tests.support.changed_tests import folders_to_test
 from tests.support.paths import ROOT, TESTS
 
 OURS = {"webhook", "certs", "__future__"}
@@ -28,7 +28,7 @@ def folder(path):
     return TESTS / (within.relative_to("webhook") if within.parts[0] == "webhook" else within)
 
 
-def test_the_rooms_of_what_imports_a_package_of_others_run_with_its_oldest_version():
+def test_the_folders_to_test_what_imports_a_package_of_others_run_with_its_oldest_version():
     (listed,) = re.findall(r"^MIN := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     importers = [path for path in MODULES if set(imported(path)) - OURS - sys.stdlib_module_names]
     assert len(importers) > 20
@@ -73,4 +73,4 @@ def test_what_changed_is_tested_by_its_room_and_by_what_imports_it(changed, test
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert rooms_of(changed.split(), tmp_path) == tests
+    assert folders_to_test(changed.split(), tmp_path) == tests

@@ -13,8 +13,8 @@ from tests.support.paths import ROOT
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-    for room in ("webhook", "certs", "deploy", "tests")
-    for path in sorted((ROOT / room).rglob("*.py"))
+    for folder in ("webhook", "certs", "deploy", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
 }
 PRODUCT = {name: path for name, path in MODULES.items() if not name.startswith("tests.")}
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.paths import TESTS
 
 ROOT = TESTS.parent
-ROOMS = {
+FOLDERS = {
     "certs": ("certs", "cli"),
     "deploy": ("chart", "release", "contracts"),
     "policies": ("core/policy", "adapters/policy", "contracts"),
@@ -31,7 +31,7 @@ def changed() -> list[str]:
     return _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
 
 
-def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
+def folders_to_test(paths: Iterable[str], root: Path = ROOT) -> list[str]:
     """Return folders and files of tests, relative to the root, without overlaps."""
     found: set[Path] = set()
     texts = {
@@ -50,14 +50,14 @@ def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
         if path.name.startswith("test_") or name.startswith("tests/support/"):
             found |= {path} & set(texts)
         elif name.startswith("webhook/") and path.suffix in {".py", ".jinja"}:
-            room = root / "tests" / path.parent.relative_to(root / "webhook")
-            while not room.is_dir():
-                room = room.parent
-            found |= {room} if room != root / "tests" else set()
+            folder = root / "tests" / path.parent.relative_to(root / "webhook")
+            while not folder.is_dir():
+                folder = folder.parent
+            found |= {folder} if folder != root / "tests" else set()
         elif name.startswith("tests/"):
             found |= {path.parent} if path.parts[len(root.parts) + 1] not in NEED_A_NODE else set()
         else:
-            found |= {root / "tests" / room for room in ROOMS.get(name.split("/")[0], OTHERS)}
+            found |= {root / "tests" / folder for folder in FOLDERS.get(name.split("/")[0], OTHERS)}
     whole = [item for item in found if not any(other in item.parents for other in found)]
     return sorted(str(item.relative_to(root)) for item in whole)
 
@@ -77,4 +77,4 @@ def _git(*arguments: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*rooms_of(changed()))
+    print(*folders_to_test(changed()))
