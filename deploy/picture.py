@@ -12,8 +12,8 @@ from xml.etree import ElementTree as ET
 
 from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, SceneCluster, a_cluster, a_gpu, a_node, a_pod, held
+from webhook.tools.top.fetch import TopOptions, read_report
 from webhook.tools.top.page import as_html
-from webhook.tools.top.read import Wanted, read_report
 
 WIDTH: Final = 940
 """Width of the page: the minimum without scrolling, so that its text stays large."""
@@ -34,7 +34,7 @@ _AROUND: Final = f"""\
 def top_page() -> str:
     """Return the page that a user of team-a sees."""
     kube = scene().stored_in(ApiServer()).kube()
-    return as_html(read_report(kube, Wanted(namespace="team-a")))
+    return as_html(read_report(kube, TopOptions(namespace="team-a")))
 
 
 def top_picture() -> str:

@@ -14,8 +14,8 @@ from tests.support.clusters import NOW_S, a_cluster, many_nodes
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
 from webhook.adapters.kube.connection import connect
-from webhook.tools.snapshot.reading import read_gpu_nodes
-from webhook.tools.top.judge import build_report
+from webhook.tools.snapshot.cluster import read_gpu_nodes
+from webhook.tools.top.report import build_report
 from webhook.tools.top.terminal import Terminal, as_lines
 
 NODES = 1000

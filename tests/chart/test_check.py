@@ -17,7 +17,7 @@ from tests.support.pods import a_container
 from tests.support.run_command import runner
 from webhook.cli.main import main
 from webhook.tools.problems.admission import FENCE_PARTS
-from webhook.tools.problems.installation import EXPECTED
+from webhook.tools.problems.registration import EXPECTED
 from webhook.tools.snapshot.node import AGENT_KEYS, AGENT_LABELS
 
 MERGE = "application/merge-patch+json"

@@ -28,7 +28,7 @@ from tests.support.webhook_configurations import OtherWebhook
 from tests.support.webhook_on_cluster import container, variables
 from webhook.core.pod.findings import Reason
 from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
-from webhook.tools.problems.creation import find_denial
+from webhook.tools.problems.creation import parse_denial
 
 CHOICE = "change"
 """Label that selects the other webhook's change of a pod."""
@@ -140,7 +140,7 @@ def test_a_demand_that_another_webhook_adds_is_translated_if_it_comes_first(tena
             return
         with pytest.raises(ApiError) as denied:
             tenant.create(pod)
-    (problem,) = find_denial(denied.value.message)
+    (problem,) = parse_denial(denied.value.message)
     assert problem.code is Reason.UNMUTATED
     assert problem.fix.endswith(
         "another webhook added the demand after it: webhook.configurationName must sort last"

@@ -11,7 +11,7 @@ from tests.support.control_planes import wait_until
 from tests.support.schedulers import GIB
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
 from webhook.core.placement.fit import Need
-from webhook.tools.problems.capacity import best, find_fits
+from webhook.tools.problems.capacity import find_best_fit, find_fits
 from webhook.tools.problems.pending_pod import Room, find_pending
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
@@ -58,7 +58,7 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
         fits = find_fits(pod, need, nodes, seen, time.time())
         room = Room(need=need, nodes=nodes, fits=fits, names={}, reads_nodes=True)
         problems = [*find_pending(pod, room, explained=False)]
-        return (problems, best(fits)) if len(problems) > 1 else None
+        return (problems, find_best_fit(fits)) if len(problems) > 1 else None
 
     problems, found = wait_until("a condition of the pod", explained)
     assert [one.code.value for one in problems] == ["GPUsSplit", "BindingDenied"]

@@ -37,9 +37,9 @@ from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.policy.model import Rule
 from webhook.tools.problems.capacity import placeable
+from webhook.tools.snapshot.cluster import read_pods
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.reading import read_pods
 
 Json = dict[str, Any]
 
@@ -278,10 +278,16 @@ def _owned(workload: str) -> Json:
 def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPod:
     """Return a pod as in a table's row, with any facts: for property tests and hostile names."""
     told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
-    told |= {"created_s": None, "gpus": (), "requested_bytes": None, "gpu_count": 1, "waits": ""}
+    told |= {
+        "created_s": None,
+        "gpus": (),
+        "requested_bytes": None,
+        "gpu_count": 1,
+        "waiting_reason": "",
+    }
     told |= {"owner_uid": ""}
-    told |= {"unscheduled": "", "managed": True, "workload": Workload("", "")} | facts
-    return ClusterPod({}, **told).keep(*told)
+    told |= {"scheduler_message": "", "managed": True, "workload": Workload("", "")} | facts
+    return ClusterPod({}, **told).project(*told)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import yaml
 from webhook.core.pod.patch import apply_patch
 from webhook.names import GPU_MEMORY_ANNOTATION
 from webhook.options import Failure
-from webhook.tools.render.progress import Progress
+from webhook.tools.render.output import Progress
 
 Json = dict[str, Any]
 

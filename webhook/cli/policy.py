@@ -30,7 +30,7 @@ from webhook.core.policy.model import Example, Policy
 from webhook.core.policy.rule_coverage import PolicyWarning, policy_warnings
 from webhook.options import default_enforcer_image, output_option
 from webhook.tools.manifests.ci import JUnitCase, annotation, junit
-from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
+from webhook.tools.manifests.reading import STANDARD_INPUT, input_name
 
 _PATHS = click.argument(
     "paths",
@@ -98,7 +98,7 @@ class _CheckedPolicy:
 
     @property
     def name(self) -> str:
-        return name_of_input(str(self.path))
+        return input_name(str(self.path))
 
     @property
     def failed(self) -> int:
@@ -120,7 +120,7 @@ def _read(path: Path) -> _CheckedPolicy:
     if not policy.rules:
         what = "rule" if snapshot.files else "*.yaml"
         nothing = f"no {what} in it, so every pod is left alone"
-        warnings.insert(0, PolicyWarning(name_of_input(str(path)), nothing))
+        warnings.insert(0, PolicyWarning(input_name(str(path)), nothing))
     examples = tuple((example, run_example(example, policy)) for example in policy.examples)
     return _CheckedPolicy(path, policy, warnings=tuple(warnings), examples=examples)
 
@@ -211,7 +211,7 @@ def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
         failure=("InvalidPolicy", "\n".join(map(str, result.problems)))
         if result.problems
         else None,
-        said=tuple(f"warning: {warning}" for warning in result.warnings),
+        output=tuple(f"warning: {warning}" for warning in result.warnings),
     )
     for example, mismatches in result.examples:
         file, line = split_location(example.where)
@@ -222,5 +222,5 @@ def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
 def _read_snapshot(path: Path) -> Snapshot:
     if str(path) != STANDARD_INPUT:
         return read_files(path)
-    name, content = name_of_input(STANDARD_INPUT), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1)
+    name, content = input_name(STANDARD_INPUT), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1)
     return Snapshot((PolicyText(name, name, content),))

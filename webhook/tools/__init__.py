@@ -1,6 +1,6 @@
-"""What people run beside the product: one folder for each command, none of which knows another.
+"""Commands that people run: one package for each, which does not import the others.
 
-In each: `command` takes the options, `read` does I/O, `judge` is pure, `show` writes. May import:
-`webhook.options`, `webhook.adapters`, `webhook.core` and `webhook.names`; what runs in a cluster
-never imports this.
+In each, `command` has the options, `fetch` does I/O, `report` is pure, and `render` returns the
+output. They may import `webhook.options`, `webhook.adapters`, `webhook.core` and `webhook.names`.
+Programs that run in a cluster never import this package.
 """

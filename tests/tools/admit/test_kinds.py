@@ -20,7 +20,7 @@ from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.model import Action, VisibleDevices
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.manifests.documents import find_objects
-from webhook.tools.manifests.writing import fresh
+from webhook.tools.manifests.writing import dump_yaml
 
 KINDS = {
     "Deployment": ("apps/v1", ("spec", "template")),
@@ -66,7 +66,7 @@ def patched(pod: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_template_of_every_kind_becomes_what_the_pod_becomes(kind):
-    result = run(fresh(a_workload(kind, a_pod("8Gi"))))
+    result = run(dump_yaml(a_workload(kind, a_pod("8Gi"))))
     assert result.code == 0
     assert result.err == f"{kind} team-a/work: translated by rule default (8Gi on 1 GPU)\n"
     template, pod = template_of(result.value), patched(a_pod("8Gi"))
@@ -78,13 +78,13 @@ def test_the_template_of_every_kind_becomes_what_the_pod_becomes(kind):
 
 @given(asking_pods())
 def test_a_pod_becomes_what_the_webhooks_patch_makes_of_it(pod):
-    assert run(fresh(pod)).value == patched(pod)
+    assert run(dump_yaml(pod)).value == patched(pod)
     assert json.loads(run(json.dumps(pod), output="json").out) == patched(pod)
 
 
 @given(asking_pods())
 def test_admitting_twice_changes_nothing_more(pod):
-    once = run(fresh(pod))
+    once = run(dump_yaml(pod))
     twice = run(once.out)
     assert twice.out == once.out
     assert "already translated by rule default (" in twice.err
@@ -107,7 +107,7 @@ def test_patches_stand_one_per_line_and_are_empty_where_nothing_changes():
 def test_a_list_is_gone_into_and_other_kinds_in_it_stay():
     config = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}}
     items = [config, a_pod("8Gi"), a_workload("Job", a_pod("9Gi"))]
-    result = run(fresh({"apiVersion": "v1", "kind": "List", "items": items}))
+    result = run(dump_yaml({"apiVersion": "v1", "kind": "List", "items": items}))
     assert [line.partition(":")[0] for line in result.err.splitlines()] == [
         "Pod team-a/train",
         "Job team-a/work",
@@ -119,20 +119,20 @@ def test_a_list_is_gone_into_and_other_kinds_in_it_stay():
 def test_items_of_a_typed_list_need_no_kind():
     pod = a_pod("8Gi")
     del pod["kind"], pod["apiVersion"]
-    result = run(fresh({"apiVersion": "v1", "kind": "PodList", "items": [pod]}))
+    result = run(dump_yaml({"apiVersion": "v1", "kind": "PodList", "items": [pod]}))
     assert result.err == "Pod team-a/train: translated by rule default (8Gi on 1 GPU)\n"
     assert result.value["items"][0]["spec"]["shareProcessNamespace"] is True
 
 
 @pytest.mark.parametrize("version", ["batch.volcano.sh/v1alpha1", "example.com/v1"])
 def test_a_kind_of_the_same_name_in_another_group_is_judged_by_its_shape(version):
-    result = run(fresh({**a_workload("Job", a_pod("8Gi")), "apiVersion": version}))
+    result = run(dump_yaml({**a_workload("Job", a_pod("8Gi")), "apiVersion": version}))
     assert (result.code, result.err) == (
         0,
         "Job team-a/work: translated by rule default (8Gi on 1 GPU)\n",
     )
     assert template_of(result.value)["spec"] == patched(a_pod("8Gi"))["spec"]
-    shapeless = fresh({"apiVersion": version, "kind": "Job", "spec": {"template": {}}})
+    shapeless = dump_yaml({"apiVersion": version, "kind": "Job", "spec": {"template": {}}})
     assert run(shapeless) == (0, shapeless, "")
 
 
@@ -186,7 +186,7 @@ def test_a_pod_without_a_demand_may_have_its_gpus_hidden():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_annotation_on_the_workload_itself_is_a_finding(kind):
-    text = fresh(a_workload(kind, a_pod(), annotations=ASKS))
+    text = dump_yaml(a_workload(kind, a_pod(), annotations=ASKS))
     code, out, err = run(text)
     assert (code, out) == (1, text)
     place = ".".join(KINDS[kind][1])
@@ -198,12 +198,12 @@ def test_an_annotation_on_the_workload_itself_is_a_finding(kind):
 
 
 def test_nothing_is_found_where_the_template_has_the_annotation_as_well():
-    assert "finding" not in run(fresh(a_workload("Job", a_pod("8Gi"), annotations=ASKS))).err
+    assert "finding" not in run(dump_yaml(a_workload("Job", a_pod("8Gi"), annotations=ASKS))).err
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": []}])
 def test_a_workload_without_a_template_is_left_alone(spec):
-    text = fresh({"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec})
+    text = dump_yaml({"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec})
     result = run(text)
     assert result == (0, text, "Deployment default/(no name): left alone (no pod template)\n")
 
@@ -221,7 +221,7 @@ def test_a_template_without_metadata_gets_some(metadata):
 def test_malformed_metadata_is_a_warning_and_never_a_traceback(metadata):
     workload = a_workload("Job", a_pod("8Gi"))
     workload["spec"]["template"]["metadata"] = metadata
-    text = fresh(workload)
+    text = dump_yaml(workload)
     code, out, err = run(text)
     assert (code, out) == (0, text)
     left, warning = err.splitlines()
@@ -245,6 +245,6 @@ def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch)
 
 
 def test_the_report_cannot_steer_a_terminal():
-    err = run(fresh(a_pod("\x1b[2J\n8Gi"))).err
+    err = run(dump_yaml(a_pod("\x1b[2J\n8Gi"))).err
     assert "\x1b" not in err
     assert err.count("\n") == 1

@@ -17,7 +17,7 @@ from tests.tools.admit.runs import POD, run
 from webhook.core.policy.model import EnforceBy
 from webhook.tools.manifests.bounds import MOST_COMPARED_LINES
 from webhook.tools.manifests.reading import Layout, read_yaml
-from webhook.tools.manifests.writing import fresh, rewrite
+from webhook.tools.manifests.writing import dump_yaml, rewrite
 
 DEPLOYMENT = """\
 # Licence: ours
@@ -144,7 +144,7 @@ def test_no_comment_gets_lost_or_changes_its_place(pod):
             holder[key] = kept
             names = [entry["name"] for entry in kept]
             assume(len(names) == len(set(names)))
-    text = fresh(pod)
+    text = dump_yaml(pod)
     assume("|" not in text and "?" not in text)
     lines = [
         f"{' ' * (len(line) - len(line.lstrip()))}# {number}\n{line}\n"
@@ -164,7 +164,7 @@ TEXTS = st.text(st.sampled_from("a8 \n\t\r\x85\u2028\ufeff\x07é:#-'\"\\|>&*!%@`
 @given(ANY_JSON | TEXTS | st.dictionaries(TEXTS, TEXTS))
 def test_what_is_rewritten_reads_as_it_was_meant(value):
     value = {"kind": "A", "value": [{"deep": value}]}
-    assert json.dumps(read_yaml(fresh(value))[0]) == json.dumps(value)
+    assert json.dumps(read_yaml(dump_yaml(value))[0]) == json.dumps(value)
 
 
 @pytest.mark.parametrize(

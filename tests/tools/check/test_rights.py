@@ -1,4 +1,4 @@
-"""What `check` reads, with few rights, and of an API server that goes away."""
+"""`check` with few rights, and with an API server that stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.installations import DAEMON_SETS, HOOKS, SENTRY, SYSTEM, WEBH
 from tests.tools.situations.checks import ENFORCE, installed, labelled
 from webhook import __version__
 from webhook.adapters.kube.errors import KubeError
-from webhook.tools.check.table import GROUPS, CheckOutcome, run
+from webhook.tools.check.checks import GROUPS, CheckOutcome, run_checks
 from webhook.tools.snapshot.installation import Installation
 
 pytestmark = pytest.mark.process  # Helm renders the chart
@@ -20,12 +20,15 @@ OF_NODES = {check.id for check in GROUPS["nodes with GPUs"]}
 
 
 def outcomes(api: ApiServer, **options: object) -> dict[str, CheckOutcome]:
-    """Return the outcome of each check, by id."""
-    return {one.check.id: one for one in run(Installation(api.kube(), __version__, **options))}
+    """Return the outcomes of all checks by ID."""
+    return {
+        outcome.check.id: outcome
+        for outcome in run_checks(Installation(api.kube(), __version__, **options))
+    }
 
 
 def not_ok(found: dict[str, CheckOutcome]) -> dict[str, str]:
-    """Return the results that are not ok, by id."""
+    """Return the results that are not ok, by ID."""
     return {name: str(one.result) for name, one in found.items() if one.result != "ok"}
 
 
@@ -55,7 +58,7 @@ RIGHTS = {
     "list mutatingadmissionpolicies": ("list admission policies", "", {"fence"}),
     "create pods": ("create pods in default", "POST", DRY_RUNS),
 }  # fmt: skip
-"""A right, how it is named, and the checks that need it."""
+"""A right, its name in messages, and the checks that need it."""
 
 
 @pytest.mark.parametrize("right", RIGHTS)
@@ -99,7 +102,7 @@ def test_an_api_server_that_goes_away_ends_it(cluster, path):
 
 
 def moved(api, path, namespace):
-    """Let a workload be in another namespace."""
+    """Move a workload to another namespace."""
     found = api.objects[path]
     api.remove(path)
     metadata = {"metadata": {"namespace": namespace}}
@@ -129,5 +132,5 @@ def test_dry_runs_store_nothing(cluster):
     outcomes(cluster)
     outcomes(cluster, is_before=True)
     assert cluster.objects == before
-    tried = [one for one in cluster.asked if one.method == "POST"]
-    assert [one.query["dryRun"] for one in tried] == ["All"] * 3
+    tried = [request for request in cluster.asked if request.method == "POST"]
+    assert [request.query["dryRun"] for request in tried] == ["All"] * 3

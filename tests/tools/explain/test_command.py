@@ -1,4 +1,4 @@
-"""`vramwarden explain`: whatever is asked or stored, it is explained in safe lines."""
+"""`vramwarden explain` for any arguments and stored objects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.strategies import ANY_JSON
 from tests.tools.situations.runs import run
 from tests.tools.situations.scenes import a_deployment, a_workload, unscheduled
 from webhook.tools.explain.diagnosis import diagnose, newest_with_problem
-from webhook.tools.explain.show import as_json, as_text
-from webhook.tools.snapshot.cluster import ClusterSnapshot
-from webhook.tools.snapshot.kinds import POD
+from webhook.tools.explain.render import as_json, as_text
+from webhook.tools.snapshot.namespace import NamespaceSnapshot
+from webhook.tools.snapshot.objects import POD
 from webhook.tools.snapshot.pod import ClusterPod
 
 H100 = {"product": "H100-80GB"}
@@ -25,16 +25,16 @@ NODES = [
     a_node("n1", a_gpu(79, held("train-0", 40, 25, 38), held("other", 16), **H100), a_gpu(9)),
     a_node("n2", a_gpu(22, free_bytes=6 * GIB)),
 ]
-FIGURES, SEEN = [one.figures for one in NODES], {one.read.name: one.read for one in NODES}
+FIGURES, SEEN = [node.figures for node in NODES], {node.read.name: node.read for node in NODES}
 WAITS = a_pod("p", "30Gi", status=unscheduled("0/2 nodes are available: 2 Insufficient x/y."))
 
 
 @pytest.fixture
 def explain():
-    """Return a function that runs the command in namespace team-a, where objects are stored."""
+    """Return a function that runs the command in namespace team-a, which has objects."""
     api = ApiServer()
     api.now_s = lambda: NOW_S
-    api.add(WAITS, *(one for node in NODES for one in (node.stored,)))
+    api.add(WAITS, *(stored for node in NODES for stored in (node.stored,)))
 
     def asked(*words, stored=(), denied=()):
         api.add(*stored).denied |= {*denied}
@@ -92,8 +92,8 @@ def test_a_pod_that_the_user_may_not_read_is_three(explain):
 
 
 def snapshot(pod, *, nodes=FIGURES, shared=SEEN, log=(), **more):
-    """Return a snapshot of a cluster that stores this in place of the pod `p`."""
-    found = ClusterSnapshot(ApiServer().kube(now_s=lambda: NOW_S), "team-a")
+    """Return a snapshot of a cluster with this object as pod `p`."""
+    found = NamespaceSnapshot(ApiServer().kube(now_s=lambda: NOW_S), "team-a")
     found.find_pod, found.log = lambda _: ClusterPod(pod), lambda _: list(log)
     pods = [ClusterPod(a_pod("train-0", "40Gi", node="n1", gpus="GPU-n1-0"))]
     facts = {"gpu_nodes": nodes, "shared_nodes": shared, "pods": pods, "histories": ()}
@@ -126,7 +126,7 @@ PATHS = st.sampled_from(
 
 
 def replaced(value, path, new):
-    """Return a value with another one at a path."""
+    """Return a copy of a value with a replacement at a path."""
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else {}
@@ -134,7 +134,7 @@ def replaced(value, path, new):
 
 
 def printable(text):
-    return all(one.isprintable() for row in text.splitlines() for one in row)
+    return all(char.isprintable() for row in text.splitlines() for char in row)
 
 
 NODE_NAMES, LOGS = st.sampled_from(["", "n1"]), st.lists(st.text(max_size=50))

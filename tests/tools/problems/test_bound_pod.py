@@ -1,4 +1,4 @@
-"""A pod that is bound: its newest stop, how many there were, and the amount that would do."""
+"""Problems of bound pods: newest stop, number of stops, and a sufficient request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, a_pod, held
 from tests.tools.situations.scenes import log_line
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
-from webhook.tools.explain.notes import bound_notes
-from webhook.tools.problems.bound_pod import BoundPod, find_reports, find_stops
+from webhook.tools.explain.report import bound_notes
+from webhook.tools.problems.bound_pod import BoundPod, find_excess_reports, find_stops
 from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.snapshot.pod import ClusterPod
 
 
 def bound(lines=(), message="", *, before="", node=None, status=None):
-    now, last = ({"terminated": {"exitCode": 0, "message": one}} for one in (message, before))
+    now, last = ({"terminated": {"exitCode": 0, "message": text}} for text in (message, before))
     sidecar = {"name": "vram-enforcer", "state": now, "lastState": last, "restartCount": 0}
     status = {"initContainerStatuses": [sidecar]} | (status or {})
     pod = ClusterPod(a_pod("p", "8Gi", node="n1", gpus="GPU-n1-0", status=status))
@@ -57,7 +57,7 @@ def test_stops_before_a_restart_of_the_sidecar_count():
 )
 def test_an_excess_of_which_nothing_was_stopped_has_a_line_to_write(peak, stops, fix):
     node = a_node("n1", a_gpu(79, held("p", 8, 6, peak, stops))).figures
-    found = [one.fix for one in find_reports(bound(node=node))]
+    found = [report.fix for report in find_excess_reports(bound(node=node))]
     assert found == ([f"vramwarden.io/gpu-memory: {fix}"] if fix else [])
 
 

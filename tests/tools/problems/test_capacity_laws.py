@@ -1,4 +1,4 @@
-"""Laws: what `explain` calls room is what `plan` accepts, for a pod that came now."""
+"""Property tests: `explain` finds room exactly if `plan` accepts the pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from webhook.core.placement.assignments import Assignment, free_bytes_by_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
-from webhook.tools.problems.capacity import best, find_fits, no_room_code, pods_to_free
+from webhook.tools.problems.capacity import (
+    find_best_fit,
+    find_fits,
+    find_pods_to_free,
+    no_room_code,
+)
 from webhook.tools.snapshot.pod import ClusterPod
 
 MIB = 2**20
@@ -24,7 +29,7 @@ WHOLE = st.integers(1, 64).map(lambda mib: mib * MIB)
 
 @st.composite
 def nodes(draw, amounts=AMOUNTS):
-    """Return a node's GPUs and its list, as the webhook knows them."""
+    """Draw a node's GPUs and its assignment list."""
     name = draw(st.sampled_from(["n1", "n2", "n3"]))
     count = draw(st.integers(1, 4))
     gpus = [
@@ -52,11 +57,11 @@ def nodes(draw, amounts=AMOUNTS):
 
 
 def clusters(amounts=AMOUNTS):
-    return st.lists(nodes(amounts), min_size=1, max_size=3, unique_by=lambda one: one[0])
+    return st.lists(nodes(amounts), min_size=1, max_size=3, unique_by=lambda node: node[0])
 
 
 def figures(name, gpus, assignments):
-    """Return what a node's sentry writes of it, as it is read back."""
+    """Return the figures that a node's sentry writes, after reading them."""
     free = free_bytes_by_gpu(name, gpus, assignments, {})
 
     def shown(gpu):
@@ -83,7 +88,7 @@ def test_what_would_start_now_is_the_most_that_plan_accepts(cluster, amount, cou
     fits = find_fits(POD, Need(amount, count), shown, None, NOW_S)
     by_name = {node[0]: node for node in cluster}
     most = 0
-    if found := best(fits):
+    if found := find_best_fit(fits):
         most = found.largest_bytes
         assert accepts(by_name[found.name], most, count)
     assert not any(accepts(node, most + MIB, count) for node in cluster)
@@ -103,7 +108,7 @@ def test_the_end_of_each_pod_that_is_named_makes_room_and_of_no_other(cluster, a
     need = Need(amount, count)
     shown = [figures(*node) for node in cluster]
     fits = find_fits(POD, need, shown, None, NOW_S)
-    named = {(one.node, one.uid) for one in pods_to_free(need, shown, fits)}
+    named = {(pod.node, pod.uid) for pod in find_pods_to_free(need, shown, fits)}
     expected = {
         (name, uid)
         for name, gpus, assignments in cluster
@@ -128,5 +133,5 @@ def test_a_node_that_the_pod_does_not_select_is_never_room(cluster, amount, with
     fits = find_fits(POD, Need(amount), shown, seen, NOW_S)
     assert {node.name for node in fits if not node.is_eligible} == without & {*seen}
     assert not any(node.largest_bytes for node in fits if not node.is_eligible)
-    found = best(fits)
+    found = find_best_fit(fits)
     assert found is None or found.name not in without

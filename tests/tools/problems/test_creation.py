@@ -1,4 +1,4 @@
-"""A denied pod: whose denial it is, who wrote the line, and what is not the pod's fault."""
+"""Denials of pods: by which webhook, and for which lines of the pod."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pods import a_container, a_pod
 from webhook.core.pod.findings import Reason
-from webhook.tools.problems.creation import find_denial, unreachable_cause
+from webhook.tools.problems.creation import parse_denial, unreachable_cause
 from webhook.tools.problems.problem import Code, Severity
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -42,7 +42,7 @@ def test_why_the_api_server_cannot_call_a_webhook(end, why):
 )
 def test_a_webhook_that_cannot_be_called_is_no_fault_of_the_pod(webhook, whose, fix):
     text = CALLED.format(webhook) + "context deadline exceeded"
-    (problem,) = find_denial(text)
+    (problem,) = parse_denial(text)
     assert (problem.code, problem.severity) == (Code.WEBHOOK_UNREACHABLE, Severity.ERROR)
     assert f"cannot call {whose}" in problem.message
     assert text in problem.message
@@ -52,7 +52,9 @@ def test_a_webhook_that_cannot_be_called_is_no_fault_of_the_pod(webhook, whose, 
 
 def test_each_finding_of_ours_is_a_problem_and_the_platform_teams_words_are_a_note():
     text = f"{OURS}TooLarge: x: y\n; InvalidCount: a: b\n; new: c. Your platform team says: ask us"
-    assert [(one.code, one.severity, one.message) for one in find_denial(text)] == [
+    assert [
+        (problem.code, problem.severity, problem.message) for problem in parse_denial(text)
+    ] == [
         (Reason.TOO_LARGE, Severity.ERROR, "x: y"),
         (Reason.INVALID_COUNT, Severity.ERROR, "a: b"),
         (Code.CREATION_DENIED, Severity.ERROR, "new: c"),
@@ -79,6 +81,6 @@ WHOLE = {"limits": {"nvidia.com/gpu": "1"}}
 )  # fmt: skip
 def test_a_resource_that_the_template_lacks_was_written_by_another(template, path, is_named):
     text = f"{OURS}WholeGPUAndShare: {path}: remove it"
-    (problem,) = find_denial(text, template and ClusterPod(template))
+    (problem,) = parse_denial(text, template and ClusterPod(template))
     fix = "the template has no nvidia.com/gpu: a LimitRange or another webhook wrote it"
     assert problem.fix == (fix if is_named else "")

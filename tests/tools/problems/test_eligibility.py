@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on, and what is unknown is no mismatch."""
+"""Nodes that a pod may run on. Unknown facts are no mismatch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mismatch(pod, node, seen):
 
 
 def requires(*expressions, field="matchExpressions"):
-    terms = {"nodeSelectorTerms": [{field: [one]} for one in expressions]}
+    terms = {"nodeSelectorTerms": [{field: [expression]} for expression in expressions]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     return {"spec": {"affinity": affinity}}
 
@@ -36,7 +36,7 @@ def labelled(**labels):
 
 
 @pytest.mark.parametrize(
-    ("operator", "values", "label", "holds"),
+    ("operator", "values", "label", "is_met"),
     [
         ("In", ["a", "b"], "b", True),
         ("In", ["a"], "b", False),
@@ -57,10 +57,10 @@ def labelled(**labels):
         ("Like", ["b"], "b", False),
     ],
 )
-def test_an_expression_holds_as_the_scheduler_says(operator, values, label, holds):
+def test_an_expression_holds_as_the_scheduler_says(operator, values, label, is_met):
     seen = labelled() if label is None else labelled(k=label)
     found = mismatch(requires(expression("k", operator, *values)), NODE, seen)
-    assert (found is None) == holds
+    assert (found is None) == is_met
 
 
 def named(node):
@@ -104,7 +104,7 @@ ROWS = {
     "shared again since figures": ({}, HELD, says("Shared: yes"), None),
     "no verdict": ({}, HELD, None, Code.DRAINING),
 }  # fmt: skip
-"""A pod, a node's figures, the node if it may be read, and why the pod may not run there."""
+"""A pod, a node's figures, the node if it is readable, and why the pod may not run there."""
 
 
 @pytest.mark.parametrize(("pod", "node", "seen", "code"), ROWS.values(), ids=ROWS)
@@ -122,7 +122,11 @@ def test_a_mismatch_says_what_is_wanted_and_what_there_is():
     ("limit", "label", "why"),
     [
         (Proof(holds=True), None, ""),
-        (Proof(holds=True), {}, "it proved that its driver holds caps, and its agent has not"),
+        (
+            Proof(holds=True),
+            {},
+            "it proved that its driver holds caps, and its agent has not",
+        ),
         (Proof(holds=False, why="too old"), None, "its driver holds no caps: too old"),
         (Proof(holds=False), {}, "its driver holds no caps"),
         (None, None, "no limiter reports there (limiter.enabled)"),

@@ -1,4 +1,4 @@
-"""What an enforcer said, read back from what it writes."""
+"""Logs and termination messages of sidecars, written by the sidecar's own code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXCESS = Excess(
 
 
 class Written:
-    """What a sidecar's journal writes."""
+    """Lines that a sidecar's journal writes."""
 
     def __init__(self, folder) -> None:
         self.message = folder / "termination"

@@ -1,4 +1,4 @@
-"""A pod without a node: which reason comes first, and which advice would not help."""
+"""Pods without a node: order of the reasons, and advice that helps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, a_pod, held
 from webhook.core.placement.fit import Need
 from webhook.tools.problems.capacity import find_fits
-from webhook.tools.problems.pending_pod import Room, find_pending, other_reasons
+from webhook.tools.problems.pending_pod import Room, find_pending, other_scheduler_reasons
 from webhook.tools.problems.problem import Code, Severity
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -31,11 +31,11 @@ DENIED = 'admission webhook "bind.vramwarden.io" denied the request: no GPU of n
     ],
 )  # fmt: skip
 def test_reasons_of_the_scheduler_that_are_neither_about_memory_nor_about_nodes(message, reasons):
-    assert other_reasons(message) == reasons
+    assert other_scheduler_reasons(message) == reasons
 
 
 def pending(memory=30, message="", names=(), nodes=NODES, **pod):
-    """Return the problems of a pod of a Deployment, where these pods of its namespace hold GPUs."""
+    """Return the problems of a Deployment's pod if these pods of its namespace have GPUs."""
     condition = {"type": "PodScheduled", "status": "False", "message": message}
     status = {"conditions": [condition]}
     owner = pod.pop("owner", "Deployment/web")
@@ -43,12 +43,12 @@ def pending(memory=30, message="", names=(), nodes=NODES, **pod):
     need = Need(memory * GIB)
     fits = find_fits(one, need, nodes, None, NOW_S)
     named = {other.uid: other for other in names}
-    room = Room(need=need, nodes=nodes, fits=fits, names=named, reads_nodes=False)
+    room = Room(need=need, nodes=nodes, fits=fits, own_pods=named, reads_nodes=False)
     return [*find_pending(one, room, explained=False)]
 
 
 def codes(problems):
-    return [one.code for one in problems]
+    return [problem.code for problem in problems]
 
 
 def test_a_denied_binding_is_only_a_note_if_the_figures_say_the_same():
@@ -79,9 +79,13 @@ def old_pod(owner="Deployment/web", replica_set="7f", **metadata):
     ],
 )
 def test_a_rollout_blocks_itself_by_an_older_replica_set_of_its_deployment(old, owner, blocked):
-    found = [one for one in pending(names=[old], owner=owner) if one.code is Code.BLOCKED_ROLLOUT]
+    found = [
+        problem
+        for problem in pending(names=[old], owner=owner)
+        if problem.code is Code.BLOCKED_ROLLOUT
+    ]
     assert bool(found) == blocked
-    assert all("maxSurge: 0 and maxUnavailable: 1" in one.fix for one in found)
+    assert all("maxSurge: 0 and maxUnavailable: 1" in problem.fix for problem in found)
 
 
 @pytest.mark.parametrize(
@@ -96,5 +100,9 @@ def test_a_rollout_blocks_itself_by_an_older_replica_set_of_its_deployment(old, 
     ],
 )
 def test_a_priority_does_not_help_where_memory_is_in_pieces(spec, memory, names, fix):
-    found = [one.fix for one in pending(memory, names=names, **spec) if "preempts" in one.message]
+    found = [
+        problem.fix
+        for problem in pending(memory, names=names, **spec)
+        if "preempts" in problem.message
+    ]
     assert found == ([] if fix is None else [fix])

@@ -1,4 +1,4 @@
-"""Texts of tenants and nodes, as each command prints them: no character acts on a terminal."""
+"""Untrusted texts in the output of each command: no control character is printed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 from tests.support.clusters import NOW_S, a_gpu, held
 from webhook.core.kinds.histories import Advice, History
 from webhook.tools.advise.command import as_text as advise_text
-from webhook.tools.check.show import as_text as check_text
-from webhook.tools.check.table import Check, CheckOutcome
-from webhook.tools.explain.diagnosis import Diagnosis, State
-from webhook.tools.explain.show import as_text as explain_text
+from webhook.tools.check.checks import Check, CheckOutcome
+from webhook.tools.check.render import as_text as check_text
+from webhook.tools.explain.render import as_text as explain_text
+from webhook.tools.explain.report import Diagnosis, State
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import Column, table, write_lines
-from webhook.tools.report.judge import (
+from webhook.tools.report.render import as_text as report_text
+from webhook.tools.report.report import (
     DeniedGroup,
     OverCap,
     RecreatedPod,
     RolloutReport,
 )
-from webhook.tools.report.show import as_text as report_text
 from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
@@ -59,7 +59,7 @@ def report():
     return report_text(
         RolloutReport(
             policy=EVIL, counts=Counter([PodOutcome.DENIED, PodOutcome.EXEMPT]),
-            exempt_namespaces=1, why_usual=EVIL,
+            exempt_namespaces=1, why_default_scope=EVIL,
             denied=[DeniedGroup(EVIL, EVIL, EVIL, EVIL, 1, 1, EVIL, EVIL)],
             denied_workloads=[denied], over_cap=[over],
             missing=[EVIL], now_s=NOW_S,
@@ -87,7 +87,7 @@ def advise():
 def test_no_text_of_others_acts_on_a_terminal_or_begins_a_line(command):
     text = command()
     assert "Pod is fine" in text
-    assert all(one.isprintable() for one in text.replace("\n", ""))
+    assert all(char.isprintable() for char in text.replace("\n", ""))
     assert not any(line.lstrip().startswith("Pod is fine") for line in text.splitlines())
 
 
@@ -96,6 +96,8 @@ def test_a_text_that_is_too_long_is_cut():
 
 
 def test_only_bars_keep_characters_that_are_not_ascii():
-    bars = Column(title="", texts=[""], draw=lambda row, width: f"{row}".ljust(width, "█"), most=3)
+    bars = Column(
+        title="", texts=[""], draw=lambda row, width: f"{row}".ljust(width, "█"), drawn_width=3
+    )
     columns = [Column(title="a\x1b", texts=["ä"]), bars]
     assert table(columns, None, "") == ["a?  -1█", "?   0██"]

@@ -1,4 +1,4 @@
-"""One line on a terminal while work lasts, and nowhere else."""
+"""The progress line on a terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.support.paths import ROOT
 from tests.support.run_command import runner
 from webhook.adapters.kube.client import Kube
 from webhook.cli.main import main
-from webhook.tools.render import progress
-from webhook.tools.render.progress import EVERY_S, SILENT_S, Progress, counted_off
-from webhook.tools.snapshot.reading import cluster_progress
+from webhook.tools.render import output
+from webhook.tools.render.output import EVERY_S, SILENT_S, Progress, count_progress
+from webhook.tools.snapshot.cluster import cluster_progress
 
 SHIPPED = ROOT / "policies" / "default.yaml"
 ERASE = "\r\x1b[K"
 
 
 class Scene:
-    """Standard error of a terminal, what was written there, and a clock that the test sets on."""
+    """Standard error on a terminal, with a clock that the test controls."""
 
     def __init__(self, monkeypatch, columns=40, out="terminal"):
         self.mine, theirs = pty.openpty()
@@ -40,7 +40,7 @@ class Scene:
         self.files = [*outs.values(), *self.pipe]
 
     def until(self, rounds):
-        """Return a `wait` that says for so many rounds that the work goes on."""
+        """Return a `wait` for work that lasts this number of rounds."""
 
         def wait(seconds):
             self.waited.append(seconds)
@@ -49,7 +49,7 @@ class Scene:
         return wait
 
     def written(self):
-        """Return what stands on the terminal; what ends it is written here."""
+        """Return the text on the terminal, up to a mark that is written here."""
         os.write(self.terminal.fileno(), b"\0")
         text = b""
         while not text.endswith(b"\0"):
@@ -66,10 +66,10 @@ def scene(monkeypatch):
         return made[-1]
 
     yield make
-    for one in made:
-        for file in one.files:
+    for scene_made in made:
+        for file in scene_made.files:
             file.close()
-        os.close(one.mine)
+        os.close(scene_made.mine)
 
 
 def run(wait, say=lambda: "3 of 5"):
@@ -95,7 +95,7 @@ def test_what_takes_less_than_two_seconds_says_nothing(scene):
 
 
 def test_the_end_of_the_work_ends_the_line_by_itself(scene, monkeypatch):
-    monkeypatch.setattr(progress, "SILENT_S", 600.0)
+    monkeypatch.setattr(output, "SILENT_S", 600.0)
     on = scene()
     with Progress(lambda: "3 of 5") as shown:
         pass
@@ -135,13 +135,13 @@ def test_where_standard_error_is_no_terminal_there_is_none(scene, monkeypatch):
 
 
 class Recorder(Progress):
-    """Notes when it began and ended, what it says then, and whether the answer stands there."""
+    """Progress that records its begin, its end and its text, and if the answer was printed."""
 
     noted: ClassVar[list[tuple[str, str, bytes]]] = []
 
     def _note(self, what):
         sys.stdout.flush()
-        self.noted.append((what, self.say(), sys.stdout.buffer.getvalue()))
+        self.noted.append((what, self.describe(), sys.stdout.buffer.getvalue()))
 
     def __enter__(self):
         self._note("begins")
@@ -154,8 +154,8 @@ class Recorder(Progress):
 
 @pytest.fixture
 def noted(monkeypatch):
-    """Return what `Recorder` noted."""
-    for module in ("render.progress", "snapshot.reading"):
+    """Return the notes of `Recorder`."""
+    for module in ("render.output", "snapshot.cluster"):
         monkeypatch.setattr(f"webhook.tools.{module}.Progress", Recorder)
     monkeypatch.setattr(Recorder, "noted", [])
     return Recorder.noted
@@ -187,7 +187,7 @@ def test_where_the_cluster_cannot_be_read_the_line_is_gone_before_that_is_said(a
     [(0, "reading the cluster"), (12_400, "reading the cluster: 12,400 objects")],
 )
 def test_of_a_cluster_is_said_how_many_objects_were_read(monkeypatch, listed, said):
-    monkeypatch.setattr(Kube, "listed", listed)
+    monkeypatch.setattr(Kube, "objects_listed", listed)
     assert cluster_progress() == said
 
 
@@ -202,6 +202,6 @@ def test_admit_says_how_many_files_it_judged_until_the_answer_comes(tmp_path, no
 
 def test_items_are_counted_off_and_then_the_line_is_gone(scene):
     on = scene()
-    items = counted_off("ab", "judged {} of 2 files")
+    items = count_progress("ab", "judged {} of 2 files")
     assert (next(items), next(items), next(items, None)) == ("a", "b", None)
     assert on.written() == ""

@@ -1,4 +1,4 @@
-"""`vramwarden report`: whom the policy would deny, who would be stopped, what is not known."""
+"""`vramwarden report`: pods that would be denied or stopped, and unknown facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tools.situations.scenes import a_workload, failed_create
 from webhook.cli.main import main
 from webhook.tools.report import command
 from webhook.tools.snapshot import workloads
-from webhook.tools.snapshot.release import POLICIES
+from webhook.tools.snapshot.admission_rules import POLICIES
 
 RECORDED = Path(__file__).with_name("recorded.txt")
 EXAMPLES = SHIPPED[-1].parent
@@ -38,7 +38,7 @@ spec:
   - {name: ignores, match: {namespaces: [kube-system]}, action: Ignore}
 """
 
-# Pods that run, and that admission never saw.
+# Running pods that bypassed admission.
 running = partial(a_pod, node="n1", rule=None)
 WRONG = [running(f"wrong-{number}", "8GB", owner="Job/wrong") for number in (1, 2)]
 RIGHT, PLAIN = running("right", "8Gi"), running("plain")
@@ -58,7 +58,7 @@ def a_config_map(name, data):
 
 @pytest.fixture
 def api(monkeypatch):
-    """Hold a release with one replica."""
+    """Return an API server with a release of one replica."""
     replica = a_pod("webhook-1", namespace=RELEASE)
     policy = a_config_map(POLICIES, {"looking.yaml": POLICY, "README": "not read"})
     api = a_cluster([], [replica], policy).stored_in(ApiServer())
@@ -71,7 +71,7 @@ def run(*arguments):
 
 
 def reported(*arguments):
-    """Return what programs read."""
+    """Return the JSON report."""
     return json.loads(run("-o", "json", *arguments).stdout)
 
 
@@ -115,7 +115,7 @@ TEMPLATE = running("train", "8GB")
 
 
 def controller(kind, owner=None, name="train", **more):
-    """Return a workload; `owner` is as `Kind/name`."""
+    """Return a workload; `owner` is `Kind/name`."""
     kind_of, _, name_of = (owner or "").partition("/")
     owners = [{"kind": kind_of, "name": name_of, "uid": name_of, "controller": True}]
     return a_workload(
@@ -173,7 +173,7 @@ DENIED_NOW = {
 
 
 def denied_now():
-    return {f"{one['kind']}/{one['name']}": one.get("missingPods") for one in
+    return {f"{workload['kind']}/{workload['name']}": workload.get("missingPods") for workload in
             reported()["deniedWorkloads"]}  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_one_namespace_and_a_policy_that_is_not_installed(api, tmp_path):
     assert done.exit_code == 1
     assert "1 pod would be denied." in done.stdout
     assert str(path) in done.stdout
-    pods = [one.path for one in api.asked if one.path.endswith("/pods")]
+    pods = [request.path for request in api.asked if request.path.endswith("/pods")]
     assert pods[0] == "/api/v1/namespaces/other/pods"
     assert "/api/v1/pods" not in pods
 
@@ -296,7 +296,7 @@ def a_namespace(name, **labels):
 
 @pytest.fixture
 def labelled(api):
-    """Hold a policy that goes by labels of namespaces, and a pod in each of three."""
+    """Return an API server with a policy for labels of namespaces, and pods in three of them."""
     pods = [running(f"of-{name}", "8Gi", namespace=name) for name in ("open", "team-a", "team-b")]
     policy = a_config_map(POLICIES, {"labels.yaml": LABELS})
     namespaces = (a_namespace("team-a", tier="intern", other="x"), a_namespace("team-b"))
@@ -337,7 +337,7 @@ def test_a_namespace_that_came_later_is_named(labelled):
 def test_without_such_rules_no_namespace_is_read(api):
     api.add(*PODS).denied.add(("list", "namespaces"))
     assert reported()["missing"] == []
-    assert "/api/v1/namespaces" not in [one.path for one in api.asked]
+    assert "/api/v1/namespaces" not in [request.path for request in api.asked]
 
 
 renders = pytest.mark.process  # Helm renders the chart
@@ -358,17 +358,19 @@ def manifests():
 
 @pytest.fixture(scope="module")
 def configurations(manifests):
-    return [one for one in manifests if one["kind"] == "MutatingWebhookConfiguration"]
+    return [
+        manifest for manifest in manifests if manifest["kind"] == "MutatingWebhookConfiguration"
+    ]
 
 
 @pytest.fixture(scope="module")
 def system(manifests):
     """Return a pod of each program of the release, and pods of NVIDIA's device plugin."""
     ours = [
-        running(f"{one['metadata']['name']}-x", namespace=one["metadata"]["namespace"])
-        | {"spec": one["spec"]["template"]["spec"] | {"nodeName": "n1"}}
-        for one in manifests
-        if one["kind"] in {"DaemonSet", "Deployment"}
+        running(f"{manifest['metadata']['name']}-x", namespace=manifest["metadata"]["namespace"])
+        | {"spec": manifest["spec"]["template"]["spec"] | {"nodeName": "n1"}}
+        for manifest in manifests
+        if manifest["kind"] in {"DaemonSet", "Deployment"}
     ]
     return [*ours, *map(plugin, ("gpu-operator", "kube-system", "nvidia-device-plugin"))]
 
@@ -381,7 +383,7 @@ def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(
 ):
     api.add(*(configurations if is_installed else []), *system)
     report = reported("--policy", str(path))
-    assert [one for one in system if one["metadata"]["name"].startswith("vramwarden-sentry")]
+    assert [pod for pod in system if pod["metadata"]["name"].startswith("vramwarden-sentry")]
     assert (report["denied"], report["missing"]) == ([], [])
     exempt = (report["exemptPods"], report["exemptNamespaces"])
     assert exempt == (len(system) + 1, 5)  # with the fixture's replica

@@ -1,1 +1,1 @@
-"""Recorded situations: what the four commands say of one cluster, side by side."""
+"""Recorded situations: output of the four commands for the same cluster."""

@@ -1,4 +1,4 @@
-"""Pods that are bound, have ended or are gone."""
+"""Pods that are bound, have ended or were deleted."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ CANNOT = Proof(holds=False, why="driver 580.95.05 has no such call; r615 has")
 REPORTS = rules(enforcement="{onExcess: Report}")
 LIMITED = rules(enforcement="{driverLimit: Require}")
 SLOTTED = rules(accounting="CapOnly")
-AUTO, REQUIRE = ({"vramwarden.io/driver-limit": one} for one in ("Auto", "Require"))
+AUTO, REQUIRE = ({"vramwarden.io/driver-limit": mode} for mode in ("Auto", "Require"))
 
 
-# Pods that run or start.
+# Running and starting pods.
 
 
 def with_gpu(
@@ -66,7 +66,7 @@ def with_gpu(
 
 
 def by_sentry(*, acts: bool = True, status: Json | None = None, **more: Any) -> Situation:
-    """Return the pod `rag`, which the sentry is to hold."""
+    """Return the pod `rag`, whose cap the sentry should enforce."""
     status = {**(status or {}), "initContainerStatuses": []}
     found = with_gpu(rules=BY_SENTRY, status=status, **more)
     nodes = tuple(map(with_sentry, found.cluster.nodes)) if acts else found.cluster.nodes
@@ -74,13 +74,13 @@ def by_sentry(*, acts: bool = True, status: Json | None = None, **more: Any) -> 
 
 
 def by_driver(held_by: str = "driver", limit: Proof = HOLDS, **more: Any) -> Situation:
-    """Return the pod `rag`, which the driver may hold."""
+    """Return the pod `rag`, whose cap the driver may enforce."""
     figures = {"held_by": held_by, "stops": more.pop("stops", 0)}
     return with_gpu(figures=figures, node={"limit": limit}, annotations=AUTO, **more)
 
 
 def stopped(log: str = "", stops: int = 1, **more: Any) -> Situation:
-    """Return the pod `rag`, of which the sidecar stopped processes."""
+    """Return the pod `rag`, whose sidecar has stopped processes."""
     return with_gpu(log=log, peak=8.4, figures={"stops": stops}, **more)
 
 
@@ -100,20 +100,20 @@ def on_gpus(pod: Json, *gpus: GpuFigures, limit: Proof | None = None) -> Situati
 
 
 def sliced(rules: str) -> Situation:
-    """Return a pod whose GPU comes from the device plugin."""
+    """Return a pod with a GPU from the device plugin."""
     pod = runs("llama", "8Gi", "mig-1", "", rule=first_rule(rules))
     return Situation("llama", a_cluster([a_node("mig-1")], [pod]), rules)
 
 
 def failed(code: int, reason: str = "Error") -> Json:
-    """Return the status of a container that ended and runs again."""
+    """Return the status of a container that failed and was restarted."""
     ended = {"exitCode": code, "reason": reason, "finishedAt": ago(300)}
     main = container("running", restarts=1, startedAt=ago(280))
     return {"containerStatuses": [main | {"lastState": {"terminated": ended}}]}
 
 
 def restarted(verdict: str) -> Json:
-    """Return the status of a sidecar that left a verdict and runs again."""
+    """Return the status of a restarted sidecar with a verdict in its termination message."""
     last = {"terminated": {"exitCode": 0, "finishedAt": ago(120), "message": verdict}}
     return {"initContainerStatuses": [sidecar(restarts=1) | {"lastState": last}]}
 
@@ -144,13 +144,13 @@ MANY_STOPS = "".join(
 )
 
 
-# Pods that have ended or are gone.
+# Pods that have ended or were deleted.
 
 
 def ended(
     peak: float = 6.1, stops: int = 0, said: str = "", ago_s: float = 290, **status: Any
 ) -> Json:
-    """Return the status of a pod whose sidecar left a message."""
+    """Return the status of an ended pod whose sidecar wrote a termination message."""
     message = write_message(TerminationMessage(8 * GIB, {"GPU-n1-0": gib(peak)}, stops, 7200))
     last = sidecar("terminated", exitCode=0, finishedAt=ago(ago_s), message=said + message)
     return {"phase": "Failed", "initContainerStatuses": [last], **status}

@@ -1,4 +1,4 @@
-"""Clusters and installations that are not as they should be, of which only `check` is recorded."""
+"""Clusters and installations with problems, for which only `check` is recorded."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ SLICE = {
 
 
 def installed(*changes: Change, **more: Any) -> Situation:
-    """Return an installation that works but for these changes, on one node."""
+    """Return a working installation on one node, with these changes."""
     return Situation("rag", beside_rag(), changes=changes, **more)
 
 
 def with_objects(*objects: Json, **more: Any) -> Situation:
-    """Return an installation that works, with these objects in addition."""
+    """Return a working installation with additional objects."""
     return Situation("rag", beside_rag(*objects), **more)
 
 
 def on_node(*pods: Json, **node: Any) -> Situation:
-    """Return an installation that works, on a node with these properties."""
+    """Return a working installation on a node with these properties."""
     return Situation("rag", beside_rag(*pods, **node))
 
 
@@ -91,7 +91,7 @@ def before(*changes: Change) -> Situation:
 
 
 def on_nodes(*nodes: Any, **more: Any) -> Situation:
-    """Return an installation that works on these nodes, on which `rag` runs."""
+    """Return a working installation on these nodes, with `rag`."""
     return Situation("rag", a_cluster([*nodes], [rag()]), **more)
 
 
@@ -116,19 +116,19 @@ def to_plain_pods(answer: Answer | Callable[[Request], Answer]) -> Situation:
 
 
 def after_days(days: float, *changes: Change) -> Situation:
-    """Return an installation that works, so many days later."""
+    """Return an installation some days after its certificates were issued."""
     passed_s = days * 86_400
     return Situation("rag", beside_rag(age_s=14 - passed_s), changes=(later(passed_s), *changes))
 
 
 def two_nodes(*changes: Change) -> Situation:
-    """Return two nodes, of which only one has a sentry that acts, and a rule that wants it."""
+    """Return two nodes, one without a sentry that acts, and a rule that requires a sentry."""
     acting, other = with_sentry(one_gpu().nodes[0]), gpu_node("n2", a_gpu(79))
     return on_nodes(acting, other, rules=BY_SENTRY, changes=changes)
 
 
 def for_default(action: str, *changes: Change) -> Situation:
-    """Return a policy whose rule for the pods that are tried has another action."""
+    """Return a policy with another action for the pods of dry runs."""
     rule = f"  - {{name: looking, match: {{namespaces: [default]}}, action: {action}}}\n"
     return installed(*changes, rules=rule)
 
@@ -155,7 +155,7 @@ def labelled(path: str, **labels: str | None) -> Change:
 
 
 def of_hook(name: str, change: Json) -> Change:
-    """Return a change of a webhook that is called about changes."""
+    """Return a change of a mutating webhook."""
     return patched(HOOKS[0], {"webhooks": [{"name": f"{name}.vramwarden.io", **change}]})
 
 
@@ -190,18 +190,18 @@ def version(text: str) -> Change:
 
 
 def another_authority(api: ApiServer) -> None:
-    """Let the API server trust another CA."""
+    """Set another CA in the webhook configurations."""
     each_hook(api, HOOKS[0], {"caBundle": b64encode(Authority("nobody").pem).decode()})
 
 
 def earlier_name(api: ApiServer) -> None:
-    """Store our configuration under an earlier name, too."""
+    """Store vramwarden's configuration under an earlier name, too."""
     found = merged(api.objects[HOOKS[0]], {"metadata": {"name": "vramwarden"}})
     api.put(f"{MUTATING}/vramwarden", found)
 
 
 def later_webhook(api: ApiServer) -> None:
-    """Store another webhook that changes new pods after ours."""
+    """Store another webhook that changes new pods after vramwarden."""
     rule = {"apiGroups": ["*"], "operations": ["CREATE"], "resources": ["pods"]}
     hook = {"name": "mutate.example.com", "rules": [rule]}
     api.put(f"{MUTATING}/zzz-other", {"metadata": {"name": "zzz-other"}, "webhooks": [hook]})
@@ -219,12 +219,12 @@ def limiter(api: ApiServer) -> None:
 
 
 def judged_node(in_use: tuple[str, ...] = (), **more: Any) -> Json:
-    """Return a node that is not shared, with the verdict of its agent."""
+    """Return a node that is not shared, with its agent's verdict."""
     return judged(gpu_node("n2", **more), in_use=in_use)[0].stored
 
 
 def not_ready(component: str, why: str) -> Json:
-    """Return a pod of ours that is not ready."""
+    """Return a pod of vramwarden that is not ready."""
     labels = {"app.kubernetes.io/name": "vramwarden", "app.kubernetes.io/component": component}
     condition = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": why}
     main = container("waiting", name=component, reason="CrashLoopBackOff", message=why)

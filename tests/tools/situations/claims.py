@@ -1,4 +1,4 @@
-"""What recordings claim about nodes and pods, so that claims of two commands can be compared.
+"""Claims of recordings about nodes and pods, to compare two commands.
 
 | claim about | `explain` | `top` | `check` | `report` |
 | --- | --- | --- | --- | --- |
@@ -37,7 +37,7 @@ _VERDICTS = re.compile(r"(?:^[✗!] |\. )([\w-]+(?:, [\w-]+)*): (?!Draining|Some
 
 
 class Claim(NamedTuple):
-    """What one command says about a subject."""
+    """A claim of a command about a subject."""
 
     command: str
     about: str
@@ -46,10 +46,10 @@ class Claim(NamedTuple):
 
 
 def disagreements(recording: str) -> set[str]:
-    """Return what the commands disagree about, as `free of n1/0`."""
+    """Return the subjects on which commands disagree, such as `free of n1/0`."""
     values = defaultdict(set)
-    for one in claims(recording):
-        values[f"{one.about} of {one.subject}"].add(one.value)
+    for claim in claims(recording):
+        values[f"{claim.about} of {claim.subject}"].add(claim.value)
     return {about for about, said in values.items() if len(said) > 1}
 
 
@@ -59,16 +59,18 @@ def claims(recording: str) -> Iterator[Claim]:
         command = section.split()[0]
         lines = section.partition("\nexit code ")[0].splitlines()[1:]
         if command in _READERS:
-            yield from (Claim(command, *one) for one in _READERS[command](lines))
+            yield from (Claim(command, *values) for values in _READERS[command](lines))
 
 
 Found = tuple[str, str, str]
 
 
 def _of_explain(lines: list[str]) -> Iterator[Found]:
-    pod = next((one.split()[1].rpartition("/")[2] for one in lines if one.startswith("Pod ")), "")
+    pod = next(
+        (line.split()[1].rpartition("/")[2] for line in lines if line.startswith("Pod ")), ""
+    )
     found = filter(None, map(_OF_NODES.fullmatch, lines))
-    nodes = [(one[1].split(", "), one[2]) for one in found]
+    nodes = [(match[1].split(", "), match[2]) for match in found]
     for (name, *_), said in nodes:
         yield from (("free", f"{name}/{index}", amount) for index, amount in _FREE.findall(said))
     if nodes:
@@ -81,7 +83,7 @@ def _of_explain(lines: list[str]) -> Iterator[Found]:
     for line in lines:
         if waited := _WAITED.search(line):
             yield "has waited", pod, waited[1]
-            first = next((one for one in lines if one.startswith("✗ ")), "")
+            first = next((line for line in lines if line.startswith("✗ ")), "")
             yield "lack of room", pod, _room(first)
         if uses := _USES.search(line):
             yield from (("use", pod, uses[2]), ("peak", pod, uses[3]))
@@ -112,20 +114,20 @@ def _of_top(lines: list[str]) -> Iterator[Found]:
         yield "promised", gpu, amount
         if caps[gpu] > _gib(amount):
             yield "promised", gpu, f"{caps[gpu]:g}Gi"
-    if any(one.startswith("NODE ") for one in lines):
-        said = [one for one in lines if one.startswith("not shared, ")]
+    if any(line.startswith("NODE ") for line in lines):
+        said = [line for line in lines if line.startswith("not shared, ")]
         names = re.findall(r"[:,] ([\w-]+) \(", said[0]) if said else []
         yield "not shared", "the cluster", " ".join(sorted(names))
 
 
 def _left(head: str, line: str, title: str) -> str:
-    """Return the first word of a column that begins where its title does; empty if it has none."""
+    """Return the first word of a left-aligned column; empty if it has none."""
     cell = line[head.index(title) :]
     return "" if cell[:1] == " " else cell.split()[0]
 
 
 def _right(head: str, line: str, title: str) -> str:
-    """Return the last word of a column that ends where its title does."""
+    """Return the last word of a right-aligned column."""
     return line[: head.index(title) + len(title)].rsplit(maxsplit=1)[-1]
 
 
@@ -141,7 +143,7 @@ def _of_pod(head: str, line: str) -> Iterator[Found]:
 
 
 def _of_check(lines: list[str]) -> Iterator[Found]:
-    if not any(one.startswith(("✓ ", "✗ ")) for one in lines):
+    if not any(line.startswith(("✓ ", "✗ ")) for line in lines):
         return  # too few rights, or it crashed
     names: list[str] = []
     finding = ""

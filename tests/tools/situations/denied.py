@@ -1,4 +1,4 @@
-"""Pods that are not created or not translated, workloads, and installations that do not work."""
+"""Pods that are not created or not translated, workloads, and broken installations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SECOND_LINE = (
 AT_MOST_64 = rules(memory="{max: 64Gi}")
 AT_MOST_4 = rules(memory="{max: 4Gi}")
 AUDIT, WARN, IGNORE = (
-    rules(action=one, memory="{max: 4Gi}") for one in ("Audit", "Warn", "Ignore")
+    rules(action=action, memory="{max: 4Gi}") for action in ("Audit", "Warn", "Ignore")
 )
 
 
@@ -88,7 +88,7 @@ def deployment(
     about: str = "deployment/train",
     **fields: Any,
 ) -> Situation:
-    """Return a Deployment whose ReplicaSet could create no pod because `says`."""
+    """Return a Deployment whose ReplicaSet could not create pods; `says` is the message."""
     made = a_deployment("train", template or unseen("train", "8Gi"), says)
     made[0]["metadata"] |= metadata or {}
     event = [failed_create("ReplicaSet/train-5d9c7", says)] if says else []
@@ -96,12 +96,12 @@ def deployment(
 
 
 def of_ddp(*objects: Json, about: str = "pytorchjob/ddp") -> Situation:
-    """Return objects of a PyTorchJob, which Kubernetes does not know."""
+    """Return objects of a PyTorchJob, which is no built-in kind."""
     return Situation(about, beside_rag(*objects))
 
 
 def happened(kind: str, **more: str) -> Json:
-    """Return a condition that holds."""
+    """Return a condition that is true."""
     return {"conditions": [{"type": kind, "status": "True", **more}]}
 
 
@@ -109,39 +109,39 @@ def happened(kind: str, **more: str) -> Json:
 
 
 def without_memory(name: str, resources: Json | None = None, **more: Any) -> Situation:
-    """Return a pod that asks for no GPU memory of vramwarden."""
+    """Return a pod that requests no VRAM."""
     containers = [a_container(resources={"limits": resources or {}})]
     return Situation(name, beside_rag(asks(name, containers=containers, **more)))
 
 
 def old(rules: str = "", memory: str = "8Gi", **more: Any) -> Situation:
-    """Return a pod that runs without the memory it asks for."""
+    """Return a running pod without the VRAM that it requests."""
     pod = unseen("old", memory, node="n1", age_s=90_000)
     return Situation("old", beside_rag(pod), rules, **more)
 
 
 def exempts_team(api: ApiServer) -> None:
-    """Exempt team-a from our webhook."""
+    """Exempt team-a from the webhook."""
     key = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["team-a"]}
     selector = {"namespaceSelector": {"matchExpressions": [key]}}
-    hooks = [{"name": one["name"], **selector} for one in api.objects[HOOKS[0]]["webhooks"]]
+    hooks = [{"name": webhook["name"], **selector} for webhook in api.objects[HOOKS[0]]["webhooks"]]
     patch(api, HOOKS[0], {"webhooks": hooks})
 
 
 def none_ready(path: str, field: str = "numberReady") -> Change:
-    """Return a change after which no pod of this workload of vramwarden is ready."""
+    """Return a change by which no pod of a workload of vramwarden is ready."""
     return lambda api: patch(api, path, {"status": {field: 0}})
 
 
 def without_agent() -> Situation:
-    """Return the full cluster with a new node, to which no agent came."""
+    """Return the full cluster with a new node without agent."""
     new = foreign_node("n4", a_gpu(79), why="its agent does not advertise them")
     cluster = full(waits("next", "30Gi"), nodes=(*full_nodes(), new))
     return Situation("next", cluster, changes=(none_ready(DAEMON_SETS[0]),))
 
 
 def without_webhook() -> Situation:
-    """Return a pod that was bound while no replica of the webhook was ready."""
+    """Return a pod that was bound while no webhook replica was ready."""
     status = {"phase": "Pending", "startTime": ago(240)}
     status |= lacks_gpu("initContainerStatuses", "vram-enforcer")
     pod = asks("late-0", "20Gi", node="n1", age_s=240, status=status)
@@ -195,7 +195,7 @@ DENIED_WITH_WHOLE = denied(unseen("train", "8Gi", containers=WHOLE))
 
 
 def left_alone(request: Request) -> Answer:
-    """Answer as an API server that asks no webhook about a pod."""
+    """Answer like an API server that does not call the webhook."""
     return 201, request.body
 
 

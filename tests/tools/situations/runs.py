@@ -1,4 +1,4 @@
-"""Run the four commands in a situation, and write down what they say and ask."""
+"""Runs the four commands in a situation, and records their output and requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from webhook.cli.main import main
 COMMANDS = ("explain", "check", "top", "report")
 CRASHED = "crashed: "
 PLAIN = "running"
-"""The situation in which nothing is wrong."""
+"""Name of the situation without problems."""
 _PODS = re.compile(r"\bof \d+ pods?\b(?= to which)")
 _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 
 
 def arguments(command: str, situation: Situation) -> list[str]:
-    """Return the arguments of a command that asks about a situation."""
+    """Return the arguments of a command for a situation."""
     if command == "check":
         return [command] if situation.installed else [command, "--pre"]
     everywhere = command == "report" and has_role_view not in situation.changes
@@ -33,7 +33,7 @@ def arguments(command: str, situation: Situation) -> list[str]:
 
 
 def run(api: ApiServer, words: list[str]) -> tuple[str, int]:
-    """Return what a command writes on both streams, and its exit code."""
+    """Return the output of a command on both streams, and its exit code."""
     with patch.object(connection, "connect", lambda *_, **__: api.kube()):
         done = runner().invoke(main, words, prog_name="vramwarden", env={"COLUMNS": "150"})
     crash = done.exception
@@ -43,10 +43,10 @@ def run(api: ApiServer, words: list[str]) -> tuple[str, int]:
 
 
 def record(title: str, situation: Situation) -> str:
-    """Return the recording of all commands; sections as in that of `running` are only named."""
+    """Return the recording of all commands; sections equal to those of `running` are only named."""
     found, plain = _sections(situation), _plain()
     is_plain = situation is ROWS[PLAIN][1]
-    same = [] if is_plain else [one for one in COMMANDS if found[one] == plain[one]]
+    same = [] if is_plain else [command for command in COMMANDS if found[command] == plain[command]]
     if is_plain:
         found["check"] = section(situation, "check", whole=True)
     parts = [f"# {title}", *(text for one, text in found.items() if one not in same)]
@@ -56,7 +56,7 @@ def record(title: str, situation: Situation) -> str:
 
 
 def record_each(command: str, rows: Mapping[str, Situation]) -> str:
-    """Return the recording of one command in each of these situations."""
+    """Return the recording of one command in all these situations."""
     heading = f"$ vramwarden {command}\n"
     parts = {title: section(one, command).removeprefix(heading) for title, one in rows.items()}
     return "\n".join(f"# {title}\n{text}\n" for title, text in parts.items())
@@ -69,10 +69,10 @@ def read_each(recording: str) -> dict[str, str]:
 
 
 def complete(recording: str, plain: str) -> str:
-    """Return a recording with the sections of `running` that it names."""
+    """Return a recording, with the sections of `running` that it only names."""
     text, _, same = recording.rstrip("\n").partition(f"\n\nAs in {PLAIN}.txt: ")
     sections = plain.split("\n\n$ vramwarden ")[1:]
-    added = [one.rstrip("\n") for one in sections if one.split()[0] in same.split(", ")]
+    added = [section.rstrip("\n") for section in sections if section.split()[0] in same.split(", ")]
     return "\n\n$ vramwarden ".join([text, *added]) + "\n"
 
 
@@ -108,12 +108,12 @@ def _lines(situation: Situation, words: list[str], *, whole: bool) -> Iterator[s
 
 
 def requests(api: ApiServer) -> list[str]:
-    """Return method and path of what was asked, in order, without the query."""
-    return [f"{one.method} {one.path}" for one in api.asked]
+    """Return method and path of all requests, in order."""
+    return [f"{request.method} {request.path}" for request in api.asked]
 
 
 def not_ok(text: str) -> str:
-    """Return what `check` writes of what is not as it should be, and its last line."""
+    """Return the problems in the output of `check`, and its last line."""
     lines, kept, keeps = text.splitlines(), [], False
     for line in lines[:-1]:
         keeps = line[:2] in {"✗ ", "! ", "? ", "- "} or (keeps and line.startswith(" "))
@@ -122,5 +122,5 @@ def not_ok(text: str) -> str:
 
 
 def same_in_each_release(text: str) -> str:
-    """Return a text without what differs between releases: version and digests of policies."""
+    """Return a text without values that differ between releases: version and policy digests."""
     return _DIGEST.sub("0123456789ab", text.replace(__version__, "VERSION"))

@@ -1,4 +1,4 @@
-"""Clusters for recorded situations, as API servers store them, in few words.
+"""Clusters for recorded situations, as stored in API servers.
 
     "across-nodes": ("No node has enough memory; all nodes together do.", in_full("wide", "45Gi")),
 
@@ -66,12 +66,12 @@ def rules(**fields: str) -> str:
 
 
 BY_SENTRY = rules(enforcement="{by: Sentry}")
-DEFAULT = next(one for one in POLICY.rules if one.name == "default")
+DEFAULT = next(rule for rule in POLICY.rules if rule.name == "default")
 
 
 @cache
 def policy_of(rules: str = "") -> Policy:
-    """Return the shipped policy with these rules in front."""
+    """Return the shipped policy, with these rules before its own."""
     return load_config_map(files_of(rules), "here", enforcer_image=IMAGE)
 
 
@@ -81,27 +81,27 @@ def files_of(rules: str) -> dict[str, str]:
 
 
 def first_rule(rules: str) -> Rule:
-    """Return the first of these rules, by which pods of team-a are admitted."""
+    """Return the first of these rules, which admits pods of team-a."""
     return policy_of(rules).rules[0] if rules else DEFAULT
 
 
 asks = partial(a_pod, rule=DEFAULT)
 """A pod that was admitted by the shipped policy."""
 unseen = partial(a_pod, rule=None)
-"""A pod that no webhook saw."""
+"""A pod that bypassed admission."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A cluster, and the pod or workload that is asked about."""
+    """A cluster, and the pod or workload for `explain`."""
 
     about: str
     """Argument of `explain`: `NAME` or `KIND/NAME`."""
     cluster: SceneCluster
     rules: str = ""
-    """Rules of the policy in front of the shipped ones."""
+    """Rules before those of the shipped policy."""
     log: str = ""
-    """Log of the sidecar of the pod that is asked about."""
+    """Log of the pod's sidecar."""
     answers: Callable[[Request], Answer | None] | None = None
     """Answers of the API server to a pod that is created as a dry run; None for the answer of our
     webhook, which is the real admission."""
@@ -111,7 +111,7 @@ class Situation:
     """False if nothing of vramwarden is installed."""
 
     def stored(self) -> ApiServer:
-        """Return an API server with the cluster and a whole installation."""
+        """Return an API server with the cluster and an installation."""
         policy = policy_of(self.rules)
         if self.installed:
             api = installations.installed(sum(map(_brings_agent, self.cluster.nodes)))
@@ -132,20 +132,20 @@ class Situation:
         ours = partial(installations.admission, policy=policy)
         api.fails(
             "POST .*/pods($|[?])",
-            lambda one: (self.answers and self.answers(one)) or ours(one),
+            lambda request: (self.answers and self.answers(request)) or ours(request),
             forever=True,
         )
         return api
 
 
 def has_role_view(api: ApiServer) -> None:
-    """Let a developer ask who has the role `view` in team-a and no other right."""
+    """Restrict the user to the role `view` in team-a."""
     api.fails(NOT_IN_VIEW, refused(403, NO_RIGHT), forever=True)
 
 
 def without_figures(situation: Situation) -> Situation:
     """Return a situation in which no sentry has written figures."""
-    nodes = tuple(replace(one, figures=None) for one in situation.cluster.nodes)
+    nodes = tuple(replace(node, figures=None) for node in situation.cluster.nodes)
     return replace(situation, cluster=replace(situation.cluster, nodes=nodes))
 
 
@@ -162,16 +162,16 @@ def _brings_agent(node: SceneNode) -> bool:
 
 
 def gpu_node(name: str, *gpus: Any, **more: Any) -> SceneNode:
-    """Return a node that GPU feature discovery labelled."""
+    """Return a node with the labels of GPU feature discovery."""
     labels = {"nvidia.com/gpu.present": "true", **(more.pop("labels", None) or {})}
     amounts = {"cpu": "32", "memory": "256Gi", **(more.pop("amounts", None) or {})}
     return a_node(name, *gpus, labels=labels, amounts=amounts, **more)
 
 
 def with_sentry(node: SceneNode) -> SceneNode:
-    """Return a node whose sentry acts and measures every GPU."""
+    """Return a node whose sentry enforces caps on every GPU."""
     assert node.figures
-    gpus = tuple(replace(one, measured=True) for one in node.figures.gpus)
+    gpus = tuple(replace(gpu, measured=True) for gpu in node.figures.gpus)
     figures = replace(node.figures, acts=True, gpus=gpus)
     stored = merged(node.stored, {"metadata": {"labels": {"vramwarden.io/sentry": "true"}}})
     return SceneNode(stored, figures)
@@ -180,17 +180,17 @@ def with_sentry(node: SceneNode) -> SceneNode:
 def judged(
     node: SceneNode, *, shares: bool = False, unshared: str = "", **inputs: Any
 ) -> tuple[SceneNode, Json]:
-    """Return a node as its agent leaves it once it has judged the GPUs, and the agent's Event."""
+    """Return a node with its agent's verdict, and the agent's Event."""
     known = {"has_pods": shares, "in_use": (), "is_advertised": shares} | inputs
     sharing = judge(node.stored, SharingInputs(**known))
     whole = build_desired_state(read_inventory(node.stored)) if shares else NodeState()
     figures, stored = node.figures, node.stored
-    promised = sum(one.promised_bytes or 0 for one in figures.gpus) if figures else None
+    promised = sum(gpu.promised_bytes or 0 for gpu in figures.gpus) if figures else None
     made = build_patches(
         stored, apply_sharing(stored, whole, sharing, promised_bytes=promised, unshared=unshared)
     )
-    for one in filter(None, (made.metadata, made.status)):
-        stored = merged(stored, one)
+    for patch in filter(None, (made.metadata, made.status)):
+        stored = merged(stored, patch)
     reason, sentence = sharing.reason or EventReason.NOT_SHARED, sharing.sentence or unshared
     if figures:
         figures = replace(figures, **{"held" if shares else "not_shared": sentence})
@@ -198,7 +198,7 @@ def judged(
 
 
 def foreign_node(name: str, *gpus: Any, why: str, **more: Any) -> SceneNode:
-    """Return a node whose GPUs were never shared; its sentry says why."""
+    """Return a node whose GPUs were never shared; its sentry reports the reason."""
     seen = a_node(name, *gpus or (a_gpu(1),)).figures
     assert seen
     seen = replace(seen, not_shared=why, enforcement="", gpus=seen.gpus if gpus else ())
@@ -206,7 +206,7 @@ def foreign_node(name: str, *gpus: Any, why: str, **more: Any) -> SceneNode:
 
 
 def full(*objects: Json, nodes: tuple[SceneNode, ...] = ()) -> SceneCluster:
-    """Return three nodes with five GPUs on which much is promised, with these objects in addition.
+    """Return three nodes whose five GPUs are nearly full, with additional objects.
 
     | node | GPU | usable | free | pods |
     | --- | --- | --- | --- | --- |
@@ -260,27 +260,27 @@ def beside_rag(*objects: Json, **node: Any) -> SceneCluster:
 
 
 def unscheduled(message: str, reason: str = "Unschedulable") -> Json:
-    """Return the status of a pod that the scheduler could not bind."""
+    """Return the status of an unschedulable pod."""
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     return {"phase": "Pending", "conditions": [condition | {"lastTransitionTime": ago(530)}]}
 
 
-def scheduler_says(*whys: str, nodes: int = 3) -> str:
-    """Return the scheduler's sentence of a pod that fits no node."""
+def scheduler_reasons(*whys: str, nodes: int = 3) -> str:
+    """Return the scheduler's message for a pod that fits no node."""
     none = f"0/{nodes} nodes are available: "
     preemption = f"preemption: {none}{nodes} No preemption victims found for pod."
     return f"{none}{', '.join(whys)}. {preemption}"
 
 
-NO_VRAM = scheduler_says("3 Insufficient vramwarden.io/vram")
-ONE_WITHOUT_VRAM = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
+NO_VRAM = scheduler_reasons("3 Insufficient vramwarden.io/vram")
+ONE_WITHOUT_VRAM = scheduler_reasons("1 Insufficient vramwarden.io/vram", nodes=1)
 
 
 def binding_denied(node: SceneNode, memory: float, count: int = 1) -> str:
-    """Return the scheduler's sentence once our webhook denied a binding to a node."""
-    gpus = [one.gpu for one in read_inventory(node.stored).known]
+    """Return the scheduler's message after the webhook denied a binding to a node."""
+    gpus = [gpu.gpu for gpu in read_inventory(node.stored).known]
     assert node.figures
-    free = {one.uuid: one.free_bytes or 0 for one in node.figures.gpus}
+    free = {gpu.uuid: gpu.free_bytes or 0 for gpu in node.figures.gpus}
     denial = place(node.figures.name, gpus, free, Need(gib(memory), count))
     assert isinstance(denial, Denial)
     return (
@@ -307,12 +307,14 @@ def sidecar(how: str = "running", restarts: int = 0, **values: Any) -> Json:
 
 
 def runs(name: str, memory: str | None, node: str, gpus: str, **more: Any) -> Json:
-    """Return a pod that runs beside its sidecar."""
+    """Return a running pod with its sidecar."""
     main = container("running", startedAt=ago(490)) | {"containerID": f"containerd://{'ab' * 32}"}
     status = {
         "phase": "Running",
         "startTime": ago(more.get("age_s", 540)),
-        "conditions": [{"type": one, "status": "True"} for one in ("PodScheduled", "Ready")],
+        "conditions": [
+            {"type": condition, "status": "True"} for condition in ("PodScheduled", "Ready")
+        ],
         "initContainerStatuses": [sidecar()],
         "containerStatuses": [main],
     }
@@ -332,7 +334,7 @@ def lacks_gpu(field: str, name: str) -> Json:
     return {field: [container("waiting", name=name, **waiting)]}
 
 
-# What sidecar and sentry say.
+# Messages of sidecar and sentry.
 
 
 OVER = Excess(
@@ -345,7 +347,7 @@ OVER = Excess(
     grew_within_s=1.0,
 )
 STOP = explain_stop(Process(41, 1, "python train.py", "ab" * 32), OVER)
-"""The sentence of a stop of a process of `rag`, which grew over its cap."""
+"""Message for the stop of a process of `rag` that exceeded its cap."""
 
 
 def log_line(age_s: float, level: str, message: str, **values: Any) -> str:
@@ -385,7 +387,7 @@ def a_workload(
 
 
 def a_deployment(name: str, template: Json, says: str = "", **status: Any) -> list[Json]:
-    """Return a Deployment and its ReplicaSet, which could create no pod because `says`."""
+    """Return a Deployment and its ReplicaSet; `says` is the message if it cannot create pods."""
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": says}
     of = {"replicas": 0, **status} | ({"conditions": [failed]} if says else {})
     owner = {"kind": "Deployment", "name": name, "uid": name, "controller": True}
@@ -417,7 +419,7 @@ def failed_create(about: str, message: str, age_s: float = 60) -> Json:
 
 
 def denied(pod: Json, rules: str = "") -> str:
-    """Return the API server's sentence about a pod of team-a that our webhook denies."""
+    """Return the API server's message for a pod of team-a that the webhook denies."""
     found = decide(a_request(pod, namespace=TEAM), policy_of(rules), Cluster(), Phase.MUTATE)
     assert not found.allowed
     return installations.denial(found.message)[1]["message"]
@@ -429,10 +431,10 @@ def refused(code: int, message: str) -> Answer:
 
 
 def in_team(answer: Answer) -> Callable[[Request], Answer | None]:
-    """Return an answer to pods of team-a alone."""
+    """Return an answer only for pods of team-a."""
     return lambda request: answer if f"/namespaces/{TEAM}/" in request.path else None
 
 
 def to_pods_that_ask(answer: Answer) -> Callable[[Request], Answer | None]:
-    """Return an answer to pods for which our webhook is called."""
+    """Return an answer for pods for which the webhook is called."""
     return lambda request: answer if requests_vram(request.body) else None

@@ -1,4 +1,4 @@
-"""The output of commands in every situation is recorded, and no two commands disagree."""
+"""Recorded output of commands in all situations, in which no two commands disagree."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_command_says_what_is_recorded(command):
 
 
 def test_every_recording_is_of_a_situation():
-    assert {one.stem for one in RECORDED.iterdir()} == {*ROWS, *ONE_COMMAND}, how()
+    assert {path.stem for path in RECORDED.iterdir()} == {*ROWS, *ONE_COMMAND}, how()
 
 
 def read(name):
@@ -83,15 +83,15 @@ COMPARED = (
 def test_claims_are_compared(about):
     found = defaultdict(list)
     for name in EXPLAINED:
-        for one in claims(recording(name)):
-            if one.about == about:
-                found[name, one.subject].append(one.command)
+        for claim in claims(recording(name)):
+            if claim.about == about:
+                found[name, claim.subject].append(claim.command)
     by_one = about == "enough"  # which one command says several times
     assert any(len(said if by_one else {*said}) > 1 for said in found.values())
 
 
 def test_no_command_crashes():
-    assert [one.stem for one in RECORDED.iterdir() if CRASHED in read(one.stem)] == []
+    assert [path.stem for path in RECORDED.iterdir() if CRASHED in read(path.stem)] == []
 
 
 @cache
@@ -108,19 +108,19 @@ def test_programs_read_the_same(name):
     said, code = explained(name)
     text = recording(name).partition("$ vramwarden explain")[2].partition("\n$ ")[0]
     assert (said[0]["apiVersion"], said[0]["kind"]) == ("vramwarden.io/v1alpha1", "ExplainReport")
-    problems = [one for part in said for one in part["problems"]]
-    texts = [part["headline"] for part in said] + [one["message"] for one in problems]
-    texts += [one["fix"] for one in problems if "fix" in one]
+    problems = [problem for part in said for problem in part["problems"]]
+    texts = [part["headline"] for part in said] + [problem["message"] for problem in problems]
+    texts += [problem["fix"] for problem in problems if "fix" in problem]
     texts += [note["text"] for part in said for note in part["notes"]]
-    assert [one for one in texts if " ".join(one.split()) not in text] == []
+    assert [sentence for sentence in texts if " ".join(sentence.split()) not in text] == []
     assert f"exit code {code}\n" in text
-    assert code == int(any(one["severity"] != "info" for one in problems))
-    nodes = [one for part in said for one in part["nodes"]]
-    assert {one["code"] for one in (*problems, *nodes) if "code" in one} <= CODES
-    assert [one["fits"] for one in nodes] == ["code" not in one for one in nodes]
+    assert code == int(any(problem["severity"] != "info" for problem in problems))
+    nodes = [node for part in said for node in part["nodes"]]
+    assert {problem["code"] for problem in (*problems, *nodes) if "code" in problem} <= CODES
+    assert [node["fits"] for node in nodes] == ["code" not in node for node in nodes]
 
 
-CODES = {str(one) for kind in (Code, Reason, EventReason) for one in kind}
+CODES = {str(member) for kind in (Code, Reason, EventReason) for member in kind}
 LINE = re.compile(r"^    → vramwarden\.io/gpu-memory: (\S+)$", re.MULTILINE)
 
 
@@ -141,10 +141,10 @@ def test_every_code_about_pods_is_documented_and_said_in_a_situation():
     documented = [*problem_codes()]
     assert [code for code, *_ in documented] == [*Code]
     said = {
-        str(one["code"])
+        str(item["code"])
         for name in EXPLAINED
         for part in explained(name)[0]
-        for one in (*part["problems"], *part["nodes"])
-        if "code" in one
+        for item in (*part["problems"], *part["nodes"])
+        if "code" in item
     }
     assert {code for code, about, _ in documented if about.startswith("A pod")} <= said

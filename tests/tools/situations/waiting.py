@@ -29,7 +29,7 @@ from tests.tools.situations.scenes import (
     judged,
     rules,
     runs,
-    scheduler_says,
+    scheduler_reasons,
     unscheduled,
     waits,
     without_figures,
@@ -42,8 +42,8 @@ UNMATCHED = "didn't match Pod's node affinity/selector"
 LAPTOP = rules(placement="None", enforcement="{by: None}")
 SEES_ALL = rules(placement="None")
 SLICED = rules(accounting="MIG")
-NO_SLICE = scheduler_says("1 Insufficient nvidia.com/mig-1g.20gb", f"2 node(s) {UNMATCHED}")
-NO_VOLUME = scheduler_says('persistentvolumeclaim "models" not found')
+NO_SLICE = scheduler_reasons("1 Insufficient nvidia.com/mig-1g.20gb", f"2 node(s) {UNMATCHED}")
+NO_VOLUME = scheduler_reasons('persistentvolumeclaim "models" not found')
 
 
 def a_run(pod: str, peak: float, asked: float = 8, ago_s: float = 7200, **more: Any) -> Run:
@@ -56,18 +56,18 @@ def a_run(pod: str, peak: float, asked: float = 8, ago_s: float = 7200, **more: 
 EVAL = History("team-a", "Job", "eval", tuple(
     a_run(f"eval-{number}", 17.2 - number / 10, 30, (50 - number) * 3600) for number in range(12)
 ))  # fmt: skip
-UNMEASURED = tuple(replace(one, peak_bytes=None) for one in EVAL.runs[10:])
+UNMEASURED = tuple(replace(run, peak_bytes=None) for run in EVAL.runs[10:])
 GAP = replace(EVAL, runs=(*EVAL.runs[:10], *UNMEASURED))
 
 
 def may_not(*rights: str) -> tuple[Change, ...]:
-    """Return a change that takes rights away, as `list nodes`."""
-    return (lambda api: api.denied.update(tuple(one.split()) for one in rights),)
+    """Return a change that removes rights, such as `list nodes`."""
+    return (lambda api: api.denied.update(tuple(right.split()) for right in rights),)
 
 
 def one_node(why: str) -> str:
-    """Return the sentence of the scheduler if the only node does not fit."""
-    return scheduler_says(f"1 node(s) {why}", nodes=1)
+    """Return the scheduler's message if the only node does not fit."""
+    return scheduler_reasons(f"1 node(s) {why}", nodes=1)
 
 
 def in_full(
@@ -96,7 +96,7 @@ def beside(
 def alone(
     name: str, node: SceneNode, *pods: Json, message: str = one_node(UNMATCHED), **how: Any
 ) -> Situation:
-    """Return a pod that waits for the only node, whose agent has judged it."""
+    """Return a pod that waits for the only node, which has its agent's verdict."""
     node, event = judged(node, **how)
     return Situation(name, a_cluster([node], [*pods, waits(name, "8Gi", message)], event))
 
@@ -108,7 +108,7 @@ def on_laptop(
     namespace: str = "team-a",
     count: int = 1,
 ) -> Situation:
-    """Return a pod that waits for a node whose amount is configured, beside `first`."""
+    """Return a pod that waits for a node with a configured amount, which has the pod `first`."""
     rule = first_rule(LAPTOP)
     pods = [
         asks("first", first, node="laptop", rule=rule, namespace=namespace),
@@ -125,7 +125,7 @@ def broken() -> Situation:
 
 
 def rollout() -> Situation:
-    """Return a Deployment with an old pod that runs and a new one that waits."""
+    """Return a Deployment with an old pod, which runs, and a new pod, which waits."""
     node = gpu_node("n1", a_gpu(22, held("roll-7f-old", 15, 14, 14.2)))
     owner = {"owner": "Deployment/roll"}
     old = runs("roll-7f-old", "15Gi", "n1", "GPU-n1-0", age_s=9000, **owner)
@@ -141,7 +141,7 @@ def rollout() -> Situation:
 
 
 def behind_low_priority() -> Situation:
-    """Return a pod of high priority that waits for GPUs of pods of low priority."""
+    """Return a pod with high priority that waits for GPUs of pods with low priority."""
     low = {"priority": 10, "priorityClassName": "low"}
     node = gpu_node("g1", *(a_gpu(80, held(f"low-{n}", 50, 40, 41)) for n in (0, 1)))
     high = waits("high", "40Gi", binding_denied(node, 40), priority=1000, priorityClassName="high")
@@ -150,7 +150,7 @@ def behind_low_priority() -> Situation:
 
 
 def after_a_binding() -> Situation:
-    """Return a pod that waits for memory that another pod of its Deployment got just now."""
+    """Return a pod that waits for memory that another pod of its Deployment has just got."""
     node = gpu_node("n1", a_gpu(24, held("vl-a", 10, 8, 8)))
     owner = {"owner": "Deployment/vl"}
     a = runs("vl-a", "10Gi", "n1", "GPU-n1-0", age_s=90, **owner)
@@ -231,7 +231,7 @@ ROWS: dict[str, Row] = {
     ),
     "other-selector": (
         "The pod's node selector matches no node with GPUs.",
-        in_full("picky", "8Gi", scheduler_says(f"3 node(s) {UNMATCHED}"),
+        in_full("picky", "8Gi", scheduler_reasons(f"3 node(s) {UNMATCHED}"),
                 nodeSelector={"kubernetes.io/hostname": "n9"}),
     ),
     "hidden-figures": (
@@ -245,7 +245,7 @@ ROWS: dict[str, Row] = {
     ),
     "no-cpu": (
         "There is room on GPUs, and no CPU.",
-        in_full("busy", "8Gi", scheduler_says("3 Insufficient cpu")),
+        in_full("busy", "8Gi", scheduler_reasons("3 Insufficient cpu")),
     ),
     "missing-volume": (
         "The pod's volume does not exist, and every GPU is full.",

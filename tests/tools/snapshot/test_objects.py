@@ -1,4 +1,4 @@
-"""What a pod's metadata says, and what only the whole pod says."""
+"""Facts from a pod's metadata, and facts that need the whole pod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.clusters import GIB, a_pod, ago
 from webhook.core.pod.fields import find_object
-from webhook.tools.snapshot.objects import LazyFact
+from webhook.tools.snapshot.objects import CachedProperty
 from webhook.tools.snapshot.pod import AWAY, ClusterPod
 
 NOT_CREATED = "CreateContainerConfigError"
@@ -16,14 +16,14 @@ GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
 
 
 def listed(memory="8Gi", **more):
-    """Return a pod as the row of a list tells it: metadata, and two columns."""
+    """Return a pod as in a row of a list: metadata and two columns."""
     status = more.pop("status", "Running")
     pod = a_pod("train", memory, node="n1", **more)
     return ClusterPod({"metadata": pod["metadata"]}, status=status, node="n1")
 
 
 def says(**annotations):
-    """Return a row whose metadata say this, after admission."""
+    """Return a row of an admitted pod with these annotations."""
     ours = {f"vramwarden.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
     return listed(annotations=ours)
 
@@ -50,12 +50,12 @@ def gated(field="initContainerStatuses", message=GATED, **more):
     ],
 )
 def test_a_pod_whose_containers_are_not_created_for_want_of_a_gpu_waits_for_one(pod, waits):
-    assert pod.waits == waits
+    assert pod.waiting_reason == waits
 
 
 def test_what_is_kept_of_a_pod_is_known_without_it_and_nothing_else_is():
-    pod = says(gpu_waits="no room").keep("name", "waits")
-    assert vars(pod) == {"name": "train", "waits": "no room"}
+    pod = says(gpu_waits="no room").project("name", "waiting_reason")
+    assert vars(pod) == {"name": "train", "waiting_reason": "no room"}
     with pytest.raises(AttributeError):
         _ = pod.namespace
 
@@ -98,8 +98,8 @@ def test_of_the_gpus_in_an_annotation_no_more_are_read_than_a_node_has():
 )
 def test_nothing_that_a_server_sends_fails(found):
     raw = found if isinstance(found, dict) else {"metadata": found}
-    facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, LazyFact)]
-    assert set(vars(ClusterPod(raw).keep(*facts, "created_s", "ready"))) > set(facts)
+    facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, CachedProperty)]
+    assert set(vars(ClusterPod(raw).project(*facts, "created_s", "ready"))) > set(facts)
 
 
 def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
@@ -108,7 +108,7 @@ def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
     unsaid = {"vramwarden.io/gpu-memory": None}
     pod = ClusterPod(a_pod("p", "8Gi", count=2, status=status, annotations=unsaid))
     assert (pod.requested_bytes, pod.gpu_count, pod.status, pod.node) == (8 * GIB, 2, "Pending", "")
-    assert pod.unscheduled == "0/3 nodes are available"
+    assert pod.scheduler_message == "0/3 nodes are available"
 
 
 def test_a_pod_that_is_being_deleted_is_terminating():
@@ -145,7 +145,7 @@ def test_how_the_enforcer_ended_is_read_also_after_a_restart(status, ended):
     others = {"name": "main", "state": {"terminated": {"exitCode": 1}}}
     statuses = [others, {"name": "vram-enforcer", **status}]
     pod = ClusterPod({"status": {"containerStatuses": statuses}})
-    assert pod.enforcer_ended() == ended
+    assert pod.enforcer_termination() == ended
 
 
 @pytest.mark.parametrize(

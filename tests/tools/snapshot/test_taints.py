@@ -1,4 +1,4 @@
-"""Which taints are tolerated: by the scheduler's rule, and alike in `check` and in `explain`."""
+"""Toleration of taints by the scheduler's rules, in `check` and in `explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, a_gpu, a_node
 from tests.support.installations import POLICY
 from webhook.tools.problems.eligibility import find_mismatch
-from webhook.tools.problems.nodes import judge_taints
+from webhook.tools.problems.nodes import check_taints
 from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.node import tolerates
 from webhook.tools.snapshot.pod import ClusterPod
@@ -54,9 +54,9 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
         toleration = {name: one for name, one in named.items() if one is not None}
         taint = {"key": "team", "value": level, "effect": repels}
         node = a_node("n1", a_gpu(79), taints=(taint,)).read
-        rules = tuple(replace(one, tolerations=(toleration,)) for one in POLICY.rules)
+        rules = tuple(replace(rule, tolerations=(toleration,)) for rule in POLICY.rules)
         facts = Installation(ApiServer().kube(), "")
         vars(facts).update(_nodes=[node], stored_policy=replace(POLICY, rules=rules))
         pod = ClusterPod({"spec": {"tolerations": [toleration]}})
         by_explain = find_mismatch(pod, FIGURES, node, NOW_S)
-        assert (by_explain is None) == isinstance(judge_taints(facts), str), (toleration, taint)
+        assert (by_explain is None) == isinstance(check_taints(facts), str), (toleration, taint)

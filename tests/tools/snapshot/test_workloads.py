@@ -1,4 +1,4 @@
-"""Workloads: how many pods there should be, why they are denied, and which pods are theirs."""
+"""Workloads: desired number of pods, denials, and owned pods."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from tests.support.clusters import a_pod
-from webhook.tools.snapshot.cluster import ClusterSnapshot
-from webhook.tools.snapshot.kinds import (
+from webhook.tools.snapshot.namespace import NamespaceSnapshot
+from webhook.tools.snapshot.objects import (
     CRON_JOB,
     DAEMON_SET,
     DEPLOYMENT,
@@ -15,7 +15,12 @@ from webhook.tools.snapshot.kinds import (
     STATEFUL_SET,
     find_kind,
 )
-from webhook.tools.snapshot.workloads import MOST_BETWEEN, MOST_READ, read_owned, read_workload
+from webhook.tools.snapshot.workloads import (
+    MOST_BETWEEN,
+    MOST_READ,
+    read_workload,
+    read_workload_by_pods,
+)
 
 PODS = "/api/v1/namespaces/team-a/pods"
 EVENTS = "/api/v1/namespaces/team-a/events"
@@ -29,7 +34,7 @@ def api():
 
 
 def snapshot(api, *stored):
-    return ClusterSnapshot(api.add(*stored).kube(), "team-a")
+    return NamespaceSnapshot(api.add(*stored).kube(), "team-a")
 
 
 def read(api, kind, *stored):
@@ -37,7 +42,7 @@ def read(api, kind, *stored):
 
 
 def a_workload(kind, spec=None, status=None, *, name="train", owner="", **metadata):
-    """Return a workload whose UID is its name; `owner` is the UID of what made it."""
+    """Return a workload whose UID is its name; `owner` is the UID of its controller."""
     owners = [{"controller": True, "uid": owner}] if owner else []
     own = {"namespace": "team-a", "name": name, "uid": name, "ownerReferences": owners}
     return {
@@ -60,12 +65,12 @@ def an_event(name, message, at, reason="FailedCreate", kind="Job", about="train"
     return event | involved | {"reason": reason, "lastTimestamp": f"2026-01-0{at}T00:00:00Z"}
 
 
-def holds(kind, **more):
+def a_condition(kind, **more):
     return {"conditions": [{"type": kind, "status": "True", **more}]}
 
 
 def paths(api):
-    return [one.path for one in api.asked]
+    return [request.path for request in api.asked]
 
 
 @pytest.mark.parametrize(
@@ -80,26 +85,26 @@ def paths(api):
         (JOB, {"parallelism": 3}, {}, 3),
         (JOB, {"suspend": True}, {}, 0),
         (JOB, {}, {"completionTime": "2026-01-01T00:00:00Z"}, 0),
-        (JOB, {}, holds("FailureTarget"), 0),
+        (JOB, {}, a_condition("FailureTarget"), 0),
         (JOB, {}, {"conditions": [{"type": "Failed", "status": "False"}]}, 1),
         (CRON_JOB, {}, {}, 0),
     ],
 )
 def test_how_many_pods_there_should_be(api, kind, spec, status, wanted):
-    assert read(api, kind, a_workload(kind, spec, status)).wanted == wanted
+    assert read(api, kind, a_workload(kind, spec, status)).desired == wanted
 
 
 def test_the_newest_event_about_a_creation_is_the_denial(api):
     old, new = an_event("old", "older", 1), an_event("new", "newer", 2)
     other = an_event("other", "other", 3, reason="Killing")
     found = read(api, JOB, a_workload(JOB), new, old, other)
-    assert (found.denial, found.tried) == ("newer", False)
+    assert (found.denial, found.from_dry_run) == ("newer", False)
 
 
 def test_what_may_not_be_read_is_named_and_the_rest_is_read(api):
     api.denied |= {("list", "events"), ("list", "replicasets"), ("list", "pods")}
     cluster = snapshot(api, a_workload(DEPLOYMENT))
-    assert read_workload(cluster, DEPLOYMENT, "train").wanted == 1
+    assert read_workload(cluster, DEPLOYMENT, "train").desired == 1
     assert cluster.left_out == {
         "the ReplicaSets of this Deployment": "needs the right to list replicasets",
         "its pods": "needs the right to list pods",
@@ -111,9 +116,12 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_read(api):
     ("kind", "names"), [(STATEFUL_SET, {"runs"}), (JOB, {"runs", "evicted"})], ids=["set", "job"]
 )
 def test_a_pod_that_failed_is_news_of_a_job_alone(api, kind, names):
-    pods = [a_pod_of(f"{kind.name}/train", *one) for one in (("runs",), ("evicted", "Failed"))]
+    pods = [
+        a_pod_of(f"{kind.name}/train", *arguments)
+        for arguments in (("runs",), ("evicted", "Failed"))
+    ]
     found = read(api, kind, a_workload(kind), *pods)
-    assert ({one.name for one in found.pods}, found.running) == (names, 1)
+    assert ({pod.name for pod in found.pods}, found.running) == (names, 1)
 
 
 def test_of_a_cron_job_the_newest_job_is_read(api):
@@ -124,14 +132,14 @@ def test_of_a_cron_job_the_newest_job_is_read(api):
     jobs = [a_job("old", 1, "train"), a_job("new", 2, "train"), a_job("other", 3, "x")]
     pods = [a_pod_of(f"Job/{name}", f"of-{name}") for name in ("old", "new", "other")]
     found = read(api, CRON_JOB, a_workload(CRON_JOB), *jobs, *pods)
-    assert (found.kind, [one.name for one in found.pods]) == ("CronJob", ["of-new"])
+    assert (found.kind, [pod.name for pod in found.pods]) == ("CronJob", ["of-new"])
 
 
-# Objects of any other kind, which are found by their pods
+# Objects of other kinds, which are found by their pods
 
 
 def owned(api, word, name, *stored):
-    return read_owned(snapshot(api, *stored), find_kind(word), name)
+    return read_workload_by_pods(snapshot(api, *stored), find_kind(word), name)
 
 
 def below(owner, name="a", version="kubeflow.org/v1", **more):
@@ -154,8 +162,8 @@ def below(owner, name="a", version="kubeflow.org/v1", **more):
 def test_an_object_of_any_kind_is_found_by_its_pods_and_not_read(api, word, kind):
     stored = (below(f"{kind}/ddp"), below(f"{kind}/ddp-2", "b"), a_pod("c"))
     found = owned(api, word, "ddp", *stored)
-    assert (found.kind, found.wanted, found.running) == (kind, None, 1)
-    assert [one.name for one in found.pods] == ["a"]
+    assert (found.kind, found.desired, found.running) == (kind, None, 1)
+    assert [pod.name for pod in found.pods] == ["a"]
     assert paths(api) == [PODS, f"{PODS}/a"]
 
 
@@ -163,7 +171,7 @@ def test_owners_in_between_are_read(api):
     job = a_workload(JOB, name="set-workers-0", owner="set")
     job["metadata"]["ownerReferences"][0] |= {"kind": "JobSet", "name": "set"}
     found = owned(api, "jobsets", "set", job, below("Job/set-workers-0", "b", "batch/v1"))
-    assert (found.kind, [one.name for one in found.pods]) == ("JobSet", ["b"])
+    assert (found.kind, [pod.name for pod in found.pods]) == ("JobSet", ["b"])
 
 
 def test_many_owners_and_pods_cost_few_requests(api):
@@ -183,9 +191,9 @@ def test_an_owner_of_no_version_is_not_read(api, version):
 
 
 def test_pods_that_have_ended_count_if_there_are_no_others(api):
-    done, runs = (below("Workflow/w", one, status=one) for one in ("Succeeded", "Running"))
-    assert [one.name for one in owned(api, "workflow", "w", done).pods] == ["Succeeded"]
-    assert [one.name for one in owned(api, "workflow", "w", runs).pods] == ["Running"]
+    done, runs = (below("Workflow/w", phase, status=phase) for phase in ("Succeeded", "Running"))
+    assert [pod.name for pod in owned(api, "workflow", "w", done).pods] == ["Succeeded"]
+    assert [pod.name for pod in owned(api, "workflow", "w", runs).pods] == ["Running"]
 
 
 def test_of_an_object_without_pods_the_event_of_its_denial_is_read(api):

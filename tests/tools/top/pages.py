@@ -1,4 +1,4 @@
-"""Reads pages as programs do: well-formed, without script, with nothing from elsewhere."""
+"""Reads pages; they must be well-formed, and have no scripts and no external resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 
 def read_page(text):
-    """Return the page's root element; what a page may not hold fails the test."""
+    """Return the page's root element; assert that the page contains nothing forbidden."""
     doctype, _, rest = text.partition("\n")
     assert doctype == "<!DOCTYPE html>"
     root = ET.fromstring(rest)  # noqa: S314 - our own page
@@ -22,26 +22,28 @@ def read_page(text):
     style = "".join(element.text for element in root.iter("style"))
     assert "url(" not in style
     assert "@import" not in style
-    classes = {one for element in root.iter() for one in element.get("class", "").split()}
-    assert {one for one in classes if not re.search(rf"\.{one}\b", style)} == set()
+    classes = {name for element in root.iter() for name in element.get("class", "").split()}
+    assert {
+        gpu_class for gpu_class in classes if not re.search(rf"\.{gpu_class}\b", style)
+    } == set()
     return root
 
 
 def pictures(root):
-    """Return the pictures, by what they say to those who cannot see them."""
-    found = [one for one in root.iter() if one.get("role") == "img"]
-    assert all(one.get("aria-label") for one in found)
-    return {one.get("aria-label"): one for one in found}
+    """Return the pictures by their labels."""
+    found = [element for element in root.iter() if element.get("role") == "img"]
+    assert all(element.get("aria-label") for element in found)
+    return {element.get("aria-label"): element for element in found}
 
 
 def texts(root):
-    """Return all that a page says, as one text."""
+    """Return the whole text of a page."""
     body = root.find("body")
     return "\n".join(filter(str.strip, body.itertext()))
 
 
 def sections(root):
-    """Return the sections by their heading."""
+    """Return the sections by heading."""
     return {section.find("h2").text: section for section in root.iter("section")}
 
 

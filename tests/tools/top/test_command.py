@@ -1,4 +1,4 @@
-"""`vramwarden top` as a user calls it, before an API server of our own."""
+"""`vramwarden top` as a user calls it, with a stub of the API server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections
 from webhook.cli.main import main
 from webhook.tools.snapshot.node import SAID
-from webhook.tools.top.judge import build_report
-from webhook.tools.top.live_view import TopOutput
+from webhook.tools.top.report import build_report
 from webhook.tools.top.terminal import Terminal as Drawing
+from webhook.tools.top.terminal import TopOutput
 
 MOST_MODULES = {"top": 74, "explain": 100}
-"""Of ours, that a command imports: each takes milliseconds before anything is seen."""
+"""Maximum number of vramwarden's modules that a command imports; each takes milliseconds."""
 
 NO_NODES = (200, {"kind": "GPUNodeList", "metadata": {}, "items": []})
 TEAM_A = "/api/v1/namespaces/team-a/pods"
@@ -36,7 +36,7 @@ TEAM_A = "/api/v1/namespaces/team-a/pods"
 
 @pytest.fixture
 def cluster(api_server):
-    """Serve a cluster to who is in the namespace team-a, with two pods there."""
+    """Serve a cluster with two pods in team-a, which is the user's namespace."""
     write_kubeconfig(api_server.kubeconfig, api_server.url, namespace="team-a")
     llama = a_pod("llama-0", "16Gi", uid="llama", node="n1")
     embed = a_pod("embed-0", "8Gi", uid="embed", node="n2")
@@ -45,7 +45,7 @@ def cluster(api_server):
 
 @pytest.fixture
 def top(cluster, capsys):
-    """Run the command; return its exit code and what it wrote."""
+    """Run the command; return its exit code and output."""
 
     def run(*arguments, kubeconfig=cluster.kubeconfig):
         with pytest.raises(SystemExit) as ended:
@@ -68,8 +68,8 @@ def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
     assert "n2      0  A10             ###########======.......      16Gi   9.8Gi   6Gi" in out
     assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
     assert "! n2 GPU 1: 3.1Gi are held by pod team-a/shell, which has no cap" in out
-    # The last: of n2, on which somebody holds what nobody promised.
-    assert [one.path for one in cluster.asked] == [GPU_NODES_PATH, TEAM_A, TEAM_A]
+    # The last request is about n2, which has unmanaged memory.
+    assert [request.path for request in cluster.asked] == [GPU_NODES_PATH, TEAM_A, TEAM_A]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_all_namespaces_are_asked_for_at_once(top, cluster):
 def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
     page = read_page(top("-n", "team-a", "-o", "html")[1])
     assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
-    titles = [one.get("title") for one in page.iter()]
+    titles = [element.get("title") for element in page.iter()]
     assert "team-a/llama-0: 6Gi used of its cap of 16Gi, peak 6.1Gi" in titles
     assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
 
@@ -236,8 +236,8 @@ def environment(cluster):
 
 
 def started(cluster, *arguments, env=None, **options):
-    """Start the command, and let it watch as often as it may."""
-    # What runs in the background of a shell, as these tests may, ignores Ctrl-C, and hands that on.
+    """Start the command with the shortest interval."""
+    # A background process of a shell ignores Ctrl-C, and its children inherit that.
     heeds = ["env", "--unset=NO_COLOR", "--default-signal=INT"]
     heeds += [f"{key}={text}" for key, text in {"TERM": "xterm", **(env or {})}.items()]
     command = [*heeds, sys.executable, "-m", "webhook.cli", "top", "-w", "1", *arguments]
@@ -268,12 +268,12 @@ def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
     finally:
         running.send_signal(signal.SIGINT)
         rest, _ = running.communicate(timeout=60)
-    assert [len(one["pods"]) for one in (first, second)] == [2, 1]
+    assert [len(report["pods"]) for report in (first, second)] == [2, 1]
     assert (rest, running.returncode) == ("", 0)
 
 
 class Terminal:
-    """A terminal, and `top -w` on it."""
+    """A terminal with `top -w`."""
 
     def __init__(self, cluster, *arguments, **env):
         self.mine, theirs = pty.openpty()
@@ -292,7 +292,7 @@ class Terminal:
             self.text += self.decode(os.read(self.mine, 65536))
 
     def ended(self):
-        """Return its exit code, whether all is as it was, and what it wrote last."""
+        """Return the exit code, whether the terminal is restored, and the last output."""
         code = self.process.wait(timeout=60)
         after = termios.tcgetattr(self.theirs)
         os.close(self.theirs)
@@ -305,7 +305,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(cluster):
-    """Return a function that starts the command on a terminal; what still runs is ended."""
+    """Return a function that starts the command on a terminal; kill it at the end."""
     running = []
 
     def start(*arguments, **env):
@@ -313,9 +313,9 @@ def terminal(cluster):
         return running[-1]
 
     yield start
-    for one in running:
-        one.process.kill()
-        one.process.wait()
+    for terminal in running:
+        terminal.process.kill()
+        terminal.process.wait()
 
 
 @pytest.mark.process

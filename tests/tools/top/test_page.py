@@ -1,4 +1,4 @@
-"""`vramwarden top -o html`: the page says what the report says, bounded and escaped."""
+"""`vramwarden top -o html`: content, bounds and escaping of the page."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.support.clusters import (
 )
 from tests.support.golden_files import assert_recorded
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
-from webhook.tools.top.judge import build_report
 from webhook.tools.top.page import as_html
+from webhook.tools.top.report import build_report
 
 RECORDED = Path(__file__).with_name("page.txt")
 LABEL = "Memory of each GPU: promised, in use and free"
 
 
 def seen(nodes=(), pods=(), **options):
-    """Return what is seen of a cluster."""
+    """Return the report for a cluster."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S, **options)
 
 
 def every_mark():
-    """Return own pods and those of others, memory without a promise, and all that is marked."""
+    """Return a report with own pods, pods of others, unmanaged memory, and all marks."""
     train = held("train-0", 40, 25, 38.2)
     llama = held("llama", 16, 6.1, 6.2, held_by="driver", idle_since_s=NOW_S - 21_600)
     unknown = {"used": None, "promised_bytes": None, "free_bytes": None}
@@ -65,29 +65,29 @@ def every_mark():
 
 
 def drawn(element, css):
-    return [one for one in element.iter() if css in one.get("class", "").split()]
+    return [child for child in element.iter() if css in child.get("class", "").split()]
 
 
 def outline(root):
-    """Yield what a page shows; `<` marks a column of words, `+` the part of a cap that is used."""
-    for one in root.find("body").iter():
-        css, text = one.get("class", ""), " ".join((one.text or "").split())
-        if one.tag == "tr":
-            cells = ["<" * (cell.get("class") == "text") + (cell.text or "") for cell in one]
+    """Yield the content of a page; `<` marks a text column, `+` the used part of a cap."""
+    for element in root.find("body").iter():
+        css, text = element.get("class", ""), " ".join((element.text or "").split())
+        if element.tag == "tr":
+            cells = ["<" * (cell.get("class") == "text") + (cell.text or "") for cell in element]
             yield f"    {' | '.join(cells)}"
-        elif one.get("style") and not css.endswith("-used"):
-            used = [f"+ {strip.get('style')}" for strip in drawn(one, f"{css}-used")]
-            label = "".join(strip.tail or "" for strip in one) if css == "cap" else ""
-            title = one.get("title")
-            yield "  " + " ".join([css, one.get("style"), *used, title, label.strip()]).rstrip()
-        elif text and one.tag not in {"th", "td"} and css != "faint end":
-            yield " ".join(filter(None, [text, one.get("title")]))
+        elif element.get("style") and not css.endswith("-used"):
+            used = [f"+ {strip.get('style')}" for strip in drawn(element, f"{css}-used")]
+            label = "".join(strip.tail or "" for strip in element) if css == "cap" else ""
+            title = element.get("title")
+            yield "  " + " ".join([css, element.get("style"), *used, title, label.strip()]).rstrip()
+        elif text and element.tag not in {"th", "td"} and css != "faint end":
+            yield " ".join(filter(None, [text, element.get("title")]))
 
 
 def test_a_page_shows_what_is_recorded():
     root = read_page(as_html(every_mark(), ["nodes", "pods", "workloads"]))
     assert_recorded(RECORDED, "\n".join(outline(root)) + "\n")
-    assert "anywhere" not in "".join(one.text for one in root.iter("style"))
+    assert "anywhere" not in "".join(element.text for element in root.iter("style"))
 
 
 def test_a_page_has_the_parts_that_are_asked_for():
@@ -124,7 +124,7 @@ def test_a_thousand_gpus_are_all_drawn_in_a_page_of_bounded_size():
 def test_many_gpus_are_side_by_side_and_a_table_has_500_rows():
     nodes = [a_node(f"n{n}", *[a_gpu(24)] * 8, age_s=900 if n == 1 else 14) for n in range(70)]
     root = read_page(as_html(seen(nodes, [a_pod(f"eval-{n}", "100Gi") for n in range(503)])))
-    beside = [one.text for one in drawn(pictures(root)[LABEL], "end")]
+    beside = [element.text for element in drawn(pictures(root)[LABEL], "end")]
     assert beside[:3] == ["free: on one GPU, in all", "24Gi, 192Gi", "figures 15m old"]
     found = sections(root)
     assert [len(tables(found[name])[0]) for name in ("GPUs", "Pods that wait")] == [501, 501]
@@ -140,7 +140,7 @@ def test_of_more_gpus_those_are_drawn_that_hold_the_users_pods_first():
     text = as_html(seen(nodes, [a_pod("own", "8Gi", node="n900")]))
     assert len(text) < 1_500_000
     root = read_page(text)
-    names = [one.text for one in drawn(root, "name")]
+    names = [element.text for element in drawn(root, "name")]
     assert names[0] == "n900"
     assert len(names) == 250
     assert "250 of 601 nodes are drawn" in texts(root)
@@ -160,8 +160,8 @@ def test_names_are_text_and_nothing_else():
     text = as_html(report, ["nodes", "pods", "workloads"])
     assert "<script" not in text
     root = read_page(text)
-    shown = [*root.itertext(), *(one.get("title", "") for one in root.iter())]
-    assert sum(ATTACK.replace("\u202e", "?") in one for one in shown) > 15
+    shown = [*root.itertext(), *(element.get("title", "") for element in root.iter())]
+    assert sum(ATTACK.replace("\u202e", "?") in text for text in shown) > 15
 
 
 def test_any_character_leaves_the_page_well_formed():
@@ -170,10 +170,10 @@ def test_any_character_leaves_the_page_well_formed():
         "".join(map(chr, codes[first : first + 1500])) for first in range(0, len(codes), 1500)
     ]
     items = read_page(as_html(seen(missing=[*pieces, "x" * 10**6]))).iter("li")
-    *shown, longest = ("".join(one.itertext()) for one in items)
+    *shown, longest = ("".join(item.itertext()) for item in items)
     assert not re.search(r"[\x1b\x80-\x9f\u202a-\u202e\u2066-\u2069]", "".join(shown))
-    assert [[*filter(str.isalnum, one)] for one in shown] == [
-        [*filter(str.isalnum, one)] for one in pieces
+    assert [[*filter(str.isalnum, text)] for text in shown] == [
+        [*filter(str.isalnum, piece)] for piece in pieces
     ]
     assert len(longest) == 2000
 

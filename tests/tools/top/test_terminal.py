@@ -1,4 +1,4 @@
-"""The lines that `vramwarden top` prints, whole, as they are recorded in `golden`."""
+"""Whole output of `vramwarden top` on terminals, recorded in `golden`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from webhook.core.enforcement.model import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
-from webhook.tools.top.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.judge import build_report, sums_of
+from webhook.tools.top.columns import ASCII, UNICODE, cap_bar, gpu_bar
+from webhook.tools.top.report import build_report
+from webhook.tools.top.rows import sum_gpus
 from webhook.tools.top.terminal import Terminal, as_lines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +44,7 @@ _COLOURS = re.compile(r"\033\[[0-9;]*m")
 
 
 def seen(nodes=(), pods=(), **options):
-    """Return what is seen of a cluster in team-a."""
+    """Return the report for a user in team-a."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S, namespace="team-a", **options)
 
@@ -59,8 +60,11 @@ def long_names():
     ]
     long = {"namespace": "a-namespace-of-a-large-team"}
     pods = [
-        merged(one, {"metadata": {"name": f"{one['metadata']['name']}-{'very-' * 8}long", **long}})
-        for one in team_pods()
+        merged(
+            team_pod,
+            {"metadata": {"name": f"{team_pod['metadata']['name']}-{'very-' * 8}long", **long}},
+        )
+        for team_pod in team_pods()
     ]
     return build_report(figures, a_cluster([], pods).listed_pods, NOW_S)
 
@@ -162,15 +166,15 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
         a_gpu(22, product=text, uuid=text, unmanaged={text: 3.1}),
     )
     node = replace(a_node("n2", *gpus).figures, name=text, driver_version=text)
-    anything = {"status": text, "waits": text, "workload": Workload(text, text)}
+    anything = {"status": text, "waiting_reason": text, "workload": Workload(text, text)}
     pods = [
         a_listed_pod("embed", text, text, node=text, **anything),
-        a_listed_pod("x", text, text, status=text, unscheduled=text),
+        a_listed_pod("x", text, text, status=text, scheduler_message=text),
         a_listed_pod("y", text, text, node="n9", **anything),
     ]
     report = build_report([node], pods, NOW_S, namespace=text, missing=[text])
     drawn = as_lines(report, Terminal(unicode=False, wide=wide), ALL)
-    assert all(" " <= one <= "~" for line in drawn for one in line)
+    assert all(" " <= char <= "~" for line in drawn for char in line)
 
 
 def test_what_moves_a_cursor_is_a_question_mark():
@@ -197,7 +201,7 @@ def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
     promised_bytes = promised and gib(promised)
     gpu = a_gpu(79, used=used, unmanaged={"x": stranger}, promised_bytes=promised_bytes)
     (row,) = seen([a_node("n", gpu)]).nodes[0].gpus
-    bar = gpu_bar(sums_of([row]), cells, ASCII)
+    bar = gpu_bar(sum_gpus([row]), cells, ASCII)
     assert len(bar) == cells
     if used is None or promised is None:
         assert "." not in bar
@@ -207,7 +211,7 @@ def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
 
 def test_a_small_thing_is_seen_in_a_bar():
     (row,) = seen([a_node("n", a_gpu(79, used=2, unmanaged={"x": 1}))]).nodes[0].gpus
-    assert gpu_bar(sums_of([row]), 10, UNICODE) == "█!········"
+    assert gpu_bar(sum_gpus([row]), 10, UNICODE) == "█!········"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +231,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
     report = build_report([node.figures], [pod], NOW_S, namespace="ns")
     head, row = as_lines(report, Terminal(wide=True), ["pods"])[:2]
-    # Amounts and times end where the title of their column does.
+    # Amounts and times are aligned with the end of their column's title.
     ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))
     said, asked, ago = (row[:end].split()[-1] for end in ends)
     message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))

@@ -26,10 +26,8 @@ from webhook.tools.admit.read import (
     read_size,
 )
 from webhook.tools.admit.show.output import Output, show
-from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input, try_text
-from webhook.tools.manifests.reading import ManifestError
-from webhook.tools.render.output import printable
-from webhook.tools.render.progress import counted_off
+from webhook.tools.manifests.reading import STANDARD_INPUT, ManifestError, input_name, read_source
+from webhook.tools.render.output import count_progress, printable
 
 
 def admit(
@@ -238,10 +236,10 @@ def admit_command(
         stderr.write(f"{printable(line)}\n")
 
     read = files(names, say, recursive=recursive)
-    texts = [(name_of_input(name), _text_or_error(name)) for name in read]
+    texts = [(input_name(name), _text_or_error(name)) for name in read]
     form = Output(output or (Output.SUMMARY if stdout.isatty() else Output.YAML))
     code = admit(
-        counted_off(texts, f"judged {{}} of {len(texts):,} files"),
+        count_progress(texts, f"judged {{}} of {len(texts):,} files"),
         policy,
         namespace,
         form,
@@ -258,7 +256,7 @@ def admit_command(
 
 def _text_or_error(name: str) -> str | ManifestError:
     try:
-        return try_text(name)
+        return read_source(name)
     except ManifestError as error:
         return error
 

@@ -14,7 +14,7 @@ from webhook.core.pod.findings import quote
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.manifests.files import STANDARD_INPUT
+from webhook.tools.manifests.reading import STANDARD_INPUT
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A label as DNS has it (RFC 1123), which names of namespaces are."""

@@ -23,7 +23,7 @@ from webhook.core.kinds.histories import (
 from webhook.core.kinds.nodes import largest_gpu
 from webhook.core.kinds.workloads import Workload
 from webhook.options import cluster_options, output_option, reach
-from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
+from webhook.tools.render.output import known, make_report, plain_table, write_json, write_lines
 
 _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
 _RIGHT: Final = frozenset({"RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
@@ -61,15 +61,15 @@ def advise_command(
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
+    from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415
 
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
-    with reading():
+    with reading_cluster():
         cluster = reach(kubeconfig, context, namespace)
         where = "" if all_namespaces else cluster.namespace
-        snapshot = ClusterSnapshot(cluster.kube, where)
+        snapshot = NamespaceSnapshot(cluster.kube, where)
         nodes = snapshot.attempt(lambda: snapshot.gpu_nodes) if snapshot.histories else None
         rows = ranked(snapshot.histories, largest_gpu(nodes))
     click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
@@ -138,4 +138,4 @@ def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
         )
         for history, advice in rows
     ]
-    return write_json(as_report("AdviceReport", {"workloads": workloads}))
+    return write_json(make_report("AdviceReport", {"workloads": workloads}))

@@ -1,1 +1,1 @@
-"""The command `check`: whether a cluster can take vramwarden, or what is installed works."""
+"""The command `check`: whether vramwarden can be installed in a cluster, or works there."""

@@ -56,13 +56,13 @@ def check_command(
     or nothing has failed and your rights show too little.
     """
     # Imported here: client, certificates and policies would slow down every --help.
-    from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
-    from webhook.tools.check.table import run, verdict  # noqa: PLC0415
-    from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
+    from webhook.tools.check.checks import find_verdict, run_checks  # noqa: PLC0415
+    from webhook.tools.check.render import as_json, as_text  # noqa: PLC0415
+    from webhook.tools.render.output import supports_colour, supports_unicode  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
     from webhook.tools.snapshot.installation import Installation  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
-    with reading():
+    with reading_cluster():
         facts = Installation(
             reach(kubeconfig, context, namespace).kube,
             __version__,
@@ -70,10 +70,10 @@ def check_command(
             namespace=namespace,
             test_namespace=test_namespace,
         )
-        outcomes = run(facts)
+        outcomes = run_checks(facts)
         report = as_json(outcomes, facts) if output == "json" else ""
     if not report:
-        ascii_only, colour = not takes_signs(sys.stdout), takes_colour(sys.stdout)
+        ascii_only, colour = not supports_unicode(sys.stdout), supports_colour(sys.stdout)
         report = as_text(outcomes, is_before=pre, ascii_only=ascii_only, colour=colour)
     sys.stdout.write(report)
-    click_context.exit(verdict(outcomes).value)
+    click_context.exit(find_verdict(outcomes).value)

@@ -15,9 +15,8 @@ from webhook.core.node.patches import NodeLeftovers, find_leftovers
 from webhook.core.pod.fields import Json, find_string
 from webhook.names import NODE_SHARE_LABEL
 from webhook.options import ExitCode
-from webhook.tools.snapshot.facts import asking
+from webhook.tools.snapshot.cluster import NOT_ENDED, read_with_right
 from webhook.tools.snapshot.objects import FactUnavailable
-from webhook.tools.snapshot.reading import NOT_ENDED
 
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -123,7 +122,9 @@ class Cleaner:
             return (name, found) if found else None
 
         try:
-            nodes = asking("list nodes", lambda: self._kube.list_all(core_path("nodes"), keep))
+            nodes = read_with_right(
+                "list nodes", lambda: self._kube.list_all(core_path("nodes"), keep)
+            )
         except FactUnavailable as error:
             self._report(f"nodes: {error.why}", ExitCode.UNANSWERED)
             return
@@ -188,7 +189,7 @@ def _list_ours(kube: Kube, path: str, **query: str) -> list[StoredName]:
                 return []
             raise
 
-    return asking(f"list {_kind(path)}", read)
+    return read_with_right(f"list {_kind(path)}", read)
 
 
 def _kind(path: str) -> str:

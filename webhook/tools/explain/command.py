@@ -16,9 +16,9 @@ from webhook.options import (
     output_option,
     reach,
 )
-from webhook.tools.explain.show import as_json, as_text
-from webhook.tools.render.output import takes_signs
-from webhook.tools.snapshot.kinds import NODE, POD, WorkloadKind, find_kind
+from webhook.tools.explain.render import as_json, as_text
+from webhook.tools.render.output import supports_unicode
+from webhook.tools.snapshot.objects import NODE, POD, WorkloadKind, find_kind
 
 _WORDS: Final = f"{__name__}.words"
 """Key in click's `meta` of the words before the one that is completed."""
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 def _subject(
     context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
 ) -> tuple[WorkloadKind, str]:
-    """Read `eval-4`, `deployment llama` or `deployment/llama`."""
+    """Parse `eval-4`, `deployment llama` or `deployment/llama`."""
     if context.resilient_parsing:
         context.meta[_WORDS] = words
         return POD, ""
@@ -48,12 +48,14 @@ def _subject(
 
 
 def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return pods, or what has the kind that was typed."""
+    """Return completions: names of pods, or of objects of the kind that was typed."""
     word, slash, name = begun.rpartition("/")
     before = context.meta.get(_WORDS) or ("pod",)
     kind = find_kind(word if slash else before[-1])
     paths = [f"{kind.path}/namespaces/{{namespace}}/{kind.plural}"] if kind.path else []
-    return [f"{word}{slash}{one}" for one in complete_names(context, paths, name)]
+    return [
+        f"{word}{slash}{complete_name}" for complete_name in complete_names(context, paths, name)
+    ]
 
 
 @click.command("explain")
@@ -93,14 +95,14 @@ def explain_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.diagnosis import diagnose  # noqa: PLC0415
-    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
+    from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415
 
-    with reading():
+    with reading_cluster():
         cluster = reach(kubeconfig, context, namespace)
-        found = diagnose(ClusterSnapshot(cluster.kube, cluster.namespace), *subject)
-    ascii_only = not takes_signs(sys.stdout)
-    said = as_json(found) if output == "json" else as_text(found, ascii_only=ascii_only)
-    click.echo(said, nl=False)
-    if found.is_trouble:
+        found = diagnose(NamespaceSnapshot(cluster.kube, cluster.namespace), *subject)
+    ascii_only = not supports_unicode(sys.stdout)
+    text = as_json(found) if output == "json" else as_text(found, ascii_only=ascii_only)
+    click.echo(text, nl=False)
+    if found.has_problem:
         click.get_current_context().exit(ExitCode.FOUND)

@@ -1,4 +1,4 @@
-"""Manifests that people write: read within bounds, edited in place, comments kept.
+"""Manifests: read within bounds, and edited in place with their comments kept.
 
 May import: `core.pod` and `adapters.yaml_documents`.
 """

@@ -1,4 +1,4 @@
-"""Verdicts as continuous integration reads them: GitHub's annotations, and JUnit.
+"""Output for continuous integration: GitHub annotations, and JUnit reports.
 
 Sources: docs.github.com, "Workflow commands for GitHub Actions"; the JUnit XML that GitLab, Jenkins
 and others read (testmoapp/junitxml describes it).
@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
+from webhook.tools.manifests.reading import STANDARD_INPUT, input_name
 from webhook.tools.render.output import printable
 
-_STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
+_STANDARD_INPUT: Final = input_name(STANDARD_INPUT)
 
 
 def annotation(command: str, file: str, line: int, text: str, title: str = "") -> str:
-    """Return a workflow command of GitHub's: `error`, `warning` or `notice`; line 0 is the file."""
+    """Return a GitHub workflow command: `error`, `warning` or `notice`.
+
+    It is about the whole file if `line` is 0.
+    """
     properties = {} if file == _STANDARD_INPUT else {"file": file}
     properties |= {"line": str(line)} if line else {}
     properties["title"] = title or "vramwarden"
@@ -27,7 +30,7 @@ def annotation(command: str, file: str, line: int, text: str, title: str = "") -
 
 
 def _data(text: str) -> str:
-    """Escape as GitHub's runner reads it: no text of a manifest begins a command of its own."""
+    """Escape for GitHub's runner, so that no text of a manifest begins a workflow command."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return printable(escaped)
 
@@ -43,17 +46,17 @@ class JUnitCase:
     name: str
     file: str
     line: int = 0
-    """0 where it is the file as a whole."""
+    """Line in the file; 0 for the whole file."""
     failure: tuple[str, str] | None = None
-    """Kind of the failure, and its sentences, one on each line."""
+    """Kind of the failure, and its message, with a sentence on each line."""
     is_error: bool = False
-    """Whether it could not be judged at all."""
-    said: tuple[str, ...] = ()
-    """What else is said of it, as lines."""
+    """True if the case could not be judged."""
+    output: tuple[str, ...] = ()
+    """Lines of additional output."""
 
 
 def junit(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
-    """Return the cases of each suite, which is a file."""
+    """Return a JUnit report; each suite is a file."""
     every = [case for cases in suites.values() for case in cases]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(f'<testsuites name="{_xml(name)}" {_totals(every)}>')
@@ -82,11 +85,11 @@ def _case(case: JUnitCase) -> Iterator[str]:
         tag = "error" if case.is_error else "failure"
         lines = "\n".join(map(_xml, why.split("\n")))
         yield f'      <{tag} type="{_xml(kind)}" message="{_xml(why)}">{lines}</{tag}>'
-    if case.said:
-        yield "      <system-out>" + "\n".join(map(_xml, case.said)) + "</system-out>"
+    if case.output:
+        yield "      <system-out>" + "\n".join(map(_xml, case.output)) + "</system-out>"
     yield "    </testcase>"
 
 
 def _xml(text: str) -> str:
-    """Escape for XML, which knows no control characters, however they are written."""
+    """Escape for XML, which has no control characters, even as references."""
     return escape(printable(text))

@@ -1,4 +1,4 @@
-"""Manifests: from text to documents, to their pods and pod templates, and back to text."""
+"""Documents of a manifest, their objects, pods and pod templates, and edits of them."""
 
 from __future__ import annotations
 
@@ -36,59 +36,61 @@ from webhook.tools.manifests.reading import (
     read_json,
     read_yaml,
 )
-from webhook.tools.manifests.writing import fresh, rewrite
+from webhook.tools.manifests.writing import dump_yaml, rewrite
 
-# What kubectl takes for a separator; YAML forbids such a line inside a scalar.
+# The separator of kubectl. YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _HEADER: Final = re.compile(r"\ufeff?(?:---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)|---[ \t]+)?")
-_GIVES_VRAM: Final = "LimitRange"
-"""Kind of Kubernetes that makes no pods, and changes them."""
+_LIMIT_RANGE: Final = "LimitRange"
+"""Kind that creates no pods, and adds resources to new pods."""
 _KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestDocument:
-    """One document: its part of the text, and what kubectl reads in it."""
+    """A document: its part of the text, and the value that kubectl reads."""
 
     text: str
     value: Any
     layout: Layout | None
-    """How it is indented; None where it is JSON."""
+    """Indentation of the YAML; None for JSON."""
     first_line: int = 1
-    """Where in its file it begins."""
+    """Number of its first line in the file."""
 
     @property
     def as_yaml(self) -> str:
-        """The document as YAML, in its own words where they are YAML."""
-        return self.text if self.layout is not None else fresh(self.value)
+        """The document as YAML; a YAML document is unchanged."""
+        return self.text if self.layout is not None else dump_yaml(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestObject:
-    """One object of a document: an item where the document is a list."""
+    """An object of a document; if the document is a list, one of its items."""
 
     kind: str
     version: str
     value: Json
     at: Path
-    """Where in the document it stands."""
+    """Path in the document."""
 
     def targets(self) -> Iterator[Target]:
-        """Yield its pods and pod templates, and keys that nobody judges, as one target.
+        """Yield its pods and pod templates, and a target for keys outside of them.
 
-        Of a kind of which every template is known such keys have no effect. Raises ManifestError
-        if it is too large.
+        There is no such target for kinds of which every template is known, because such keys have
+        no effect there. Raise ManifestError if the object is too large.
         """
         try:
             found = find_templates(self.value, self.kind, self.version, _read_field)
             is_own = is_builtin_kind(self.kind, self.version)
-            templates = [one for one in found if is_own or not is_open(one)]
+            templates = [template for template in found if is_own or not is_open(template)]
             elsewhere = search_stray_keys(self.value, self.version, templates)
             others = tuple(find_unjudged_fields(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
             name = find_string(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
-        is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
+        is_known = bool(found) and (
+            is_own or any(template.form is Form.CONTAINER for template in found)
+        )
         is_apart = bool(elsewhere) and (not is_known or len(templates) < len(found))
         stray = find_stray_keys(self.value, self.kind, templates, () if is_apart else elsewhere)
         if is_apart or (stray and not found):
@@ -97,58 +99,60 @@ class ManifestObject:
             first = replace(templates[0], unjudged=(*others, *templates[0].unjudged))
             templates = [first, *templates[1:]]
         for template in templates:
-            own = [one for one in stray if template.path in (one.paths or [templates[0].path])]
+            own = [key for key in stray if template.path in (key.paths or [templates[0].path])]
             keys = (*own, *(elsewhere if template.form is Form.ELSEWHERE else ()))
             yield Target(self, template, keys, is_one_of_many=len(templates) > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pod, or an object that holds a pod template."""
+    """A pod, or a pod template in an object."""
 
     object: ManifestObject
     found: Template
     stray: tuple[StrayKey, ...] = ()
-    """Keys that nothing reads in their place and that are meant for this template.
+    """Misplaced keys that are meant for this template.
 
-    Of an object whose pods may be made elsewhere, these are the keys that no template has.
+    For an object whose pods may be created elsewhere, these are the keys outside of templates.
     """
     is_one_of_many: bool = False
-    """Whether the object holds more than this one."""
+    """True if the object has several pods or templates."""
 
     @property
     def unread(self) -> Iterator[StrayKey]:
-        """Keys that nothing reads, not even a controller that makes pods elsewhere."""
+        """Keys that nothing reads, not even a controller that creates pods elsewhere."""
         kind, version = self.object.kind, self.object.version
         is_known = self.found.form is not Form.ELSEWHERE or is_builtin_without_pods(kind, version)
-        for one in self.stray if kind != _GIVES_VRAM else ():
-            is_unread = is_known or bool(one.cure) or is_unknown(one.key)
-            if is_unread and not one.is_in_text:
-                yield one
+        for key in self.stray if kind != _LIMIT_RANGE else ():
+            is_unread = is_known or bool(key.cure) or is_unknown(key.key)
+            if is_unread and not key.is_in_text:
+                yield key
 
     @property
     def at(self) -> Path:
-        """Where in the document the pod or the template stands."""
+        """Path of the pod or the template in the document."""
         return (*self.object.at, *self.found.path)
 
     @property
     def pod(self) -> Json:
-        """The pod that the API server would send: the manifest's, or one made from the template."""
+        """The pod that the webhook would receive: the manifest's, or one from the template."""
         return pod_of(self.found, find_string(self.object.value, "metadata", "name"))
 
     def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
-        """Return what a patch of the pod changes in the document, by where it stands."""
+        """Return the operations of a patch of the pod, by paths in the document."""
         operations = list(patch)
         above = self.found.metadata_path
         if above is None:
             return {self.at: operations}
-        of_metadata = [one for one in operations if one["path"].startswith("/metadata")]
-        of_spec = [one for one in operations if one not in of_metadata]
+        of_metadata = [
+            operation for operation in operations if operation["path"].startswith("/metadata")
+        ]
+        of_spec = [operation for operation in operations if operation not in of_metadata]
         return {(*self.object.at, *above): of_metadata, self.at: of_spec}
 
 
 def read_documents(text: str) -> list[ManifestDocument]:
-    """Split a text as kubectl does and read each document; raises ManifestError with the line."""
+    """Split a text like kubectl, and read each document; raise ManifestError with the line."""
     starts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start())]
     ends = [*starts[1:], len(text)]
     documents: list[ManifestDocument] = []
@@ -184,22 +188,22 @@ def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocu
                 start = end
             return
     value, layout = read_yaml(body)
-    if value is not None and not isinstance(value, dict) and not _is_of_others(value):
+    if value is not None and not isinstance(value, dict) and not _is_foreign_list(value):
         what = "a list" if isinstance(value, list) else "a plain value"
         detail = f"{what} at the top level; write an object, several of them in a kind: List"
         raise ManifestError(detail)
     yield ManifestDocument(text, value, layout, first_line)
 
 
-def _is_of_others(value: object) -> bool:
-    """Say whether it is a list as other programs have them: JSON patches, playbooks."""
+def _is_foreign_list(value: object) -> bool:
+    """Return True for a list of another program, such as a JSON patch or a playbook."""
     return isinstance(value, list) and all(
-        isinstance(one, dict) and not find_string(one, "kind") for one in value
+        isinstance(item, dict) and not find_string(item, "kind") for item in value
     )
 
 
 def _read_field(text: str) -> Any:
-    """Return the value of the YAML or JSON in a field; raises ValueError."""
+    """Return the value of YAML or JSON in a field; raise ValueError."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -213,9 +217,10 @@ def _read_field(text: str) -> Any:
 def find_objects(
     value: Any, at: Path = (), of: str = "", version: str = ""
 ) -> Iterator[ManifestObject]:
-    """Yield the objects of a document, going into lists.
+    """Yield the objects of a document, including those in lists.
 
-    Items of a typed list such as PodList may leave out kind and version: `of` and `version` say.
+    `of` and `version` are kind and version for items of typed lists such as PodList, which may
+    omit them.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -225,7 +230,7 @@ def find_objects(
     kind, version = find_string(value, "kind") or of, find_string(value, "apiVersion") or version
     items = value.get("items")
     if kind.endswith("List") and isinstance(items, list):
-        if PREFIX in str(value.get("metadata")):  # no list has annotations or labels
+        if PREFIX in str(value.get("metadata")):  # lists have no annotations and labels
             yield ManifestObject(kind, "v1", {**value, "items": None}, at)
         for index, item in enumerate(items):
             yield from find_objects(item, (*at, "items", index), kind.removesuffix("List"), version)
@@ -236,27 +241,28 @@ def find_objects(
 def changed(
     document: ManifestDocument, changes: Mapping[Path, Iterable[Operation]]
 ) -> ManifestDocument:
-    """Return a document with JSON Patch operations applied to the pods at the given paths."""
+    """Return a document with JSON Patch operations applied to the objects at the paths."""
     changes = {path: list(operations) for path, operations in changes.items() if operations}
     if not changes:
         return document
     value = document.value
     for path, operations in changes.items():
-        value = _patched(value, path, list(operations))
+        value = _apply_at(value, path, list(operations))
     if document.layout is None:
-        return replace(document, text=_header(document.text) + fresh(value), value=value)
+        return replace(document, text=_header(document.text) + dump_yaml(value), value=value)
     header = _header(document.text)
-    body, tail = _parted(document.text[len(header) :])
+    body, tail = _split_trailing_comments(document.text[len(header) :])
     text = rewrite(body.replace("\r\n", "\n"), changes, value, document.layout)
     if "\r\n" in body:
         text = text.replace("\n", "\r\n")
     return replace(document, text=header + text + tail, value=value)
 
 
-def _parted(body: str) -> tuple[str, str]:
-    """Cut off the comments and blank lines at the end, unless a block scalar keeps blank lines.
+def _split_trailing_comments(body: str) -> tuple[str, str]:
+    """Return a text without the comments and blank lines at its end, and these.
 
-    ruamel attaches them to the last value, and would move or lose them with it.
+    ruamel attaches them to the last value, and would move or lose them with it. They are not split
+    off if a block scalar keeps blank lines.
     """
     end = len(body)
     if _KEEPS_BLANK_LINES.search(body):
@@ -269,16 +275,19 @@ def _parted(body: str) -> tuple[str, str]:
     return body[:end], body[end:]
 
 
-def _patched(value: Any, path: Path, operations: list[Operation]) -> Any:
-    """Return a copy along the path, its end patched; what an alias shares is changed only here."""
+def _apply_at(value: Any, path: Path, operations: list[Operation]) -> Any:
+    """Return a value that is patched at a path.
+
+    Containers along the path are copied, so that other uses of an alias do not change.
+    """
     if not path:
         pod = {**value}
-        if any(one["path"].startswith("/metadata") for one in operations):
+        if any(operation["path"].startswith("/metadata") for operation in operations):
             pod["metadata"] = value.get("metadata") or {}
         return apply_patch(pod, operations)
     key, *rest = path
     copied = value.copy()
-    copied[key] = _patched(value[key], tuple(rest), operations)
+    copied[key] = _apply_at(value[key], tuple(rest), operations)
     return copied
 
 
@@ -288,7 +297,7 @@ def _header(text: str) -> str:
 
 
 def join(texts: Iterable[str]) -> str:
-    """Join documents to one stream, with a separator wherever the next one brings none."""
+    """Join documents to one stream, and add missing separators."""
     joined = ""
     for text in texts:
         if joined and not joined.endswith("\n"):
@@ -308,25 +317,25 @@ _UNREAD: Final = object()
 
 @dataclass(slots=True)
 class LineIndex:
-    """The lines of one document that was read already; parsed again where one is asked for."""
+    """Line numbers of a document, which is parsed again at the first access."""
 
     text: str
     first_line: int = 1
-    """Of the text, in its file."""
+    """Number of the first line of the text in its file."""
     _root: Any = field(default=_UNREAD, init=False, repr=False)
 
     def of(self, path: Path) -> int:
-        """Return the line of a path, or of the nearest thing around it."""
+        """Return the line of a path, or of the innermost existing node around it."""
         if self._root is _UNREAD:
             try:
                 self._root = next(BoundedReader(self.text, KUBECTL).documents(), None)
-            except (StopError, yaml.YAMLError):  # JSON that is no YAML, as with tabs
+            except (StopError, yaml.YAMLError):  # JSON that is not YAML, for example with tabs
                 self._root = None
-        return self.first_line + line_of(self._root, path)
+        return self.first_line + find_line(self._root, path)
 
 
-def line_of(node: Any, path: Path) -> int:
-    """Return the line of a path, or of the nearest thing around it, counted from 0."""
+def find_line(node: Any, path: Path) -> int:
+    """Return the line of a path, or of the innermost node around it, counted from 0."""
     line = node.start_mark.line if node else 0
     for part in path:
         if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):

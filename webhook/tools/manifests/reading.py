@@ -1,8 +1,8 @@
-"""Read YAML and JSON exactly as `kubectl` does, within bounds, with line numbers in errors.
+"""Reading of files, and of YAML and JSON exactly as `kubectl` does, within bounds.
 
-`kubectl` reads YAML 1.1 with go-yaml, a port of libyaml; PyYAML drives libyaml itself. What a plain
-scalar means follows sigs.k8s.io/yaml/goyaml.v2/resolve.go, which neither PyYAML's nor ruamel's own
-resolvers match: `8e9` and `08` are numbers, `0777` is octal, `1:30` and dates are strings.
+`kubectl` reads YAML 1.1 with go-yaml, a port of libyaml, which PyYAML uses. Plain scalars are
+resolved as in sigs.k8s.io/yaml/goyaml.v2/resolve.go, from which the resolvers of PyYAML and ruamel
+differ: `8e9` and `08` are numbers, `0777` is octal, `1:30` and dates are strings.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 
+import click
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, Dialect, StopError
@@ -57,21 +60,21 @@ KUBECTL: Final = Dialect(
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be read; the message says what is wrong and what to do."""
+    """A manifest is unreadable; the message has the problem and the fix."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
-        """Counted from 1 within the text that was read."""
+        """Line in the text, from 1; None if unknown."""
 
 
 class ExactFloat(float):
-    """A number with a point or an exponent, and how it was written: quantities need the digits."""
+    """A number with a point or an exponent, and its original digits, which quantities need."""
 
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Read the text."""
+        """Parse the text."""
         value = super().__new__(cls, text)
         value.text = text
         return value
@@ -87,16 +90,16 @@ _TAGGED: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(slots=True)
 class Layout:
-    """How a document is indented: which columns its block collections start at, counted."""
+    """Indentation of a document's block collections: how often each number of columns occurs."""
 
     dashes: Counter[int] = field(default_factory=Counter)
-    """A list's dash, relative to the mapping that holds the list."""
+    """Columns of a list's dash, relative to the mapping that contains the list."""
     steps: Counter[int] = field(default_factory=Counter)
-    """A mapping, relative to the mapping that holds it."""
+    """Columns of a mapping, relative to the mapping that contains it."""
 
 
 def resolve(text: str) -> Any:
-    """Return what a plain scalar means to kubectl; raises ManifestError for NaN and infinity."""
+    """Return the value of a plain scalar for kubectl; raise ManifestError for NaN and infinity."""
     if text in _WORDS:
         return _WORDS[text]
     if _NOT_JSON.fullmatch(text):
@@ -114,7 +117,7 @@ def resolve(text: str) -> Any:
 
 
 def needs_quotes(text: str) -> bool:
-    """Say whether a string must be quoted so that every reader of YAML takes it for a string."""
+    """Return True if a string needs quotes so that every YAML reader reads it as a string."""
     try:
         return not isinstance(resolve(text), str) or bool(_AMBIGUOUS.fullmatch(text))
     except ManifestError:
@@ -122,7 +125,7 @@ def needs_quotes(text: str) -> bool:
 
 
 def read_yaml(text: str) -> tuple[Any, Layout]:
-    """Return a text's one document as kubectl sees it; raises ManifestError."""
+    """Return the value and the indentation of a document; raise ManifestError."""
     reader, value = _ManifestReader(text), None
     try:
         for value in reader.documents():  # noqa: B007 - the last one is returned
@@ -134,7 +137,7 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         hint = _hint(text.split("\n", line)[line - 1]) if line and "token" in problem else ""
-        if "nesting depth" in problem:  # from 6.0.4 on, PyYAML has a bound of its own
+        if "nesting depth" in problem:  # PyYAML has its own bound from 6.0.4 on
             raise ManifestError(KUBECTL.too_deep, line) from None
         raise ManifestError(f"not valid YAML: {problem}{hint}", line) from error
     except yaml.reader.ReaderError as error:
@@ -144,14 +147,14 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
 
 
 def _hint(line: str) -> str:
-    """Return what a line was probably meant to be, in which YAML finds no token."""
+    """Return a hint for a line in which YAML finds no token; empty if there is none."""
     if "{%" in line:
         return "; it looks like a template: render it first"
     return "; indent with spaces, not tabs" if "\t" in line else ""
 
 
 class _ManifestReader(BoundedReader):
-    """Makes values, and counts how their collections are indented."""
+    """Reader that makes values and counts the indentation of their collections."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, KUBECTL)
@@ -205,7 +208,7 @@ def _is_merge(event: Any) -> bool:
 
 
 def _merged(value: Any, line: int) -> dict[str, Any]:
-    """Return what `<<` merges in; of several mappings the first wins."""
+    """Return the merged value of `<<`; of several mappings, the first has precedence."""
     result: dict[str, Any] = {}
     for source in reversed(value if isinstance(value, list) else [value]):
         if not isinstance(source, dict):
@@ -215,9 +218,9 @@ def _merged(value: Any, line: int) -> dict[str, Any]:
 
 
 def _scalar(event: Any) -> Any:
-    """Return a scalar's value: quoted ones are strings, and a tag names the type."""
+    """Return the value of a scalar; a quoted one is a string, and a tag sets the type."""
     text, tag, line = event.value, event.tag or "", event.start_mark.line + 1
-    if tag == "!":  # means nothing to go-yaml, unlike to the YAML specification
+    if tag == "!":  # go-yaml ignores it, unlike the YAML specification
         tag = ""
     if not (event.implicit[0] or tag.startswith(_TAG)) or tag == _TAG + "str":
         return text
@@ -234,7 +237,7 @@ def _scalar(event: Any) -> Any:
 
 
 def read_json(text: str) -> list[tuple[int, Any]]:
-    """Return a stream of JSON objects, each with where it ends; raises JSONDecodeError."""
+    """Return the end and the value of each object in a JSON stream; raise JSONDecodeError."""
     found: list[tuple[int, Any]] = []
     position = _after_space(text, 0)
     try:
@@ -293,3 +296,41 @@ _DECODER: Final = json.JSONDecoder(
     parse_float=_finite,
     parse_constant=_no_constant,
 )
+
+
+STANDARD_INPUT: Final = "-"
+
+
+def input_name(name: str) -> str:
+    """Return the name of a file or standard input for messages."""
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+def read_text(name: str) -> str:
+    """Return the text of a file or standard input.
+
+    Raise click.UsageError if it is unreadable, with the line if it is not UTF-8.
+    """
+    try:
+        return read_source(name)
+    except ManifestError as error:
+        place = f"{input_name(name)}:{error.line}" if error.line else input_name(name)
+        raise click.UsageError(f"{place}: {error}") from None
+
+
+def read_source(name: str) -> str:
+    """Return the text of a file or standard input.
+
+    Raise ManifestError if it is unreadable, with the line if it is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ManifestError(f"cannot be read ({why}); check the name and the permissions") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        detail = f"byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+        raise ManifestError(detail, line) from None

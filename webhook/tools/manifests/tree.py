@@ -1,11 +1,10 @@
-"""Edit ruamel's commented tree by JSON Patch operations, so that all else keeps its form.
+"""Edits of ruamel's commented tree by JSON Patch operations.
 
-Every plain scalar is kept as the text that was written: what is not edited comes out as it went in,
-whatever YAML version its reader assumes.
+Plain scalars keep their text, so that values that are not edited do not change, whatever the YAML
+version.
 
-yaml-edit (0.2.0, November 2026) was tried in its place. Documents with anchors read as something
-else after its edits, a new item comes between an old one and the comment above it, and new lines
-are indented by two whatever the others are.
+yaml-edit (0.2.0, November 2026) was tried instead. It changes the meaning of documents with
+anchors, inserts items between an item and the comment above it, and always indents by two.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NEVER: Final = -1
 
 
 class _TextResolver(VersionedResolver):
-    """Takes every scalar for text; only `<<` keeps its meaning."""
+    """Resolver for which every scalar is text, except `<<`."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is not ScalarNode:
@@ -44,8 +43,8 @@ class _TextResolver(VersionedResolver):
         return Tag(suffix="tag:yaml.org,2002:merge") if is_merge else self.DEFAULT_SCALAR_TAG
 
 
-def edited(text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layout) -> str:
-    """Return a document's text with JSON Patch operations applied at the given paths."""
+def edit_text(text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layout) -> str:
+    """Return the text of a document with JSON Patch operations applied at the paths."""
     yaml = YAML(typ="rt")
     yaml.Resolver = _TextResolver
     yaml.preserve_quotes = True
@@ -64,17 +63,17 @@ def edited(text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layou
 
 
 class _Editor:
-    """Applies operations; a node that stands in several places is copied before it is edited."""
+    """Editor of a tree. A node that several places share is copied before it is edited."""
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
         self._uses: Counter[int] = Counter()
         self._seen: dict[int, Any] = {}
-        """Keeps every counted node alive: a freed one's id could come back."""
+        """Counted nodes by ID. Keeps them alive, since the ID of a freed node may be reused."""
         self._count(tree)
 
     def apply(self, at: Path, operation: Operation) -> None:
-        """Apply one operation, its pointer taken from the node at the path."""
+        """Apply one operation; its pointer is relative to the node at the path."""
         pointer = operation["path"].split("/")[1:]
         parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer]
         path: list[str | int] = [*at, *parts]
@@ -93,14 +92,16 @@ class _Editor:
             _put(node, key, operation["value"])
 
     def _count(self, node: Any) -> None:
-        """Count how often each collection is used, and name nulls that flow style cannot leave out.
+        """Count the uses of each collection, and write empty nulls in flow style as `null`.
 
-        A mapping that is merged into another counts as used there: an edit would show in both.
+        Merging a mapping counts as a use, because an edit would change both.
         """
         if not isinstance(node, (CommentedMap, CommentedSeq)) or id(node) in self._seen:
             return
         self._seen[id(node)] = node
-        node.anchor.always_dump = node.anchor.value is not None  # though its last alias may go
+        node.anchor.always_dump = (
+            node.anchor.value is not None
+        )  # even if an edit removes its last alias
         for child in (*_children(node).values(), *_merged(node)):
             self._uses[id(child)] += 1
             self._count(child)
@@ -110,7 +111,7 @@ class _Editor:
                     node[key] = "null"
 
     def _own(self, node: Any, part: str | int) -> Any:
-        """Return a child that can be edited in place: one of its own, never null."""
+        """Return a child that can be edited in place: never shared, never null."""
         key = int(part) if isinstance(node, CommentedSeq) else part
         child = node[key] if isinstance(node, CommentedSeq) or key in node else ""
         if not isinstance(child, (CommentedMap, CommentedSeq)):
@@ -132,7 +133,7 @@ def _children(node: Any) -> dict[Any, Any]:
 
 
 def _merged(node: Any) -> list[Any]:
-    """Return the mappings merged in; ruamel before 0.19 gives their positions with them."""
+    """Return the merged mappings; ruamel before 0.19 returns their positions, too."""
     merged = node.merge if isinstance(node, CommentedMap) else ()
     return [item[1] if isinstance(item, tuple) else item for item in merged]
 
@@ -145,7 +146,7 @@ def _drop_anchors(node: Any) -> None:
 
 
 def _commented(value: Any) -> Any:
-    """Return a JSON value as nodes; a string is quoted where any reader could mistake it."""
+    """Return a JSON value as nodes; ambiguous strings are quoted."""
     if isinstance(value, dict):
         return CommentedMap({key: _commented(item) for key, item in value.items()})
     if isinstance(value, list):
@@ -158,7 +159,7 @@ def _commented(value: Any) -> Any:
 
 
 def _put(node: Any, key: Any, value: Any) -> None:
-    """Set a value; comments below what was last there stay below, those in it go with it."""
+    """Set a value. Comments below the old value are kept; comments inside are removed with it."""
     value = _commented(value)
     present = key < len(node) if isinstance(node, CommentedSeq) else key in node
     if present:
@@ -171,7 +172,7 @@ def _put(node: Any, key: Any, value: Any) -> None:
 
 
 def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
-    """Remove a value; the comments below it stay, above what comes next."""
+    """Remove a value. The comments below it are kept, above the next value."""
     keys = list(_children(node))
     position = keys.index(key)
     below = _cut(*_last_leaf(node, key))
@@ -186,20 +187,22 @@ def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
         ]
     else:
         above[above_key] = type(node)()
-        if above_key in above.ca.items:  # lines above items, for which ruamel leaves a gap
+        if (
+            above_key in above.ca.items
+        ):  # comments above items, for which ruamel leaves a blank line
             above.ca.items[above_key][3:] = [None]
         _paste(above, above_key, below)
 
 
 def _last_key(node: Any) -> Any:
-    """Return the key under which the node's last line stands; merged-in keys have none."""
+    """Return the key of the node's last line; merged keys have no line."""
     if isinstance(node, CommentedSeq):
         return len(node) - 1
     return next(reversed([key for key, _ in node.non_merged_items()]), None)
 
 
 def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
-    """Follow a value to its last line, where ruamel keeps the comments below it."""
+    """Return node and key of a value's last line, to which ruamel attaches comments below it."""
     while key is not None and key != _NEVER:
         child = node[key]
         is_block = isinstance(child, (CommentedMap, CommentedSeq)) and not child.fa.flow_style()
@@ -210,12 +213,12 @@ def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
 
 
 def _slot(node: Any) -> int:
-    """Return where ruamel's comment lists hold what follows a value."""
+    """Return the index of the comment after a value in ruamel's lists of comments."""
     return 0 if isinstance(node, CommentedSeq) else 2
 
 
 def _cut(node: Any, key: Any) -> str:
-    """Remove and return the comment lines below a leaf; one on its own line stays."""
+    """Remove and return the comment lines below a leaf; a comment in its line is kept."""
     tokens = node.ca.items.get(key)
     token = tokens[_slot(node)] if tokens else None
     if token is None:
@@ -228,7 +231,7 @@ def _cut(node: Any, key: Any) -> str:
 def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
     """Remove and return the comment lines between a list's key and its first item.
 
-    ruamel keeps them twice, and where no comment stands beside the key, as a list of lines.
+    ruamel stores them twice; if no comment is in the line of the key, as a list of lines.
     """
     beside, lines, *_ = node.ca.comment or (None, None)
     if beside is not None:
@@ -244,7 +247,7 @@ def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
 
 
 def _paste(node: Any, key: Any, below: str) -> None:
-    """Put comment lines below a leaf."""
+    """Add comment lines below a leaf."""
     if not below:
         return
     tokens = node.ca.items.setdefault(key, [None, None, None, None])

@@ -1,10 +1,10 @@
-"""Write a changed document: like the original where possible, and correct in every case.
+"""Texts of changed documents, similar to the original if possible, and always correct.
 
-Three texts are tried, best first, and each is read back before it is used:
+Three texts are tried, the best first. Each is parsed to verify it:
 
-1. the original lines, with only those changed that the edit changed
+1. the original lines, except those that the edit changed
 2. the edited tree as ruamel writes it, which may reflow other lines
-3. only the values, without comments
+3. the values without comments
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from webhook.tools.manifests.reading import (
     needs_quotes,
     read_yaml,
 )
-from webhook.tools.manifests.tree import edited
+from webhook.tools.manifests.tree import edit_text
 
 _ANCHOR: Final = re.compile(r"&\S+")
 
@@ -36,35 +36,40 @@ _ANCHOR: Final = re.compile(r"&\S+")
 def rewrite(
     text: str, changes: Mapping[Path, Iterable[Operation]], wanted: Any, layout: Layout
 ) -> str:
-    """Return a YAML document's text with the changes made, so that it reads as `wanted`."""
+    """Return the text of a YAML document with changes; its value is `wanted`."""
     for candidate in _candidates(text, changes, layout):
         if _reads_as(candidate, wanted):
             return candidate
-    return fresh(wanted)
+    return dump_yaml(wanted)
 
 
 def _candidates(
     text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layout
 ) -> Iterator[str]:
     try:
-        base, target = (_rejoined(edited(text, wishes, layout), text) for wishes in ({}, changes))
-    # ruamel reads slightly less YAML than libyaml, and has no bounds on recursion.
+        base, target = (
+            _rejoin_comments(edit_text(text, wishes, layout), text) for wishes in ({}, changes)
+        )
+    # ruamel does not read all YAML that libyaml does, and does not bound recursion.
     except (YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return
-    restored = _restored(text, base, target)
+    restored = _edit_original(text, base, target)
     if restored is not None:
         yield restored
     yield target
 
 
-def _rejoined(text: str, original: str) -> str:
-    """Put comments back beside anchors and aliases: ruamel gives them lines of their own."""
+def _rejoin_comments(text: str, original: str) -> str:
+    """Return a text with comments in the lines of anchors and aliases.
+
+    ruamel writes such comments on separate lines.
+    """
     written = original.splitlines()
-    beside = {_squeezed(line) for line in (*written, *(_ANCHOR.sub("", line) for line in written))}
+    beside = {_squeeze(line) for line in (*written, *(_ANCHOR.sub("", line) for line in written))}
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         is_comment = line.lstrip().startswith("#") and lines and lines[-1].strip()
-        if is_comment and _squeezed(lines[-1] + line) in beside:
+        if is_comment and _squeeze(lines[-1] + line) in beside:
             lines[-1] = f"{lines[-1].rstrip()} {line.lstrip()}"
         else:
             lines.append(line)
@@ -80,20 +85,22 @@ def _reads_as(text: str, wanted: Any) -> bool:
 
 
 def _canonical(value: Any) -> str:
-    """Write a value so that only equal ones, types included, give the same text."""
+    """Return a text that is the same only for values that are equal, including their types."""
     return json.dumps(value, sort_keys=True)
 
 
-def _restored(original: str, base: str, target: str) -> str | None:
-    """Make the changes from base to target in the original; None where they do not fit.
+def _edit_original(original: str, base: str, target: str) -> str | None:
+    """Return the original with the changes from base to target; None if they do not fit.
 
-    `base` is the unedited original as ruamel writes it: its lines differ in spacing alone, so a
-    line of one is found in the other, and an edit goes to where its neighbours stand.
+    `base` is the unedited original as ruamel writes it. Its lines differ from the original only in
+    spaces, so edits are placed by their neighbouring lines.
     """
     before, plain, after = (text.splitlines(keepends=True) for text in (original, base, target))
     if max(len(before), len(after)) > MOST_COMPARED_LINES:
         return None
-    places = _places([_squeezed(line) for line in plain], [_squeezed(line) for line in before])
+    places = _map_boundaries(
+        [_squeeze(line) for line in plain], [_squeeze(line) for line in before]
+    )
     result: list[str] = []
     position = 0
     for tag, start, end, first, last in _opcodes(plain, after):
@@ -103,18 +110,18 @@ def _restored(original: str, base: str, target: str) -> str | None:
         if here is None or there is None or here < position:
             return None
         result += before[position:here]
-        result += _aligned(after[first:last], plain[:start], before, places)
+        result += _align(after[first:last], plain[:start], before, places)
         position = there
     return "".join([*result, *before[position:]])
 
 
-def _aligned(
+def _align(
     lines: list[str], above: list[str], before: list[str], places: dict[int, int]
 ) -> Iterator[str]:
-    """Yield new lines moved to where their neighbours stand: a file may indent its lists two ways.
+    """Yield new lines, indented like their neighbours; a file may indent its lists in two ways.
 
-    A line goes with the new line it belongs to, else with the nearest old one to the left of it or
-    in its column.
+    A line moves with the new line that contains it, else with the nearest old line in its column or
+    to the left of it.
     """
     open_blocks: list[tuple[int, int]] = []
     for line in lines:
@@ -128,7 +135,7 @@ def _aligned(
 
 
 def _shift(column: int, above: list[str], before: list[str], places: dict[int, int]) -> int:
-    """Return how far the original indents the old line that a new line of this column follows."""
+    """Return the shift of a new line: that of the nearest old line above it in the original."""
     for index in reversed(range(len(above))):
         if above[index].strip() and _column(above[index]) <= column:
             place = places.get(index)
@@ -142,8 +149,8 @@ def _column(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _places(plain: list[str], before: list[str]) -> dict[int, int]:
-    """Map the boundaries between lines of one text to those of another."""
+def _map_boundaries(plain: list[str], before: list[str]) -> dict[int, int]:
+    """Return the boundaries between lines of one text, mapped to those of another."""
     places = {0: 0, len(plain): len(before)}
     for _, start, end, first, last in _opcodes(plain, before):
         if end - start == last - first:
@@ -157,12 +164,12 @@ def _opcodes(left: list[str], right: list[str]) -> list[tuple[str, int, int, int
     return list(SequenceMatcher(None, left, right, autojunk=False).get_opcodes())
 
 
-def _squeezed(line: str) -> str:
+def _squeeze(line: str) -> str:
     return "".join(line.split())
 
 
-def fresh(value: Any) -> str:
-    """Write a value as YAML in the usual style, readable alike for YAML 1.1 and 1.2."""
+def dump_yaml(value: Any) -> str:
+    """Return a value as YAML in block style that YAML 1.1 and 1.2 read alike."""
     text: str = yaml.dump(
         value,
         Dumper=_Fresh,
@@ -175,7 +182,7 @@ def fresh(value: Any) -> str:
 
 
 class _Fresh(yaml.SafeDumper):
-    """Writes scalars as texts, quoted where a reader could mistake them, and no aliases."""
+    """Dumper that writes scalars as text, quotes ambiguous ones, and writes no aliases."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as the base class declares it
 
@@ -192,7 +199,7 @@ def _plain(write: Callable[[Any], str]) -> Callable[[_Fresh, Any], yaml.ScalarNo
 
 def _represent_text(dumper: _Fresh, value: str) -> yaml.ScalarNode:
     if needs_quotes(value) or not value.replace("\n", "").replace("\t", "").isprintable():
-        style = '"'  # Unicode's line breaks would be folded in any other
+        style = '"'  # other styles would fold Unicode's line breaks
     else:
         style = "|" if "\n" in value else ""
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

@@ -1,5 +1,5 @@
-"""Problems of a cluster: pure functions from what a snapshot holds to `Problem`.
+"""Problems of a cluster: pure functions that take facts of a snapshot and return `Problem`s.
 
-`check` prints those of the installation and of nodes, `explain` those of a pod and what it depends
-on, `top` those of GPUs, `report` those of pods under the policy.
+`check` prints those of the installation and of nodes, `explain` those of a pod, `top` those of
+GPUs, and `report` those of pods under the policy.
 """

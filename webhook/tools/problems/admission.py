@@ -1,4 +1,4 @@
-"""Problems of what the API server does with pods: by the webhook, by the policy, by the fence."""
+"""Problems of the admission of pods: webhook, policy, fence and quotas."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.stray_keys import useless_bounds
 from webhook.core.formatting import format_count, join_names
 from webhook.core.policy.fence import RULES_KEY, fence_data
-from webhook.core.policy.model import Action, Rollout
+from webhook.core.policy.match import NamespaceUnknownError, Subject
+from webhook.core.policy.model import Action, Policy, Rollout
 from webhook.tools.problems.creation import unreachable_cause
-from webhook.tools.problems.installation import action_for, read_logs, upgrade
+from webhook.tools.problems.installation import logs_command, upgrade_command
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import Installation
 
@@ -22,10 +23,10 @@ FENCE_PARTS: Final = {
     "fence.exemption": ("vramwarden-exemption",),
     "fence.accounts": ("vramwarden-accounts",),
 }
-"""Values of the chart, and the admission policies that each installs."""
-_BY_US: Final = '.vramwarden.io" denied the request: '
+"""Chart values, and the admission policies that each installs."""
+_OWN_DENIAL: Final = '.vramwarden.io" denied the request: '
 _BY_SECOND_LINE: Final = "vramwarden-second-line"
-_ANOTHER: Final = "; --test-namespace names another namespace"
+_OTHER_NAMESPACE: Final = "; --test-namespace names another namespace"
 _UNREACHABLE_FIXES: Final = {
     "the API server does not trust its certificate": "see [ca-bundle] above; in mode `self` a "
     "replica restores it within a second",
@@ -34,11 +35,11 @@ _UNREACHABLE_FIXES: Final = {
     "it does not answer in time": "let the API server reach port 8443 of its pods, past firewalls "
     "and NetworkPolicies",
 }
-"""Fixes of causes of `unreachable_cause`; of all others the webhook's pods show more."""
+"""Fixes by the causes of `unreachable_cause`. For all other causes, see the webhook's pods."""
 
 
-def judge_good_pod(installation: Installation) -> Finding:
-    """Return why a pod that requests 1Gi is not translated, by a dry run.
+def check_good_pod(installation: Installation) -> Finding:
+    """Check by a dry run that a pod that requests 1Gi is translated.
 
     | dry run | translated | its rule's action | problem |
     | --- | --- | --- | --- |
@@ -46,29 +47,29 @@ def judge_good_pod(installation: Installation) -> Finding:
     | created | no | Audit | warning: the policy only records |
     | created | no | the policy cannot be read | warning |
     | created | no | another, or no rule is known | error |
-    | denied, since the webhook was not reached | - | any | error, with the cause |
+    | denied, because the webhook was not reached | - | any | error, with the cause |
     | denied by the second line | - | any | error: the webhook was not asked |
     | denied by the webhook | - | any | warning: it is the policy |
     | denied by another | - | any | warning |
     """
-    tried, where = installation.tried_good, f"in namespace {installation.test_namespace}"
+    tried, where = installation.good_pod_answer, f"in namespace {installation.test_namespace}"
     what = f"a pod that requests 1Gi {where}"
     if tried.pod and tried.pod.rule:
         sidecar = "with a sidecar" if tried.pod.has_sidecar else "without a sidecar"
         return f"{what} is translated by rule {tried.pod.rule}, {sidecar}"
     if tried.pod:
-        return [_left_alone(installation, what, {Action.AUDIT: "it only records"})]
-    if found := _unreachable(installation, what, tried.denial):
+        return [_not_changed_problem(installation, what, {Action.AUDIT: "it only records"})]
+    if found := _unreachable_problem(installation, what, tried.denial):
         return [found]
     if _BY_SECOND_LINE in tried.denial:
         why = f"{what} is denied only by the fence: the webhook was not asked"
-        return [Problem(Code.NOT_ASKED, Severity.ERROR, why, upgrade(installation))]
-    by = " by the policy" if _BY_US in tried.denial else ""
-    return [_denied(f"{what} is denied{by}: {tried.denial}")]
+        return [Problem(Code.NOT_ASKED, Severity.ERROR, why, upgrade_command(installation))]
+    by = " by the policy" if _OWN_DENIAL in tried.denial else ""
+    return [_denied_problem(f"{what} is denied{by}: {tried.denial}")]
 
 
-def judge_wrong_pod(installation: Installation) -> Finding:
-    """Return why a pod that requests 8GB, which is no quantity, is not denied, by a dry run.
+def check_wrong_pod(installation: Installation) -> Finding:
+    """Check by a dry run that a pod that requests 8GB, which is no quantity, is denied.
 
     | dry run | its rule's action | problem |
     | --- | --- | --- |
@@ -76,32 +77,32 @@ def judge_wrong_pod(installation: Installation) -> Finding:
     | created | Audit, Warn | warning: it is the policy |
     | created | the policy cannot be read | warning |
     | created | another, or no rule is known | error |
-    | denied, since the webhook was not reached | any | error, with the cause |
+    | denied, because the webhook was not reached | any | error, with the cause |
     | denied by another | any | warning |
     """
-    tried, where = installation.tried_wrong, f"in namespace {installation.test_namespace}"
+    tried, where = installation.wrong_pod_answer, f"in namespace {installation.test_namespace}"
     what = f"a pod that requests 8GB {where}"
     if tried.pod:
         lax = {Action.AUDIT: "it only records", Action.WARN: "it only warns"}
-        return [_left_alone(installation, what, lax)]
-    if _BY_US in tried.denial:
-        return f"{what} is denied: {tried.denial.partition(_BY_US)[2]}"
-    if found := _unreachable(installation, what, tried.denial):
+        return [_not_changed_problem(installation, what, lax)]
+    if _OWN_DENIAL in tried.denial:
+        return f"{what} is denied: {tried.denial.partition(_OWN_DENIAL)[2]}"
+    if found := _unreachable_problem(installation, what, tried.denial):
         return [found]
-    return [_denied(f"{what} is denied by another first: {tried.denial}")]
+    return [_denied_problem(f"{what} is denied by another first: {tried.denial}")]
 
 
-def judge_plain_pod(installation: Installation) -> Finding:
-    """Return that a pod that requests nothing is not left alone, by a dry run.
+def check_plain_pod(installation: Installation) -> Finding:
+    """Check by a dry run that a pod that requests nothing is not changed.
 
     | dry run | translated | problem |
     | --- | --- | --- |
     | created | no | none |
     | created | yes | error |
-    | denied by the webhook, or since it was not reached | - | error |
+    | denied by the webhook, or because it was not reached | - | error |
     | denied by another | - | warning |
     """
-    tried, namespace = installation.tried_plain, installation.test_namespace
+    tried, namespace = installation.plain_pod_answer, installation.test_namespace
     what = f"a pod that requests nothing in namespace {namespace}"
     if tried.pod and not (tried.pod.rule or tried.pod.has_sidecar):
         return f"{what} is left alone"
@@ -110,35 +111,37 @@ def judge_plain_pod(installation: Installation) -> Finding:
         fix += f"`kubectl label namespace {namespace} vramwarden.io/webhook=disabled`"
         return [Problem(Code.WRONGLY_CHANGED, Severity.ERROR, f"{what} is translated", fix)]
     if "vramwarden" in tried.denial:
-        why, fix = f"{what} is denied: {tried.denial}", upgrade(installation)
+        why, fix = f"{what} is denied: {tried.denial}", upgrade_command(installation)
         return [Problem(Code.CREATION_DENIED, Severity.ERROR, why, fix)]
-    return [_denied(f"{what} is denied: {tried.denial}")]
+    return [_denied_problem(f"{what} is denied: {tried.denial}")]
 
 
-def _left_alone(installation: Installation, what: str, lax: Mapping[Action, str]) -> Problem:
-    """Return that a pod was created as it is, which the policy may want; see the tables above.
+def _not_changed_problem(
+    installation: Installation, what: str, lax: Mapping[Action, str]
+) -> Problem:
+    """Return the problem that a pod was created unchanged; see the tables above.
 
-    `lax`: actions of a rule by which that is so, and what they do.
+    `lax` has the actions of rules that do not change such a pod, and what these do.
     """
     namespace, code = installation.test_namespace, Code.NOT_IN_FORCE
     policy = installation.attempt(lambda: installation.policy)
     if "stored_policy" in installation.failures:
         why = f"{what} is left alone: its rule only records or warns, no rule applies to it, or "
-        fix = f"ask a user who may read the policy which it is{_ANOTHER}"
+        fix = f"ask a user who may read the policy which it is{_OTHER_NAMESPACE}"
         return Problem(code, Severity.WARNING, f"{why}the namespace is exempt", fix)
     rule, action = action_for(policy, namespace) if policy else ("", None)
     if action and action in lax:
         why = f"{what} is left alone: rule {rule} has action {action}, {lax[action]}"
         change = "Warn or Enforce" if len(lax) == 1 else "Enforce"
-        fix = f"set {change} once you have seen enough{_ANOTHER}"
+        fix = f"set {change} once you have seen enough{_OTHER_NAMESPACE}"
         return Problem(code, Severity.WARNING, why, fix)
     why = f"{what} is left alone: no rule applies to it, the rule's action is not Enforce, or the "
-    fix = f"`kubectl get namespace {namespace} --show-labels`{_ANOTHER}"
+    fix = f"`kubectl get namespace {namespace} --show-labels`{_OTHER_NAMESPACE}"
     return Problem(Code.NOT_ASKED, Severity.ERROR, f"{why}namespace is exempt", fix)
 
 
-def _unreachable(installation: Installation, what: str, denial: str) -> Problem | None:
-    """Return that the API server could not call the webhook, if a denial says so."""
+def _unreachable_problem(installation: Installation, what: str, denial: str) -> Problem | None:
+    """Return a problem if a denial shows that the API server could not call the webhook."""
     cause = unreachable_cause(denial)
     if cause is None:
         return None
@@ -146,20 +149,20 @@ def _unreachable(installation: Installation, what: str, denial: str) -> Problem 
     pods = "`kubectl -n {} get pods -l app.kubernetes.io/component=webhook`"
     fix = _UNREACHABLE_FIXES.get(cause[1], pods).format(namespace)
     if cause[1] == "its Service is gone":
-        fix = upgrade(installation)
+        fix = upgrade_command(installation)
     why = f"{what} is denied, since the API server cannot call the webhook ({cause[1]}): {denial}"
     return Problem(Code.WEBHOOK_UNREACHABLE, Severity.ERROR, why, fix)
 
 
-def _denied(why: str) -> Problem:
-    fix = f"see whether that is meant{_ANOTHER}"
+def _denied_problem(why: str) -> Problem:
+    fix = f"see whether that is meant{_OTHER_NAMESPACE}"
     return Problem(Code.CREATION_DENIED, Severity.WARNING, why, fix)
 
 
-def judge_policy(installation: Installation) -> Finding:
-    """Return the problem of the stored policy, or that it is not the one in force.
+def check_policy(installation: Installation) -> Finding:
+    """Check that the stored policy is valid and in force.
 
-    | ConfigMap | rules | digest of the pod that is tried | problem |
+    | ConfigMap | rules | digest in a pod of a dry run | problem |
     | --- | --- | --- | --- |
     | missing or empty | - | any | error |
     | invalid | - | any | error |
@@ -170,7 +173,7 @@ def judge_policy(installation: Installation) -> Finding:
     found, namespace = installation.stored_policy, installation.namespace
     if found is None:
         why = f"ConfigMap {namespace}/vramwarden-policies is missing or empty"
-        return [Problem(Code.POLICY_INVALID, Severity.ERROR, why, upgrade(installation))]
+        return [Problem(Code.POLICY_INVALID, Severity.ERROR, why, upgrade_command(installation))]
     if isinstance(found, PolicyInvalidError):
         more = f" and {len(found.problems) - 1} more" if len(found.problems) > 1 else ""
         fix = (
@@ -183,26 +186,26 @@ def judge_policy(installation: Installation) -> Finding:
         why = "the policy has no rule, so every pod is left alone"
         return [Problem(Code.POLICY_INVALID, Severity.WARNING, why, "set policies.files")]
     policy = f"policy with {format_count(len(found.rules), 'rule')} (digest {found.short_digest})"
-    tried = installation.attempt(lambda: installation.tried_good)
+    tried = installation.attempt(lambda: installation.good_pod_answer)
     digest = tried.pod.policy_digest if tried and tried.pod else ""
-    if not digest or not _rollout(installation):
+    if not digest or not _read_rollout(installation):
         return f"the {policy} is valid"
     if digest != found.short_digest:
         why = f"the {policy} is not in force yet: a pod was translated under {digest}"
         fix = "replicas take up an edit within a minute or so; if it stays: "
-        fix += read_logs(namespace)
+        fix += logs_command(namespace)
         return [Problem(Code.POLICY_NOT_LOADED, Severity.WARNING, why, fix)]
     return f"the {policy} is valid and in force"
 
 
-def judge_fence(installation: Installation) -> Finding:
-    """Return which admission policies have no effect, and that they read no or other rules.
+def check_fence(installation: Installation) -> Finding:
+    """Check that the admission policies of the fence have effect, and the policy's rules.
 
     | admission policy | its binding | second line or void | ConfigMap | its rules | problem |
     | --- | --- | --- | --- | --- | --- |
     | there | missing, or denies nothing | any | any | any | error |
     | any | any | yes | missing | - | error |
-    | missing | - | any | any | any | warning: a value may have left it out |
+    | missing | - | any | any | any | warning: a chart value may exclude it |
     | there | there | yes | there | not the policy's | warning |
     | there | there | yes | there | the policy's, or unknown | none |
     | there | there | no | any | any | none |
@@ -212,24 +215,24 @@ def judge_fence(installation: Installation) -> Finding:
     loose = sorted(policies - installation.bound_policies)
     if loose:
         why = f"{join_names(loose)} has no binding that denies, so it has no effect"
-        return [Problem(code, Severity.ERROR, why, upgrade(installation))]
+        return [Problem(code, Severity.ERROR, why, upgrade_command(installation))]
     reads_rules = policies & {"vramwarden-second-line", "vramwarden-void"}
     data = installation.fence_data if reads_rules else {}
     if data is None:
         why = f"ConfigMap {where} does not exist, so the fence holds nothing"
-        fix = f"the replicas write it; see why not: {read_logs(namespace)}"
+        fix = f"the replicas write it; see why not: {logs_command(namespace)}"
         return [Problem(code, Severity.ERROR, why, fix)]
     missing = [value for value, names in FENCE_PARTS.items() if not policies >= {*names}]
     if missing:
         why = (
             f"{join_names(missing)} is off, or was deleted: what it holds is open while no replica "
         )
-        fix = upgrade(installation, *(f"{one}=true" for one in missing))
+        fix = upgrade_command(installation, *(f"{value}=true" for value in missing))
         return [Problem(code, Severity.WARNING, f"{why}answers", fix)]
     rules, expected = data.get(RULES_KEY, ""), _expected_rules(installation)
     if reads_rules and expected and rules != expected:
         why = f"ConfigMap {where} holds other rules than the policy"
-        fix = f"replicas follow within a minute or two; if it stays: {read_logs(namespace)}"
+        fix = f"replicas follow within a minute or two; if it stays: {logs_command(namespace)}"
         return [Problem(Code.POLICY_NOT_LOADED, Severity.WARNING, why, fix)]
     parts = [value.removeprefix("fence.") for value in FENCE_PARTS]
     parts += ["void"] if "vramwarden-void" in policies else []
@@ -239,33 +242,76 @@ def judge_fence(installation: Installation) -> Finding:
 
 def _expected_rules(installation: Installation) -> str:
     """Return the rules that the replicas write for the fence; empty if unknown."""
-    policy, rollout = installation.attempt(lambda: installation.policy), _rollout(installation)
+    policy, rollout = installation.attempt(lambda: installation.policy), _read_rollout(installation)
     return fence_data(policy, rollout)[RULES_KEY] if policy and rollout else ""
 
 
-def _rollout(installation: Installation) -> Rollout | None:
-    """Return the release's rollout; None unless it is of this command's version.
+def _read_rollout(installation: Installation) -> Rollout | None:
+    """Return the release's rollout; None if the release has another version than this command.
 
-    Another version may write files and digests otherwise.
+    Another version may write other files and digests.
     """
     webhook = installation.attempt(lambda: installation.webhook)
     if webhook is None or webhook.version != installation.command_version:
         return None
-    return next((one for one in Rollout if one == webhook.option("rollout")), None)
+    return next((rollout for rollout in Rollout if rollout == webhook.option("rollout")), None)
 
 
-def judge_quotas(installation: Installation) -> Finding:
-    """Return lines of ResourceQuotas about VRAM that Kubernetes does not count."""
+def check_quotas(installation: Installation) -> Finding:
+    """Check that Kubernetes counts the lines of ResourceQuotas about VRAM."""
     found = [
         Problem(
             Code.USELESS_QUOTA,
             Severity.WARNING,
-            f"the ResourceQuota's line {one.key} bounds nothing",
-            one.cure,
+            f"the ResourceQuota's line {useless_bound.key} bounds nothing",
+            useless_bound.cure,
             ProblemSubject("ResourceQuota", quota.name, quota.namespace),
         )
         for quota in installation.quotas
-        for one in useless_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
+        for useless_bound in useless_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
     ]
     quotas = format_count(len(installation.quotas), "ResourceQuota")
     return found or (f"{quotas} of VRAM are counted" if installation.quotas else None)
+
+
+def check_validators(installation: Installation) -> Finding:
+    """Check that the policy does not deny the validator pods of NVIDIA's operator.
+
+    The operator creates them with `spec.nodeName` and a whole GPU.
+
+    | validator pods in namespaces that are not exempt | rule there | problem |
+    | --- | --- | --- |
+    | none | any | not judged |
+    | some | none, or its action is Ignore | none |
+    | some | another | warning |
+    """
+    namespaces = sorted(installation.validated_namespaces)
+    if not namespaces or installation.is_missing(lambda: installation.stored_policy):
+        return None
+    policy = installation.policy
+    why = "rollout Enforce denies pods nvidia-device-plugin-validator of NVIDIA's operator here"
+    fix = "add the namespace to a rule with action: Ignore, before all others, as `system` in "
+    fix += "policies/default.yaml"
+    return [
+        Problem(
+            Code.VALIDATOR_DENIED,
+            Severity.WARNING,
+            why,
+            fix,
+            ProblemSubject("Namespace", namespace),
+        )
+        for namespace in namespaces
+        if action_for(policy, namespace)[1] not in {None, Action.IGNORE}
+    ] or f"the policy leaves NVIDIA's validator pods in {join_names(namespaces)} alone"
+
+
+def action_for(policy: Policy, namespace: str) -> tuple[str, Action | None]:
+    """Return the name and action of the rule for pods of a namespace.
+
+    The action is None if there is no rule, or if it depends on more than the namespace's name.
+    """
+    try:
+        rule = policy.rule_for(Subject(namespace=namespace, namespace_labels=None))
+    except NamespaceUnknownError:
+        return "", None
+    return (rule.name, rule.action) if rule else ("", None)

@@ -1,4 +1,4 @@
-"""Problems of a pod that is bound to a node: it waits, was stopped, or is not held to its cap."""
+"""Problems of a bound pod: it waits, was stopped, or its cap is not enforced."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from webhook.names import (
 from webhook.tools.problems.eligibility import (
     NO_SENTRY,
     driver_enforces_caps,
+    explain_missing_limit,
     requires_sentry,
-    why_no_limit,
 )
 from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
 from webhook.tools.problems.pending_pod import unreadable_demand
@@ -44,7 +44,7 @@ from webhook.tools.snapshot.pod import AWAY, LIMIT_COMES_S, ClusterPod, is_conta
 
 _ENDED_BY_OTHERS: Final = {0, 137, 143}
 """Exit codes of success, SIGKILL and SIGTERM."""
-_ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
+_NORMAL_REASONS: Final = {"ContainerCreating", "PodInitializing"}
 _GATED: Final = (
     "until then the kubelet creates no container of it with VRAM, and reports "
     f"CreateContainerConfigError: missing value for {GATE_VARIABLE}. That is no fault of the pod"
@@ -57,92 +57,96 @@ _WITHOUT_LIMIT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPod:
-    """A pod that is bound, or has ended, with the figures and the log that could be read."""
+    """A pod that is bound or has ended, with its figures and its sidecar's log."""
 
     pod: ClusterPod
     log: EnforcerLog
     nodes: Sequence[NodeFigures] | None
-    """None if they cannot be read."""
+    """None if they are unreadable."""
     now_s: float
 
     @property
     def node(self) -> NodeFigures | None:
         """Figures of its node; None if there are none."""
-        return next((one for one in self.nodes or () if one.name == self.pod.state.node), None)
+        return next((node for node in self.nodes or () if node.name == self.pod.state.node), None)
 
     @property
     def allocations(self) -> list[tuple[GpuFigures, PodFigures]]:
-        """Its GPUs, with its figures there."""
-        pairs = [(gpu, one) for gpu in (self.node.gpus if self.node else ()) for one in gpu.pods]
-        return [(gpu, one) for gpu, one in pairs if one.uid == self.pod.state.uid]
+        """Its GPUs, with its figures on each."""
+        pairs = [(gpu, pod) for gpu in (self.node.gpus if self.node else ()) for pod in gpu.pods]
+        return [(gpu, pod) for gpu, pod in pairs if pod.uid == self.pod.state.uid]
 
     @property
     def figures(self) -> list[PodFigures]:
         """Its figures on each of its GPUs."""
-        return [one for _, one in self.allocations]
+        return [pod for _, pod in self.allocations]
 
     @property
     def cap_bytes(self) -> int:
-        """Its cap per GPU; 0 if unknown."""
+        """Its cap per GPU, in bytes; 0 if unknown."""
         return self.pod.state.terms.cap_bytes if self.pod.state.terms else 0
 
     @property
     def peak_bytes(self) -> int:
-        """Largest known peak on one GPU; 0 if none is known."""
+        """Largest known peak on one GPU, in bytes; 0 if none is known."""
         message = self.message
-        peaks = [one.peak_bytes for one in self.figures]
-        peaks += [one.peak_bytes for one in (*self.log.stops, *self.log.reports)]
+        peaks = [figure.peak_bytes for figure in self.figures]
+        peaks += [stop.peak_bytes for stop in (*self.log.stops, *self.log.reports)]
         return max(filter(None, (*peaks, *(message.peaks.values() if message else ()))), default=0)
 
     @property
     def message(self) -> TerminationMessage | None:
-        """Sum of its sidecar's termination messages; None if there is none."""
-        return read_termination_messages(self.pod.sidecars())
+        """Termination messages of its sidecar, combined; None if there is none."""
+        return read_termination_messages(self.pod.enforcer_statuses())
 
     @property
     def stops(self) -> int:
-        """Number of times something of it was stopped, as far as known."""
+        """Known number of stops."""
         message = self.message
-        known = [one.stops or 0 for one in self.figures]
+        known = [figure.stops or 0 for figure in self.figures]
         return max(len(self.log.stops), message.stops if message else 0, *known, 0)
 
     @property
     def cap_exceeded(self) -> Condition | None:
-        """Condition by which the sentry reports what it stopped; None if it stopped nothing."""
+        """Condition in which the sentry reports a stop; None if it stopped nothing."""
         return self.pod.condition(CAP_HELD_CONDITION, "False")
 
     @property
     def was_over(self) -> bool:
-        """True if it was stopped at its cap or held more, and its peak is known."""
+        """True if it was stopped for exceeding its cap, or exceeded it, and its peak is known."""
         was_seen = self.stops or self.log.reports or self.cap_exceeded
         return bool(self.peak_bytes) and bool(was_seen or self.peak_bytes > self.cap_bytes)
 
     @property
     def sufficient_bytes(self) -> int:
-        """Request with which the pod would not have been stopped, by its known peak."""
+        """Request, in bytes, with which the pod would not have been stopped, by its known peak."""
         return sufficient_request(max(self.cap_bytes, self.peak_bytes))
 
     @property
     def request_line(self) -> str:
-        """Line with that request; empty if no peak is known."""
-        return line_for(self.pod, self.sufficient_bytes, self.nodes) if self.peak_bytes else ""
+        """Line to write for that request; empty if no peak is known."""
+        return (
+            suggest_request(self.pod, self.sufficient_bytes, self.nodes) if self.peak_bytes else ""
+        )
 
     @property
     def lacks_sentry(self) -> bool:
-        """True if readable figures prove no sentry that acts on each GPU of its node."""
+        """True if its node has no sentry that enforces caps on all GPUs; False if unknown."""
         gpus = self.node.gpus if self.node else ()
         return self.nodes is not None and bool(find_sentry_fault(self.node, gpus, self.now_s))
 
 
-def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None) -> str:
-    """Return the line to write, so that a pod like this one gets an amount on each of its GPUs.
+def suggest_request(
+    pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None
+) -> str:
+    """Return the line to write, so that such a pod requests an amount on each of its GPUs.
 
-    | the pod's annotation gpu-memory | then |
+    | annotation gpu-memory of the pod | line |
     | --- | --- |
-    | any, and no GPU has that amount | that, and what to do instead |
-    | is one quantity, or the pod is gone | the annotation, to be copied |
-    | is a list by container | the sum of its entries |
-    | is absent: its containers say it themselves | the sum of their limits, per GPU |
+    | any, and no GPU has that amount | what to do instead |
+    | one quantity, or the pod is gone | the annotation, to be copied |
+    | a list by container | the sum of its entries |
+    | absent: containers have limits | the sum of their limits, per GPU |
     """
     asks, largest_bytes = format_exact(amount_bytes), largest_gpu(nodes)
     if largest_bytes is not None and amount_bytes > largest_bytes:
@@ -158,10 +162,10 @@ def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigu
 
 
 def find_stops(bound: BoundPod) -> Iterator[Problem]:
-    """Yield the stops by sidecar and sentry, or the container that ended by itself at its cap."""
+    """Yield stops by sidecar and sentry, else a container that failed when the cap was reached."""
     by_sentry = bound.cap_exceeded
     if bound.log.stops:
-        detail = f"stopped {_newest(bound, bound.log.stops, bound.stops)}"
+        detail = f"stopped {_describe_newest(bound, bound.log.stops, bound.stops)}"
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     elif bound.stops and not by_sentry:
         detail = f"{stops_in_words(bound.stops)} for what the pod held"
@@ -173,40 +177,42 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
             if at_s is None
             else f"{format_duration(bound.now_s - at_s)} ago, by the node's sentry: "
         )
-        detail = f"{when}{_with_names(bound.pod, by_sentry.message)}"
+        detail = f"{when}{_replace_container_ids(bound.pod, by_sentry.message)}"
         yield Problem(Code.CAP_EXCEEDED, Severity.WARNING, detail, bound.request_line)
     elif not bound.stops:
-        yield from _at_its_cap(bound)
+        yield from _find_cap_hit(bound)
 
 
-def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
-    """Return when the newest entry was written, how many are known, and its sentence."""
+def _describe_newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
+    """Return the time and sentence of the newest entry, and the number of entries."""
     newest, count = entries[-1], max(known, len(entries))
     when = "earlier" if newest.at_s is None else f"{format_duration(bound.now_s - newest.at_s)} ago"
     times = "" if count == 1 else f" ({count} times so far)"
-    return f"{when}{times}: {_with_names(bound.pod, newest.why)}"
+    return f"{when}{times}: {_replace_container_ids(bound.pod, newest.why)}"
 
 
-def _with_names(pod: ClusterPod, why: str) -> str:
-    """Return a sentence of sidecar or sentry with names of containers in place of their ids."""
-    for one in pod.statuses():
-        container = find_string(one, "containerID").rpartition("//")[2][:SHOWN_ID]
+def _replace_container_ids(pod: ClusterPod, why: str) -> str:
+    """Return a sentence with names of containers in place of their IDs."""
+    for status in pod.container_statuses():
+        container = find_string(status, "containerID").rpartition("//")[2][:SHOWN_ID]
         if container:
-            why = why.replace(f"container {container}", f"container {find_string(one, 'name')}")
+            why = why.replace(f"container {container}", f"container {find_string(status, 'name')}")
     return why
 
 
-def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
-    """Yield that a container ended by itself when the pod held all that the driver gives it.
+def _find_cap_hit(bound: BoundPod) -> Iterator[Problem]:
+    """Yield a problem if a container failed after the pod had reached a cap enforced by the driver.
 
-    | held by | its peak | a container ended | then |
+    | cap enforced by | peak | a container | problem |
     | --- | --- | --- | --- |
-    | the driver | fills its cap | by an error of its own | this |
-    | unknown, and its binding was to the driver | the same | the same | this |
-    | another | any | any | nothing |
+    | the driver | reaches the cap | failed by itself | yes |
+    | unknown, and the binding chose the driver | reaches the cap | failed by itself | yes |
+    | another component | any | any | no |
     """
-    by, cap, peak = held_by(bound.figures), bound.cap_bytes, bound.peak_bytes
-    by_driver = by in BY_DRIVER or (not by and DRIVER_LIMIT_ANNOTATION in bound.pod.annotations)
+    enforced_by, cap, peak = held_by(bound.figures), bound.cap_bytes, bound.peak_bytes
+    by_driver = enforced_by in BY_DRIVER or (
+        not enforced_by and DRIVER_LIMIT_ANNOTATION in bound.pod.annotations
+    )
     failed = max(_failed_containers(bound.pod), default=None)
     if not (by_driver and cap and fills(peak, cap) and failed):
         return
@@ -221,22 +227,22 @@ def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
 
 
 def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
-    """Yield when a container of the user's ended with an error of its own, its name and code."""
-    for one in pod.statuses():
-        name = find_string(one, "name")
+    """Yield time, name and exit code of the user's containers that failed by themselves."""
+    for status in pod.container_statuses():
+        name = find_string(status, "name")
         for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
-            ended = find_object(one, when, "terminated")
+            ended = find_object(status, when, "terminated")
             code = ended.get("exitCode")
             is_own = ended.get("reason") != "OOMKilled" and code not in _ENDED_BY_OTHERS
             if type(code) is int and is_own:
                 yield read_time(ended.get("finishedAt")) or 0.0, name, code
 
 
-def find_reports(bound: BoundPod) -> Iterator[Problem]:
-    """Yield an excess for which nothing was stopped, and that the pod is not measured."""
+def find_excess_reports(bound: BoundPod) -> Iterator[Problem]:
+    """Yield excesses for which nothing was stopped, and a failure to measure the pod."""
     log = bound.log
     if log.reports:
-        detail = f"reported only, {_newest(bound, log.reports, 0)}"
+        detail = f"reported only, {_describe_newest(bound, log.reports, 0)}"
         yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
     elif 0 < bound.cap_bytes < bound.peak_bytes and not (bound.stops or bound.cap_exceeded):
         detail = (
@@ -248,24 +254,24 @@ def find_reports(bound: BoundPod) -> Iterator[Problem]:
         yield Problem(Code.BLIND, Severity.ERROR, f"cannot measure: {log.blind}", fix)
 
 
-def find_late(bound: BoundPod) -> Iterator[Problem]:
-    """Yield why a bound pod has no GPU yet, when it gets one, and what the kubelet reports."""
+def find_late_assignment(bound: BoundPod) -> Iterator[Problem]:
+    """Yield the reason why a bound pod has no GPU yet, and what the kubelet reports."""
     waits = bound.pod.state.pending
-    told = waits.last_message if waits else ""
+    message = waits.last_message if waits else ""
     fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
-    if told:
+    if message:
         fix = "wait: vramwarden assigns a GPU of the node as soon as one has room; "
         fix += (
             "after 5 minutes without room it deletes the pod, and its controller creates another"
             if waits and waits.has_controller
             else "or delete the pod and create it again, so that it may go to another node"
         )
-    yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, told or AWAY, fix)
+    yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, message or AWAY, fix)
     if bound.pod.is_gated:
         yield Problem(Code.CONTAINER_WAITS, Severity.INFO, _GATED)
 
 
-def find_running(bound: BoundPod) -> Iterator[Problem]:
+def find_running_problems(bound: BoundPod) -> Iterator[Problem]:
     """Yield the problems of a pod that has its GPUs and has not ended."""
     if bound.pod.state.unreadable and not bound.pod.state.uuids:
         yield unreadable_demand(bound.pod.state.unreadable)
@@ -275,48 +281,48 @@ def find_running(bound: BoundPod) -> Iterator[Problem]:
             detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
             fix = "once it has saved its work, delete it, so that another GPU is chosen"
             yield Problem(Code.GPU_UNHEALTHY, Severity.WARNING, detail, fix)
-    yield from _waiting_container(bound)
-    yield from _without_limit(bound)
+    yield from _find_waiting_container(bound)
+    yield from _find_missing_limit(bound)
     if requires_sentry(bound.pod) and bound.lacks_sentry:
         detail = f"nothing holds it to its cap now: {NO_SENTRY}"
         fix = "ask your platform team to see to the sentry there (vramwarden check)"
         yield Problem(Code.NO_SENTRY, Severity.INFO, detail, fix)
 
 
-def _waiting_container(bound: BoundPod) -> Iterator[Problem]:
-    """Yield the first container that the kubelet cannot start."""
-    for one in bound.pod.statuses():
-        waits = find_object(one, "state", "waiting")
-        reason, said = find_string(waits, "reason"), find_string(waits, "message")
-        if is_container_gated(one):
+def _find_waiting_container(bound: BoundPod) -> Iterator[Problem]:
+    """Yield a problem for the first container that the kubelet cannot start."""
+    for status in bound.pod.container_statuses():
+        waits = find_object(status, "state", "waiting")
+        reason, message = find_string(waits, "reason"), find_string(waits, "message")
+        if is_container_gated(status):
             if bound.pod.state.uuids:
                 detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
                 yield Problem(Code.CONTAINER_WAITS, Severity.INFO, detail)
                 return
-        elif reason and reason not in _ORDINARY:
-            detail = f"container {find_string(one, 'name')}: {reason}" + (
-                f": {said}" if said else ""
+        elif reason and reason not in _NORMAL_REASONS:
+            detail = f"container {find_string(status, 'name')}: {reason}" + (
+                f": {message}" if message else ""
             )
             yield Problem(Code.CONTAINER_WAITS, Severity.ERROR, detail)
             return
 
 
-def _without_limit(bound: BoundPod) -> Iterator[Problem]:
-    """Yield that the driver was to hold a pod, by the annotation `driver-limit`, and does not.
+def _find_missing_limit(bound: BoundPod) -> Iterator[Problem]:
+    """Yield a problem if the driver should enforce the cap and does not.
 
-    | the pod | held by | then |
+    | the pod | cap enforced by | problem |
     | --- | --- | --- |
-    | has no such annotation | any | nothing |
-    | any | the driver | nothing |
+    | has no annotation `driver-limit` | any | none |
+    | any | the driver | none |
     | starts | another, or unknown | it waits for the limit |
-    | runs | sidecar or sentry, or its sidecar logged that | the limit was lost |
+    | runs | sidecar or sentry, by figures or its sidecar's log | the limit was lost |
     """
-    by, told = held_by(bound.figures), bound.log.not_held
-    if by in BY_DRIVER or DRIVER_LIMIT_ANNOTATION not in bound.pod.annotations:
+    enforced_by, reason = held_by(bound.figures), bound.log.not_held
+    if enforced_by in BY_DRIVER or DRIVER_LIMIT_ANNOTATION not in bound.pod.annotations:
         return
-    why, fix = f": {told}" if told else "", "the log of vramwarden's limiter there says why"
+    why, fix = f": {reason}" if reason else "", "the log of vramwarden's limiter there says why"
     if bound.node and not driver_enforces_caps(bound.node):
-        why += f"; {why_no_limit(bound.node)}"
+        why += f"; {explain_missing_limit(bound.node)}"
         fix = "ask your platform team to see to it (vramwarden check)"
     if bound.pod.phase != "Running":
         since_s = read_time(bound.pod.part("status").get("startTime"))
@@ -325,6 +331,6 @@ def _without_limit(bound: BoundPod) -> Iterator[Problem]:
         detail = f"it starts nothing before the driver holds it to its cap{why}"
         fix = f"{fix}; {_WITHOUT_LIMIT}" if late else ""
         yield Problem(Code.NO_DRIVER_LIMIT, severity, detail, fix)
-    elif by or told:
+    elif enforced_by or reason:
         detail = f"the driver no longer holds it to its cap{why}"
         yield Problem(Code.NO_DRIVER_LIMIT, Severity.INFO, detail, fix)

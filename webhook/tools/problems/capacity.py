@@ -1,4 +1,4 @@
-"""Room for a pod on nodes, judged by `place`, which the webhook calls at its binding."""
+"""Room for a pod on nodes, according to `place`, which the webhook calls for a binding."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WITHOUT_ROOM: Final = (
     *(Code.GPUS_SPLIT, Code.NO_ROOM, Code.TOO_FEW_GPUS, Code.TOO_LARGE),
     *(Code.UNHEALTHY_GPUS, Code.GPUS_UNKNOWN),
 )
-"""Reasons of nodes that the pod may run on, if it requests little enough.
+"""Reasons that depend on the request: a pod with a smaller request may run on the node.
 
-The first that a node has is the reason of all nodes together.
+The first reason in this order that any node has is the reason for all nodes together.
 """
 _FIXES: Final = {
     Code.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
@@ -50,17 +50,17 @@ class NodeFit:
 
     name: str
     code: Code | None
-    """Reason why the pod has no room; None if it fits."""
+    """Reason why the pod does not fit; None if it fits."""
     detail: str
     gpus: tuple[GpuFigures, ...] = ()
     largest_bytes: int = 0
-    """Largest amount per GPU with which such a pod is placed there now; 0 if there is none."""
+    """Largest request per GPU that fits there now; 0 if none does."""
     age_s: float = 0.0
     """Age of the node's figures."""
 
     @property
     def is_eligible(self) -> bool:
-        """True if the pod may run there, provided that it requests little enough."""
+        """True if the pod could run there with a small enough request."""
         return self.code is None or self.code in _WITHOUT_ROOM
 
 
@@ -71,9 +71,9 @@ def find_fits(
     shared: Mapping[str, ClusterNode] | None,
     now_s: float,
 ) -> tuple[NodeFit, ...]:
-    """Judge all nodes for a pod; `shared` is None if the user may not read nodes."""
+    """Return the room for a pod on each node; `shared` is None if nodes are unreadable."""
     fits = []
-    for node in sorted(nodes, key=lambda one: one.name):
+    for node in sorted(nodes, key=lambda node: node.name):
         largest = 0
         code: Code | None
         if node.not_shared if shared is None else node.name not in shared:
@@ -82,7 +82,7 @@ def find_fits(
         elif found := find_mismatch(pod, node, shared[node.name] if shared else None, now_s):
             code, detail = found
         else:
-            code, detail = _fit(need, node)
+            code, detail = _fit_code(need, node)
             largest = largest_fit(node, need.gpu_count)
         fits.append(
             NodeFit(
@@ -97,7 +97,7 @@ def find_fits(
     return tuple(fits)
 
 
-def _fit(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
+def _fit_code(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
     gpus, free = placeable(node)
     if not node.gpus or len(free) < len(node.gpus):
         return Code.GPUS_UNKNOWN, "what is free on its GPUs is not known"
@@ -112,84 +112,87 @@ def _fit(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
     if large < need.gpu_count:
         has = f"has {format_count(large, 'GPU')} of {format_exact(need.memory_bytes)} or more"
         return Code.TOO_FEW_GPUS, f"{has}, the pod needs {need.gpu_count}"
-    room = _free(node.gpus)
+    room = _free_bytes(node.gpus)
     if room >= need.memory_bytes * need.gpu_count:
         return Code.GPUS_SPLIT, f"{format_amount(room, down=True)} are free there, in pieces"
     return Code.NO_ROOM, f"{format_amount(room, down=True)} are free there"
 
 
 def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
-    """Return the arguments of `place`: the GPUs of which the free memory is known, and that."""
+    """Return arguments for `place`: the GPUs whose free memory is known, and that memory."""
     known = [gpu for gpu in node.gpus if gpu.free_bytes is not None]
     gpus = [
         Gpu(
-            uuid=one.uuid,
-            memory_bytes=one.usable_bytes,
-            product=one.product,
-            index=one.index,
-            total_bytes=one.total_bytes,
-            healthy=one.healthy,
-            fault=one.fault,
+            uuid=gpu.uuid,
+            memory_bytes=gpu.usable_bytes,
+            product=gpu.product,
+            index=gpu.index,
+            total_bytes=gpu.total_bytes,
+            healthy=gpu.healthy,
+            fault=gpu.fault,
         )
-        for one in known
+        for gpu in known
     ]
-    return gpus, {one.uuid: one.free_bytes for one in known if one.free_bytes is not None}
+    return gpus, {gpu.uuid: gpu.free_bytes for gpu in known if gpu.free_bytes is not None}
 
 
 def largest_fit(node: NodeFigures, gpu_count: int) -> int:
-    """Return the largest amount that `place` accepts on each of `gpu_count` GPUs; 0 if none."""
+    """Return the largest request per GPU that `place` accepts for `gpu_count` GPUs; 0 if none."""
     gpus, free = placeable(node)
     amounts = sorted((free[gpu.uuid] for gpu in gpus if gpu.healthy), reverse=True)
     return max(0, amounts[gpu_count - 1]) if gpu_count <= len(amounts) else 0
 
 
-def _free(gpus: Iterable[GpuFigures]) -> int:
+def _free_bytes(gpus: Iterable[GpuFigures]) -> int:
     return sum(max(0, gpu.free_bytes or 0) for gpu in gpus if gpu.healthy)
 
 
-def best(fits: Iterable[NodeFit]) -> NodeFit | None:
-    """Return the node with the most room for such a pod; nodes with old figures come last."""
+def find_best_fit(fits: Iterable[NodeFit]) -> NodeFit | None:
+    """Return the node with the most room for such a pod, preferably one with fresh figures."""
     some = [node for node in fits if node.largest_bytes]
-    return max(some, key=lambda one: (one.age_s <= STALE_S, one.largest_bytes), default=None)
+    return max(some, key=lambda fit: (fit.age_s <= STALE_S, fit.largest_bytes), default=None)
 
 
 def no_room_code(need: Need, fits: Sequence[NodeFit]) -> Code | None:
-    """Return why no node has room; None if one has.
+    """Return the code of the reason why no node has room; None if one has.
 
-    | of the nodes | code |
+    | nodes | code |
     | --- | --- |
     | none is known | GPUsUnknown |
-    | none is eligible | that of the first |
-    | one fits | none |
-    | eligible: one has as much free, in pieces | GPUsSplit |
-    | eligible: one has less free, together they have as much | NodesSplit |
-    | eligible: one has less free, and so have they together | NoRoom |
-    | eligible: one has too few GPUs as large | TooFewGPUs |
-    | eligible: one has no GPU as large | TooLarge |
-    | eligible: one has no healthy GPU | UnhealthyGPUs |
-    | eligible: none reports what is free | GPUsUnknown |
+    | none is eligible | that of the first node |
+    | the pod fits on one | none |
+    | an eligible one has enough free memory, on several GPUs | GPUsSplit |
+    | the eligible ones have enough free memory only together | NodesSplit |
+    | the eligible ones have less free memory, even together | NoRoom |
+    | the eligible ones have too few GPUs that are large enough | TooFewGPUs |
+    | the eligible ones have no GPU that is large enough | TooLarge |
+    | the eligible ones have no healthy GPU | UnhealthyGPUs |
+    | the eligible ones do not report free memory | GPUsUnknown |
     """
     codes = {node.code for node in fits if node.is_eligible}
     if not codes:
         return fits[0].code if fits else Code.GPUS_UNKNOWN
     if None in codes:
         return None
-    code = next(one for one in _WITHOUT_ROOM if one in codes)
-    enough = together_bytes(fits) >= need.memory_bytes * need.gpu_count
+    code = next(code for code in _WITHOUT_ROOM if code in codes)
+    enough = total_free_bytes(fits) >= need.memory_bytes * need.gpu_count
     return Code.NODES_SPLIT if code is Code.NO_ROOM and enough else code
 
 
-def together_bytes(fits: Iterable[NodeFit]) -> int:
+def total_free_bytes(fits: Iterable[NodeFit]) -> int:
     """Return the free memory of all eligible nodes whose GPUs are large enough."""
-    return sum(_free(one.gpus) for one in fits if one.code in {None, Code.GPUS_SPLIT, Code.NO_ROOM})
+    return sum(
+        _free_bytes(fit.gpus) for fit in fits if fit.code in {None, Code.GPUS_SPLIT, Code.NO_ROOM}
+    )
 
 
-def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> Problem | None:
+def find_no_room(need: Need, fits: Sequence[NodeFit], summed_gpus: int = 0) -> Problem | None:
     """Return why no node has room; None if one has.
 
-    `whole_nodes`: for `node_sums`, the number of GPUs among which the pod's request is divided.
+    `summed_gpus` is the number of GPUs that the pod requests, if `need` is their sum and the nodes
+    are those of `nodes_as_single_gpus`; else 0.
     """
-    unit, parts = ("node", whole_nodes) if whole_nodes else ("GPU", 1)
+    unit, parts = ("node", summed_gpus) if summed_gpus else ("GPU", 1)
     code = no_room_code(need, fits)
     if code is None:
         return None
@@ -218,18 +221,20 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
         detail = f"no {unit} has {wants} free now"
         if need.gpu_count > 1:
             detail = f"no node has {need.gpu_count} GPUs with {wants} free each now"
-        shared = [one for one in fits if one.code is not Code.NOT_SHARED]
-        large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in shared)
-        if whole_nodes:
-            most = max(eligible, key=lambda one: _free(one.gpus))
+        shared = [fit for fit in fits if fit.code is not Code.NOT_SHARED]
+        large = sum(fit.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for fit in shared)
+        if summed_gpus:
+            most = max(eligible, key=lambda fit: _free_bytes(fit.gpus))
             has = format_amount(most.gpus[0].usable_bytes, down=True)
-            detail += f"; {most.name} has {format_amount(_free(most.gpus), down=True)} of {has}"
+            detail += (
+                f"; {most.name} has {format_amount(_free_bytes(most.gpus), down=True)} of {has}"
+            )
         else:
             how = "in all" if code is Code.NO_ROOM else "in pieces"
-            detail += f"; {format_amount(together_bytes(fits), down=True)} are free {how}"
+            detail += f"; {format_amount(total_free_bytes(fits), down=True)} are free {how}"
             if len(shared) > 1:
                 detail += f", on the {large:,} of {len(shared):,} nodes with large enough GPUs"
-        found = best(fits)
+        found = find_best_fit(fits)
         less = found.largest_bytes // parts if found else 0
         fix = f"ask for {format_amount(less, down=True)} or less, or " if less else ""
         fix += "wait until a pod ends"
@@ -238,7 +243,7 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
 
 @dataclass(frozen=True, slots=True)
 class PodToFree:
-    """A pod that would make room by ending."""
+    """A pod whose end would make room."""
 
     node: str
     uid: str
@@ -247,39 +252,39 @@ class PodToFree:
     """Indices of its GPUs."""
 
 
-def pods_to_free(
+def find_pods_to_free(
     need: Need, nodes: Iterable[NodeFigures], fits: Iterable[NodeFit]
 ) -> list[PodToFree]:
-    """Return the pods of which each alone makes room by ending; those that free least come first.
+    """Return the pods whose end alone would make room; those that free the least come first.
 
-    Figures show only allocations that end, so pods that see all GPUs of a node count as well.
+    Pods that see all GPUs of a node are included.
     """
-    may = {one.name for one in fits if one.is_eligible and one.code}
+    names = {fit.name for fit in fits if fit.is_eligible and fit.code}
     found = []
     for node in nodes:
         gpus, free = placeable(node)
-        if node.name not in may or len(free) < len(node.gpus):
+        if node.name not in names or len(free) < len(node.gpus):
             continue
         indices = {gpu.uuid: gpu.index for gpu in node.gpus}
-        held: dict[str, dict[str, int]] = defaultdict(dict)
+        amounts_by_pod: dict[str, dict[str, int]] = defaultdict(dict)
         for gpu in node.gpus:
             for pod in gpu.pods:
-                held[pod.uid][gpu.uuid] = pod.cap_bytes
-        for uid, amounts in held.items():
+                amounts_by_pod[pod.uid][gpu.uuid] = pod.cap_bytes
+        for uid, amounts in amounts_by_pod.items():
             left = {uuid: free[uuid] + amounts.get(uuid, 0) for uuid in free}
             if not isinstance(place(node.name, gpus, left, need), Denial):
                 on = tuple(sorted(indices[uuid] for uuid in amounts))
                 found.append(PodToFree(node.name, uid, max(amounts.values()), on))
-    return sorted(found, key=lambda one: (one.cap_bytes * len(one.gpus), one.node, one.uid))
+    return sorted(found, key=lambda pod: (pod.cap_bytes * len(pod.gpus), pod.node, pod.uid))
 
 
-def with_newer_pods(
+def add_newer_pods(
     nodes: Iterable[NodeFigures], pods: Iterable[ClusterPod]
 ) -> tuple[NodeFigures, ...]:
-    """Return the figures with the allocations of pods that are newer than them.
+    """Return the figures with allocations of pods that were bound after the figures were written.
 
-    A sentry writes figures each minute. A listed pod with a GPU that no figures name was bound
-    since: its memory is no longer free.
+    A sentry writes figures once a minute. A pod that has a GPU and is in no figures was bound
+    later, so its memory is no longer free.
     """
     known = {pod.uid for node in nodes for gpu in node.gpus for pod in gpu.pods}
     newer: dict[str, list[PodFigures]] = defaultdict(list)
@@ -290,12 +295,12 @@ def with_newer_pods(
     if not newer:
         return tuple(nodes)
     return tuple(
-        replace(node, gpus=tuple(_allocated(gpu, newer.get(gpu.uuid, ())) for gpu in node.gpus))
+        replace(node, gpus=tuple(_allocate(gpu, newer.get(gpu.uuid, ())) for gpu in node.gpus))
         for node in nodes
     )
 
 
-def _allocated(gpu: GpuFigures, pods: Iterable[PodFigures]) -> GpuFigures:
+def _allocate(gpu: GpuFigures, pods: Iterable[PodFigures]) -> GpuFigures:
     for pod in pods:
         free, promised = gpu.free_bytes, gpu.promised_bytes
         gpu = replace(
@@ -307,21 +312,21 @@ def _allocated(gpu: GpuFigures, pods: Iterable[PodFigures]) -> GpuFigures:
     return gpu
 
 
-def node_sums(
+def nodes_as_single_gpus(
     shared: Mapping[str, ClusterNode], pods: Sequence[ClusterPod], now_s: float
 ) -> list[NodeFigures] | None:
-    """Return each node as if its memory were that of one GPU: so it counts for `placement: None`.
+    """Return each node as if all its memory were on one GPU, as for pods with `placement: None`.
 
-    The scheduler compares what such a pod requests with the node's sum, less the requests of the
-    pods there. None if it is unknown what one of the `pods` requests.
+    For such a pod the scheduler compares the request with the memory of the node, less the requests
+    of the pods there. Return None if the request of one of the `pods` is unknown.
     """
-    held: dict[str, list[PodFigures]] = defaultdict(list)
+    pods_by_node: dict[str, list[PodFigures]] = defaultdict(list)
     for pod in pods:
         if pod.node in shared:
             if pod.requested_bytes is None:
                 return None
             cap = pod.requested_bytes * pod.gpu_count
-            held[pod.node].append(PodFigures(uid=pod.uid, cap_bytes=cap))
+            pods_by_node[pod.node].append(PodFigures(uid=pod.uid, cap_bytes=cap))
     return [
         NodeFigures(
             name=name,
@@ -335,8 +340,9 @@ def node_sums(
                     product="",
                     total_bytes=node.vram_bytes,
                     usable_bytes=node.vram_bytes,
-                    free_bytes=node.vram_bytes - sum(one.cap_bytes for one in held[name]),
-                    pods=tuple(held[name]),
+                    free_bytes=node.vram_bytes
+                    - sum(figures.cap_bytes for figures in pods_by_node[name]),
+                    pods=tuple(pods_by_node[name]),
                 ),
             ),
         )

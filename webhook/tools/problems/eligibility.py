@@ -1,7 +1,7 @@
-"""Nodes that a pod may run on, by its selectors and as far as the user may read nodes.
+"""Reasons why a pod may not run on a node: labels, taints, and what the node's driver supports.
 
-Nodes are not in the role `view`. Without them GPUNode stands in for the labels that the node agent
-writes; everything else is unknown, which never counts as a mismatch.
+The role `view` does not include nodes. If the user may not read them, the labels that the node
+agent writes are derived from GPUNode. Everything else is unknown, and never counts as a mismatch.
 
 Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
 """
@@ -24,11 +24,11 @@ from webhook.names import (
 )
 from webhook.tools.problems.problem import Code
 from webhook.tools.snapshot.node import CORDONED, REPELLING, ClusterNode, tolerates
-from webhook.tools.snapshot.objects import holds, values_of
+from webhook.tools.snapshot.objects import meets_requirement, selector_values
 from webhook.tools.snapshot.pod import ClusterPod
 
 Mismatch = tuple[Code, str]
-"""Reason why a pod may not run on a node, with a sentence."""
+"""Reason why a pod may not run on a node: code and sentence."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
@@ -38,10 +38,10 @@ NO_SENTRY: Final = "no sentry that acts measures all GPUs there (no label vramwa
 def find_mismatch(
     pod: ClusterPod, figures: NodeFigures, node: ClusterNode | None, now_s: float
 ) -> Mismatch | None:
-    """Return why a pod may not run on a node; None if nothing that can be read forbids it.
+    """Return why a pod may not run on a node; None if no readable fact prevents it.
 
-    `node` is None if the user may not read nodes: then labels that follow from its figures are
-    judged, and no others. The size of GPUs (label `gpu-memory-mib`) is judged from the GPUs.
+    `node` is None if the user may not read nodes. Then only labels that follow from its figures
+    are compared. The label `gpu-memory-mib` is ignored, because `capacity` compares the GPUs.
     """
     written = {
         NODE_DRIVER_LIMIT_LABEL: "true" if driver_enforces_caps(figures) else "",
@@ -51,12 +51,15 @@ def find_mismatch(
     labels = node.labels if node else written
     for key, value in as_object(pod.part("spec").get("nodeSelector")).items():
         if (node or key in labels) and labels.get(key) != value:
-            return _mismatch(key, f"{key}={value}", labels.get(key), figures)
-    failing = [_failing(term, labels, figures.name, has_all=bool(node)) for term in _terms(pod)]
+            return _describe_mismatch(key, f"{key}={value}", labels.get(key), figures)
+    failing = [
+        _unmet_expression(term, labels, figures.name, has_all=bool(node))
+        for term in _node_terms(pod)
+    ]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
-        return _mismatch(key, wanted, labels.get(key), figures)
-    if closed := node.closed if node else figures.held:  # figures follow within a minute
+        return _describe_mismatch(key, wanted, labels.get(key), figures)
+    if closed := node.closed_reason if node else figures.held:  # figures are up to a minute late
         return Code.DRAINING, f"no further pod gets GPU memory there: {closed}"
     tolerations = as_objects(pod.part("spec").get("tolerations"))
     if node and node.unschedulable and not tolerates(tolerations, CORDONED):
@@ -68,52 +71,57 @@ def find_mismatch(
     return None
 
 
-def _failing(
+def _unmet_expression(
     term: Json, labels: Mapping[str, str], name: str, *, has_all: bool
 ) -> tuple[str, str] | None:
-    """Return key and text of the first expression of a term that does not hold."""
+    """Return key and text of the first expression of a term that is not met."""
     expressions = [
-        (find_string(one, "key"), one) for one in as_objects(term.get("matchExpressions"))
+        (find_string(match_expression, "key"), match_expression)
+        for match_expression in as_objects(term.get("matchExpressions"))
     ]
-    found = [
-        (key, one, labels.get(key))
-        for key, one in expressions
+    checked = [
+        (key, expression, labels.get(key))
+        for key, expression in expressions
         if key != NODE_GPU_MEMORY_LABEL and (has_all or key in labels)
     ]
-    found += [
-        (_NAME_FIELD, one, name)
-        for one in as_objects(term.get("matchFields"))
-        if find_string(one, "key") == _NAME_FIELD
+    checked += [
+        (_NAME_FIELD, match_field, name)
+        for match_field in as_objects(term.get("matchFields"))
+        if find_string(match_field, "key") == _NAME_FIELD
     ]
-    for key, one, value in found:
-        if not holds(one, value):
-            listed = ", ".join(values_of(one)[:3])
-            return key, f"{key} {find_string(one, 'operator')} {listed}".rstrip()
+    for key, expression, value in checked:
+        if not meets_requirement(expression, value):
+            listed = ", ".join(selector_values(expression)[:3])
+            return key, f"{key} {find_string(expression, 'operator')} {listed}".rstrip()
     return None
 
 
-def _terms(pod: ClusterPod) -> list[Json]:
+def _node_terms(pod: ClusterPod) -> list[Json]:
     required = pod.part("spec", "affinity", "nodeAffinity", _REQUIRED)
     return as_objects(required.get("nodeSelectorTerms"))
 
 
 def requires_sentry(pod: ClusterPod) -> bool:
-    """Return True if only the node's sentry holds a pod to its cap.
+    """Return True if only the node's sentry enforces a pod's cap.
 
-    Such pods have no sidecar, and run only on nodes with the label `sentry`.
+    Such a pod has no sidecar, and runs only on nodes with the label `sentry`.
     """
-    expressions = (one for term in _terms(pod) for one in as_objects(term.get("matchExpressions")))
-    asks = any(find_string(one, "key") == NODE_SENTRY_LABEL for one in expressions)
+    expressions = (
+        match_expression
+        for term in _node_terms(pod)
+        for match_expression in as_objects(term.get("matchExpressions"))
+    )
+    asks = any(find_string(expression, "key") == NODE_SENTRY_LABEL for expression in expressions)
     return asks and not pod.has_sidecar
 
 
 def driver_enforces_caps(node: NodeFigures) -> bool:
-    """Return True if the node's limiter proved that the driver holds caps."""
+    """Return True if the node's limiter has proved that the driver enforces caps."""
     return node.limit is not None and node.limit.holds
 
 
-def why_no_limit(node: NodeFigures) -> str:
-    """Return why the node's driver does not hold caps, for pods that require it."""
+def explain_missing_limit(node: NodeFigures) -> str:
+    """Return the reason why the node's driver does not enforce caps."""
     if node.limit is None:
         return "no limiter reports there (limiter.enabled)"
     if node.limit.holds:
@@ -121,7 +129,7 @@ def why_no_limit(node: NodeFigures) -> str:
     return "its driver holds no caps" + (f": {node.limit.why}" if node.limit.why else "")
 
 
-def _mismatch(key: str, wanted: str, found: str | None, node: NodeFigures) -> Mismatch:
+def _describe_mismatch(key: str, wanted: str, found: str | None, node: NodeFigures) -> Mismatch:
     if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
         detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
         return Code.NO_DEVICE_NAMES, detail
@@ -130,6 +138,6 @@ def _mismatch(key: str, wanted: str, found: str | None, node: NodeFigures) -> Mi
     if key == NODE_SENTRY_LABEL and found in {None, ""}:
         return Code.NO_SENTRY, NO_SENTRY
     if key == NODE_DRIVER_LIMIT_LABEL:
-        return Code.NO_DRIVER_LIMIT, why_no_limit(node)
+        return Code.NO_DRIVER_LIMIT, explain_missing_limit(node)
     has = "has no such label" if found is None else f"has {found}"
     return Code.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}"

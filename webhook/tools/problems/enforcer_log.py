@@ -1,7 +1,6 @@
-"""The actions of a sidecar, by its log and its termination message (`webhook.sidecar.events`).
+"""Actions of a sidecar, read from its log and its termination message (`webhook.sidecar.events`).
 
-A tenant may run the sidecar's image in a pod of its own, so nothing in a line is believed to have a
-type.
+A tenant may run the sidecar's image in any pod, so the type of each value is checked.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from webhook.core.pod.fields import find_string
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line of an enforcer's log, or the verdict in its termination message."""
+    """A line of a sidecar's log, or the verdict in its termination message."""
 
     message: LogMessage
     why: str
-    """The enforcer's own sentence."""
+    """Sentence that the sidecar wrote."""
     at_s: float | None = None
     """Unix time; None in a termination message."""
     peak_bytes: int | None = None
-    """Peak of the pod on one GPU, of an excess."""
+    """Peak of the pod on one GPU, if the entry is about an excess; else None."""
     blind: bool = False
-    """True for a self-test that failed."""
+    """True if a self-test failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnforcerLog:
-    """Events of one pod; each tuple has the newest last."""
+    """Actions and state of one pod's sidecar; the newest entries are last."""
 
     stops: tuple[LogEntry, ...] = ()
     reports: tuple[LogEntry, ...] = ()
-    """Excesses for which nothing was stopped, since the policy only reports."""
+    """Excesses for which nothing was stopped, because the policy only reports them."""
     blind: str = ""
-    """The reason why it cannot measure; empty if it can."""
+    """Reason why it cannot measure memory; empty if it can."""
     not_held: str = ""
-    """The reason why the driver does not hold the pod to its cap; empty if it does."""
+    """Reason why the driver does not enforce the cap; empty if it does."""
 
 
 def read_log(
@@ -51,16 +50,17 @@ def read_log(
 ) -> EnforcerLog:
     """Read log lines, the oldest first, and the last termination message.
 
-    | line | then |
+    | line | effect |
     | --- | --- |
-    | no JSON object, another message | passed over |
-    | begins a stop | a stop more |
-    | reports what would be stopped | a report more |
-    | says that nothing, or that everything can be measured | the last one counts |
-    | says whether the driver holds the pod | the last one counts |
+    | no JSON object, another message | ignored |
+    | begins a stop | one more stop |
+    | reports what would be stopped | one more report |
+    | reports whether memory can be measured | the last one counts |
+    | reports whether the driver enforces the cap | the last one counts |
 
-    The message counts, before all lines, if no line has the same sentence: a log may be gone while
-    the pod still exists. That of a self-test is a failure only if the exit code says so.
+    A log may be gone while its pod still exists. Therefore the termination message counts as the
+    first line, unless a line has the same sentence. The message of a self-test is a failure only if
+    the exit code is that of a failure.
     """
     entries = [entry for line in lines if (entry := _parse(line))]
     verdict = read_verdict(terminated)

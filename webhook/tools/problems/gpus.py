@@ -1,4 +1,4 @@
-"""Problems of GPUs, and of the figures that sentries write of their nodes."""
+"""Problems of GPUs, and of the figures that sentries write."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severi
 from webhook.tools.snapshot.node import SAID, ClusterNode
 
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
-"""Smaller amounts are no problem: a display, or the context of a monitor."""
-ORDER: Final = (
+"""Minimum unmanaged memory that is a problem. A display or a monitoring process uses less."""
+SEVERITY_ORDER: Final = (
     *(Code.OVERCOMMITTED, Code.UNMANAGED_MEMORY, Code.GPU_UNHEALTHY),
     *(Code.NO_FIGURES, Code.STALE_FIGURES),
 )
-"""Codes of this module, the gravest first."""
+"""Codes of this module, the most severe first."""
 _SENTRIES: Final = "kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
 
 
 def find_gpu_problems(
-    nodes: Iterable[NodeFigures], now_s: float, owner_of: Callable[[str], str]
+    nodes: Iterable[NodeFigures], now_s: float, describe_owner: Callable[[str], str]
 ) -> Iterator[Problem]:
-    """Yield the problems of nodes; `owner_of` names the holder of unmanaged memory by pod UID."""
+    """Yield the problems of nodes and their GPUs.
+
+    `describe_owner` returns the holder of unmanaged memory in words, by the UID of its pod.
+    """
     for node in nodes:
-        yield from find_stale(node, now_s)
+        yield from find_stale_figures(node, now_s)
         for gpu in node.gpus:
-            yield from _of_gpu(ProblemSubject("GPU", f"{node.name}/{gpu.index}"), gpu, owner_of)
+            yield from _find_gpu_problems(
+                ProblemSubject("GPU", f"{node.name}/{gpu.index}"), gpu, describe_owner
+            )
 
 
-def find_stale(node: NodeFigures, now_s: float) -> Iterator[Problem]:
-    """Yield that a node's figures are old at a Unix time."""
+def find_stale_figures(node: NodeFigures, now_s: float) -> Iterator[Problem]:
+    """Yield a problem if a node's figures are older than `STALE_S`."""
     age_s = now_s - node.observed_s
     if age_s > STALE_S:
         message = f"figures are {format_duration(age_s)} old; does its sentry run?"
@@ -43,9 +48,9 @@ def find_stale(node: NodeFigures, now_s: float) -> Iterator[Problem]:
 def find_nodes_without_figures(
     bound_to: Iterable[str], nodes: Sequence[NodeFigures]
 ) -> Iterator[Problem]:
-    """Yield nodes that pods are bound to and of which no sentry reports, if other nodes have one.
+    """Yield nodes that have pods and no figures, if other nodes have figures.
 
-    `bound_to` has a node's name for each pod; an empty name is a pod without a node.
+    `bound_to` contains the name of the node of each pod; it is empty for a pod without a node.
     """
     reported = {node.name for node in nodes} | {""}
     for name, number in Counter(bound_to).items():
@@ -56,17 +61,17 @@ def find_nodes_without_figures(
             yield Problem(Code.NO_FIGURES, Severity.WARNING, message, _SENTRIES, subject)
 
 
-def why_no_figures(shared: Collection[ClusterNode] | None) -> str:
-    """Return why no node has figures; `shared` is None if the user may not read nodes."""
-    if shared and all(one.said for one in shared):
-        has = join_names([f"{one.name} {format_exact(one.vram_bytes)}" for one in shared])
+def explain_missing_figures(shared: Collection[ClusterNode] | None) -> str:
+    """Return the reason why no node has figures; `shared` is None if nodes are unreadable."""
+    if shared and all(node.is_configured for node in shared):
+        has = join_names([f"{node.name} {format_exact(node.vram_bytes)}" for node in shared])
         return f"no figures of GPUs: amounts are {SAID}: {has}"
     not_yet = f"no figures of GPUs: no node has reported yet; does the sentry run? ({_SENTRIES})"
     return not_yet if shared is not None else f"{not_yet} There is none where amounts are {SAID}."
 
 
-def _of_gpu(
-    subject: ProblemSubject, gpu: GpuFigures, owner_of: Callable[[str], str]
+def _find_gpu_problems(
+    subject: ProblemSubject, gpu: GpuFigures, describe_owner: Callable[[str], str]
 ) -> Iterator[Problem]:
     if not gpu.healthy:
         message = f"{gpu.fault or 'is lost or unhealthy'}; nothing new is placed on it"
@@ -79,5 +84,5 @@ def _of_gpu(
         yield Problem(Code.OVERCOMMITTED, Severity.ERROR, message, subject=subject)
     for uid, held_bytes in gpu.unmanaged.items():
         if held_bytes >= UNMANAGED_FROM_BYTES:
-            message = f"{format_amount(held_bytes)} are held by {owner_of(uid)}"
+            message = f"{format_amount(held_bytes)} are held by {describe_owner(uid)}"
             yield Problem(Code.UNMANAGED_MEMORY, Severity.WARNING, message, subject=subject)

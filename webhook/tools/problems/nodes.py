@@ -1,4 +1,4 @@
-"""Problems of nodes with GPUs: what they need before they are shared, and whether they are."""
+"""Problems of nodes with GPUs: prerequisites, sharing, health, enforcement and figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from webhook.core.documentation import Page
 from webhook.core.formatting import format_count, join_names
+from webhook.core.kinds.nodes import STALE_S
 from webhook.core.node.inventory import MODE_FAULT
 from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
@@ -16,20 +17,24 @@ from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.model import EnforceBy
 from webhook.names import NODE_SHARE_LABEL, NOT_ENFORCED, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
-from webhook.tools.problems.installation import enforcers, read_logs, upgrade
+from webhook.tools.problems.installation import (
+    enforcement_modes,
+    logs_command,
+    upgrade_command,
+)
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
 
 _NODE_STATE: Final = "node.kubernetes.io/"
-"""Prefix of taints that Kubernetes sets by a node's state."""
+"""Prefix of taints that Kubernetes sets for conditions of a node."""
 _DRAIN: Final = "`kubectl drain {} --ignore-daemonsets --delete-emptydir-data`"
 
 
-def judge_gpu_nodes(installation: Installation) -> Finding:
-    """Return that no node has GPUs, or which of them are not ready or get no agent.
+def check_gpu_nodes(installation: Installation) -> Finding:
+    """Check that there are nodes with GPUs, which are ready and get an agent.
 
-    A label brings the agent, by the chart's default.
+    By the chart's default, a label selects a node for the agent.
     """
     nodes, of_all = installation.nodes, format_count(installation.node_count, "node")
     if not nodes:
@@ -37,22 +42,22 @@ def judge_gpu_nodes(installation: Installation) -> Finding:
         fix = "label those that do: `kubectl label node NODE nvidia.com/gpu.present=true`"
         return [Problem(Code.NO_GPU_NODES, Severity.WARNING, why, fix)]
     why, fix = "the node is not ready", "`kubectl describe node {}`"
-    down = [one for one in nodes if not one.ready]
-    found = _of_nodes(down, Code.NODE_NOT_READY, Severity.WARNING, why, fix)
+    not_ready = [node for node in nodes if not node.ready]
+    problems = _node_problems(not_ready, Code.NODE_NOT_READY, Severity.WARNING, why, fix)
     why = "the node has no label that brings the agent there"
     fix = "`kubectl label node {} nvidia.com/gpu.present=true`"
-    without = [one for one in nodes if not one.brings_agent]
-    found += _of_nodes(without, Code.NO_AGENT_LABEL, Severity.WARNING, why, fix)
+    without = [node for node in nodes if not node.selects_agent]
+    problems += _node_problems(without, Code.NO_AGENT_LABEL, Severity.WARNING, why, fix)
     have = "has GPUs" if len(nodes) == 1 else "have GPUs"
-    return found or f"{len(nodes)} of {of_all} {have}, and labels bring the agent there"
+    return problems or f"{len(nodes)} of {of_all} {have}, and labels bring the agent there"
 
 
-def judge_runtime_class(installation: Installation) -> Finding:
-    """Return which nodes lack NVIDIA's container runtime, as RuntimeClass or as the default one.
+def check_runtime_class(installation: Installation) -> Finding:
+    """Check that nodes have NVIDIA's container runtime, as RuntimeClass or as the default.
 
     | amounts | RuntimeClass | nodes with its handler | problem |
     | --- | --- | --- | --- |
-    | set by `agent.vram` | any | any | not judged: pods see no GPU |
+    | set by `agent.vram` | any | any | not checked: pods see no GPU |
     | measured | missing | any | warning |
     | measured | there | all that report handlers | none |
     | measured | there | not all | error |
@@ -68,26 +73,32 @@ def judge_runtime_class(installation: Installation) -> Finding:
         fix = "nothing if it is; else install NVIDIA's container toolkit and create the "
         fix += f"RuntimeClass ({installation.page(Page.RUNTIME_CLASS)})"
         return [Problem(Code.NO_RUNTIME, Severity.WARNING, why, fix)]
-    without = [one for one in nodes if one.handlers is not None and handler not in one.handlers]
+    without = [
+        node
+        for node in nodes
+        if node.runtime_handlers is not None and handler not in node.runtime_handlers
+    ]
     why = f"its container runtime lacks the handler {handler!r} of the RuntimeClass "
     why += NVIDIA_RUNTIME_CLASS
     fix = "install NVIDIA's container toolkit there: "
     fix += "`nvidia-ctk runtime configure --runtime=containerd`, then restart the runtime"
-    found = _of_nodes(without, Code.NO_RUNTIME, Severity.ERROR, why, fix)
-    return found or (
+    problems = _node_problems(without, Code.NO_RUNTIME, Severity.ERROR, why, fix)
+    return problems or (
         f"every pod may name the RuntimeClass {NVIDIA_RUNTIME_CLASS} (handler {handler}), and sees "
         "GPUs unless fence.void is on"
     )
 
 
-def judge_taints(installation: Installation) -> Finding:
-    """Return which nodes have a taint that pods of no rule and class of the policy tolerate."""
+def check_taints(installation: Installation) -> Finding:
+    """Check that pods of at least one rule or class tolerate the taints of nodes with GPUs."""
     nodes = installation.nodes
     if not nodes:
         return None
     policy = installation.policy
-    tolerations = [one for rule in policy.rules for one in rule.tolerations]
-    tolerations += [one for given in policy.classes.values() for one in given.tolerations]
+    tolerations = [toleration for rule in policy.rules for toleration in rule.tolerations]
+    tolerations += [
+        toleration for gpu_class in policy.classes.values() for toleration in gpu_class.tolerations
+    ]
     found = []
     for node in nodes:
         keys = {
@@ -100,35 +111,35 @@ def judge_taints(installation: Installation) -> Finding:
         if keys:
             why = f"no rule's pods tolerate its taint {join_names(sorted(keys))}"
             fix = "add it to `tolerations` of the rules in your policy, or let pods bring their own"
-            found += _of_nodes([node], Code.TAINT, Severity.WARNING, why, fix)
+            found += _node_problems([node], Code.TAINT, Severity.WARNING, why, fix)
     return found or "pods of the policy tolerate the nodes' taints"
 
 
-def judge_sharing(installation: Installation) -> Finding:
-    """Return which nodes are not shared, or before an installation would not be, and why.
+def check_sharing(installation: Installation) -> Finding:
+    """Check that nodes are shared; before an installation, that they would be.
 
-    Without an agent nothing is judged.
+    Without an agent, sharing is not checked.
     """
     nodes = installation.nodes
     if not nodes:
         return None
-    if not installation.is_before and installation.lacks(lambda: installation.agent):
+    if not installation.is_before and installation.is_missing(lambda: installation.agent):
         return None
-    found = [one for node in nodes if (one := sharing_problem(node, installation))]
-    if found:
-        return found
-    codes = [one.sharing.code for one in nodes if one.sharing]
+    problems = [problem for node in nodes if (problem := sharing_problem(node, installation))]
+    if problems:
+        return problems
+    codes = [node.sharing.code for node in nodes if node.sharing]
     shared = codes.count(SharingCode.SHARED)
     if not installation.is_before:
         total = format_bytes(sum(node.vram_bytes for node in nodes))
         return f"{total} of GPU memory is shared, on {shared} of {format_count(len(nodes), 'node')}"
-    said = f"{shared} of {format_count(len(nodes), 'node')} would be shared"
+    sentence = f"{shared} of {format_count(len(nodes), 'node')} would be shared"
     unread = installation.failures.get("dra_drivers")
-    return f"{said}; DRA drivers are not known: {unread.why}" if unread else said
+    return f"{sentence}; DRA drivers are not known: {unread.why}" if unread else sentence
 
 
 def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | None:
-    """Return why a node is not shared, by its agent's verdict.
+    """Return the reason why a node is not shared, by its agent's verdict.
 
     | verdict | label `share` | VRAM is offered | problem |
     | --- | --- | --- | --- |
@@ -141,14 +152,14 @@ def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | 
     | Draining | absent or another | any | error |
     | none that can be read | any | any | warning |
     """
-    verdict, is_excluded = node.sharing, node.share == "false"
+    verdict, is_excluded = node.sharing, node.share_label == "false"
     subject = ProblemSubject("Node", node.name)
     if verdict is None or verdict.code is SharingCode.SHARED:
         if verdict and (installation.is_before or node.vram_bytes):
             return None
         severity = Severity.ERROR if verdict else Severity.WARNING
         why = f"its agent offers no {VRAM_RESOURCE}"
-        fix = f"see why: {read_logs(installation.namespace, 'agent')}"
+        fix = f"see why: {logs_command(installation.namespace, 'agent')}"
         return Problem(Code.NOT_ADVERTISED, severity, why, fix, subject)
     if verdict.code is SharingCode.NOT_SHARED and is_excluded:
         return None
@@ -168,34 +179,34 @@ def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | 
     return Problem(verdict.code, severity, f"{verdict.code}{means}: {cause}", fix, subject)
 
 
-def judge_whole_gpu_pods(installation: Installation) -> Finding:
-    """Return pods with whole GPUs of a node that is shared, even if they use nothing of them.
+def check_whole_gpu_pods(installation: Installation) -> Finding:
+    """Check that no pod has whole GPUs of a shared node, even if it does not use them.
 
     | label `share` of the node | problem |
     | --- | --- |
     | true | warning |
     | absent or another | error |
     """
-    shared = {one.name: one for one in installation.nodes if one.advertised}
+    shared = {node.name: node for node in installation.nodes if node.advertised}
     if not shared:
         return None
-    found = []
+    problems = []
     for pod in installation.pods:
-        if not pod.whole or pod.node not in shared:
+        if not pod.has_whole_gpus or pod.node not in shared:
             continue
         why = f"the pod has whole GPUs of {pod.node}, where others have VRAM, so a card may be "
         why += "given twice"
         fix = f"end it, even if it uses nothing now: {_DRAIN.format(pod.node)}"
         severity = Severity.ERROR
-        if shared[pod.node].share == "true":
+        if shared[pod.node].share_label == "true":
             severity, fix = Severity.WARNING, f"nothing if wanted ({NODE_SHARE_LABEL}=true); {fix}"
         subject = ProblemSubject("Pod", pod.name, pod.namespace)
-        found.append(Problem(Code.GIVEN_TWICE, severity, why, fix, subject))
-    return found or "no pod has whole GPUs of a node that is shared"
+        problems.append(Problem(Code.GIVEN_TWICE, severity, why, fix, subject))
+    return problems or "no pod has whole GPUs of a node that is shared"
 
 
-def judge_gpu_health(installation: Installation) -> Finding:
-    """Return which GPUs are not healthy, so that no pod is placed on them.
+def check_gpu_health(installation: Installation) -> Finding:
+    """Check that GPUs are healthy; no pod is placed on others.
 
     | GPUs of a node that are not healthy | problem |
     | --- | --- |
@@ -203,24 +214,26 @@ def judge_gpu_health(installation: Installation) -> Finding:
     | some | warning |
     | all of them | error |
     """
-    nodes = [one for one in installation.nodes if one.gpus]
-    found = []
+    nodes = [node for node in installation.nodes if node.gpus]
+    problems = []
     for node in nodes:
-        broken = [one for one in node.gpus if not one.healthy]
+        broken = [gpu for gpu in node.gpus if not gpu.healthy]
         if broken:
-            said = [f"GPU {one.index} ({one.fault or 'is lost or unhealthy'})" for one in broken]
+            descriptions = [
+                f"GPU {gpu.index} ({gpu.fault or 'is lost or unhealthy'})" for gpu in broken
+            ]
             fix = "`kubectl describe node {}`; drain it, then reset the GPU or reboot the machine"
-            if all(one.fault.startswith(MODE_FAULT) for one in broken):
+            if all(gpu.fault.startswith(MODE_FAULT) for gpu in broken):
                 fix = "run that on the node; its agent sees it within half a minute"
             severity = Severity.ERROR if len(broken) == len(node.gpus) else Severity.WARNING
-            why = f"no new pod is placed on {join_names(said)}"
-            found += _of_nodes([node], Code.GPU_UNHEALTHY, severity, why, fix)
-    total = sum(len(one.gpus) for one in nodes)
-    return found or (f"all GPUs are healthy: {total:,}" if nodes else None)
+            why = f"no new pod is placed on {join_names(descriptions)}"
+            problems += _node_problems([node], Code.GPU_UNHEALTHY, severity, why, fix)
+    total = sum(len(node.gpus) for node in nodes)
+    return problems or (f"all GPUs are healthy: {total:,}" if nodes else None)
 
 
-def judge_enforcement(installation: Installation) -> Finding:
-    """Return on which shared nodes caps are not enforced as rules of the policy want it.
+def check_enforcement(installation: Installation) -> Finding:
+    """Check that shared nodes can enforce caps as the rules of the policy require.
 
     | rules by | label | driver | problem |
     | --- | --- | --- | --- |
@@ -229,28 +242,28 @@ def judge_enforcement(installation: Installation) -> Finding:
     | Sentry | `sentry` is not true | any | warning |
     | any other, or any other label | any | any | none |
 
-    Nodes whose amounts are set by `agent.vram` are left out: nothing can be measured there.
+    Nodes whose amounts are set by `agent.vram` are skipped, because nothing can be measured there.
     """
-    shared = [one for one in installation.nodes if one.vram_bytes]
-    measured = [one for one in shared if not one.said]
+    shared = [node for node in installation.nodes if node.vram_bytes]
+    measured = [node for node in shared if not node.is_configured]
     policy = installation.attempt(lambda: installation.policy)
-    by = enforcers(policy) if policy else {EnforceBy.SIDECAR}
+    by = enforcement_modes(policy) if policy else {EnforceBy.SIDECAR}
     if not shared or by.isdisjoint({EnforceBy.SIDECAR, EnforceBy.SENTRY}):
         return None
     if not measured:
-        return f"amounts are {SAID} on {join_names(one.name for one in shared)}"
-    found, seen = [], []
+        return f"amounts are {SAID} on {join_names(node.name for node in shared)}"
+    problems, seen = [], []
     if EnforceBy.SIDECAR in by:
-        found += _without_sidecar(measured, installation)
-        drivers = _tally(one.driver for one in measured)
+        problems += _without_sidecar(measured, installation)
+        drivers = _tally(node.driver for node in measured)
         seen.append("sidecars can measure memory" + (f" (driver {drivers})" if drivers else ""))
     if EnforceBy.SENTRY in by:
-        found += _without_sentry(measured, installation)
+        problems += _without_sentry(measured, installation)
         seen.append("sentries enforce caps")
     unread = installation.failures.get("stored_policy")
-    if unread and not found:
+    if unread and not problems:
         raise unread  # rules by Sentry are unknown
-    return found or f"{', '.join(seen)} on {format_count(len(measured), 'node')}"
+    return problems or f"{', '.join(seen)} on {format_count(len(measured), 'node')}"
 
 
 def _without_sidecar(nodes: Iterable[ClusterNode], installation: Installation) -> list[Problem]:
@@ -263,55 +276,85 @@ def _without_sidecar(nodes: Iterable[ClusterNode], installation: Installation) -
             )
             if supports_sidecar(node.driver):
                 why += ", though the driver is new enough"
-                fix = f"see what its agent says: {read_logs(installation.namespace, 'agent')}"
+                fix = f"see what its agent says: {logs_command(installation.namespace, 'agent')}"
             else:
                 why += f": {explain_support(node.driver)}"
                 fix = f"upgrade the driver there to {SIDECAR_FROM} or newer, {fix}"
-            found += _of_nodes([node], Code.NO_ENFORCEMENT, Severity.WARNING, why, fix)
+            found += _node_problems([node], Code.NO_ENFORCEMENT, Severity.WARNING, why, fix)
     return found
 
 
 def _without_sentry(nodes: Iterable[ClusterNode], installation: Installation) -> list[Problem]:
     why = "no sentry that acts measures all GPUs there"
     sentry = installation.attempt(lambda: installation.sentry)
-    fix = f"see why: {read_logs(installation.sentry_namespace, 'sentry')}"
-    if installation.lacks(lambda: installation.sentry):
-        fix = upgrade(installation, "sentry.enabled=true")
+    fix = f"see why: {logs_command(installation.sentry_namespace, 'sentry')}"
+    if installation.is_missing(lambda: installation.sentry):
+        fix = upgrade_command(installation, "sentry.enabled=true")
     elif sentry and "--no-act" in sentry.arguments:
-        why, fix = "sentry.act is false", upgrade(installation, "sentry.act=true")
-    without = [one for one in nodes if not one.has_sentry]
+        why, fix = "sentry.act is false", upgrade_command(installation, "sentry.act=true")
+    without = [node for node in nodes if not node.has_sentry]
     why = f"no pod with enforcement.by: Sentry goes there: {why}"
-    return _of_nodes(without, Code.NO_SENTRY, Severity.WARNING, why, fix)
+    return _node_problems(without, Code.NO_SENTRY, Severity.WARNING, why, fix)
 
 
-def judge_device_names(installation: Installation) -> Finding:
-    """Return the shared nodes whose container runtime resolves no name of a GPU."""
-    nodes = [one for one in installation.nodes if one.vram_bytes]
-    unknown = [one for one in nodes if one.device_names == DeviceNames.NONE]
+def check_device_names(installation: Installation) -> Finding:
+    """Check that container runtimes of shared nodes resolve names of GPUs."""
+    nodes = [node for node in installation.nodes if node.vram_bytes]
+    unknown = [node for node in nodes if node.device_names == DeviceNames.NONE]
     why = "no pod gets a GPU there: its container runtime resolves no name of its GPUs"
     fix = "set agent.deviceNames to what it resolves "
     fix += f"({installation.page(Page.HARDENED_TOOLKITS)})"
-    found = _of_nodes(unknown, Code.NO_DEVICE_NAMES, Severity.ERROR, why, fix)
-    names = _tally(one.device_names for one in nodes)
+    problems = _node_problems(unknown, Code.NO_DEVICE_NAMES, Severity.ERROR, why, fix)
+    names = _tally(node.device_names for node in nodes)
     seen = "container runtimes resolve names of GPUs" + (f": {names}" if names else "")
-    return found or (seen if nodes else None)
+    return problems or (seen if nodes else None)
 
 
-def _of_nodes(
+def _node_problems(
     nodes: Iterable[ClusterNode], code: Code, severity: Severity, message: str, fix: str
 ) -> list[Problem]:
-    """Return the same problem of each node; `{}` in the fix is its name."""
+    """Return the same problem for each node; `{}` in the fix is replaced by its name."""
     return [
-        Problem(code, severity, message, fix.format(one.name), ProblemSubject("Node", one.name))
-        for one in nodes
+        Problem(code, severity, message, fix.format(node.name), ProblemSubject("Node", node.name))
+        for node in nodes
     ]
 
 
 def _tally(values: Iterable[str]) -> str:
-    """Return the different values, the most frequent first, and how often each occurs."""
+    """Return the distinct values with their counts; only the value if all are equal."""
     counts = Counter(value for value in values if value).most_common()
     if len(counts) == 1:
         return counts[0][0]
     return join_names(
         sorted(f"{value} ({format_count(number, 'node')})" for value, number in counts)
     )
+
+
+def check_figures(installation: Installation) -> Finding:
+    """Check that shared nodes have current figures.
+
+    | sentry, shared nodes | GPUNode | problem |
+    | --- | --- | --- |
+    | one of them is missing | any | not checked |
+    | both exist | written in the last 180 s | none |
+    | both exist | missing, or its time differs by more than 180 s | warning |
+    | both exist | the kind is not served | warning |
+    """
+    shared = [node for node in installation.nodes if node.vram_bytes] if installation.sentry else []
+    if not shared:
+        return None
+    figures_by_node = installation.gpu_nodes
+    if figures_by_node is None:
+        why, fix = (
+            "the kind GPUNode is not served",
+            upgrade_command(installation, "crds.install=true"),
+        )
+        return [Problem(Code.NO_FIGURES, Severity.WARNING, why, fix)]
+    fix = logs_command(installation.sentry_namespace, "sentry")
+    problems = []
+    for node in shared:
+        figures, subject = figures_by_node.get(node.name), ProblemSubject("Node", node.name)
+        if figures is None or abs(installation.now_s - figures.observed_s) > STALE_S:
+            why = f"its sentry wrote no figures in the last {STALE_S:.0f} s"
+            problems.append(Problem(Code.STALE_FIGURES, Severity.WARNING, why, fix, subject))
+    return problems or f"sentries write figures of {format_count(len(shared), 'node')}"

@@ -1,4 +1,4 @@
-"""A problem, as every command prints it."""
+"""Problems, and their codes, as all commands print them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Severity(StrEnum):
     ERROR = "error"
     """Something does not work, or was stopped."""
     WARNING = "warning"
-    """It works now, and will or may not."""
+    """It works now, and will or may stop working."""
     INFO = "info"
 
 
 class Code(StrEnum):
-    """Kinds of problems, beside the reasons of denials and of Events (policies/reasons.md)."""
+    """Kinds of problems, in addition to the reasons of denials and Events (policies/reasons.md)."""
 
-    # A pod that no node takes.
+    # A pod without a node.
     TOO_LARGE = "TooLarge"
     """No GPU is that large, whatever is free on it."""
     TOO_FEW_GPUS = "TooFewGPUs"
@@ -168,15 +168,15 @@ class Code(StrEnum):
 
 
 class ProblemSubject(NamedTuple):
-    """The object that a problem is about; all fields are empty for the cluster."""
+    """Object that a problem is about; all fields are empty for the whole cluster."""
 
     kind: str = ""
     name: str = ""
-    """A GPU is `NODE/INDEX`."""
+    """Name; for a GPU, `NODE/INDEX`."""
     namespace: str = ""
 
     def __str__(self) -> str:
-        """Return the name, after the namespace if it has one."""
+        """Return the name, with the namespace if it has one."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -185,19 +185,19 @@ CLUSTER = ProblemSubject()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should know or do."""
+    """A fact that a user should know, with what to do about it."""
 
     code: Code | Reason | EventReason | SharingCode
     severity: Severity
     message: str
-    """Sentence without a full stop."""
+    """Sentence, without a full stop at its end."""
     fix: str = ""
-    """Action or line to write; empty if there is nothing to do."""
+    """Action, or a line to write; empty if there is nothing to do."""
     subject: ProblemSubject = CLUSTER
 
     @property
     def json(self) -> dict[str, Any]:
-        """The problem for JSON; empty fields are absent."""
+        """The problem as JSON, without empty fields."""
         subject = {key: text for key, text in self.subject._asdict().items() if text}
         values = {
             "code": self.code.value,
@@ -210,4 +210,4 @@ class Problem:
 
 
 Finding: TypeAlias = "list[Problem] | str | None"
-"""Problems; without any what was seen, as a sentence; None if there is nothing to judge."""
+"""Problems; without problems, a sentence about what is right; None if the check does not apply."""

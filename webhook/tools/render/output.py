@@ -1,6 +1,6 @@
-"""Output of commands: JSON for programs, and tables that fit the terminal.
+"""Output of commands: JSON, tables that fit the terminal, and a progress line.
 
-Of a table, what is too wide is cut in its middle, then left out.
+In a table that is too wide, texts are cut in their middle; then whole columns are dropped.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from stat import S_ISFIFO
 from textwrap import wrap
-from typing import Any, Final, TextIO
+from threading import Event, Thread
+from typing import Any, Final, Self, TextIO, TypeVar
 
 from webhook.core.formatting import escape_unprintable, shorten
 from webhook.names import SEEING_API_VERSION
@@ -20,18 +24,18 @@ Json = dict[str, Any]
 
 _BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
 _LONGEST_LINE: Final = 4096
-"""Characters of a line that is printed."""
+"""Maximum number of characters of a printed line."""
 _GAP: Final = 2
 _MOST_LINES: Final = 4
-"""Maximum number of lines of a sentence at the end of a row."""
+"""Maximum number of lines of a sentence in the last column."""
 
 
 IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
-"""Replacements for signs on a stream that takes only ASCII."""
+"""Replacements for signs on a stream that supports only ASCII."""
 
 
-def takes_signs(stream: TextIO) -> bool:
-    """Return True if signs and bars can be written to a stream, also if it is no terminal."""
+def supports_unicode(stream: TextIO) -> bool:
+    """Return True if a stream's encoding has the characters of signs and bars."""
     try:
         "✓█→".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -39,71 +43,75 @@ def takes_signs(stream: TextIO) -> bool:
     return True
 
 
-def is_dumb() -> bool:
-    """Return True if the terminal writes only lines."""
+def is_dumb_terminal() -> bool:
+    """Return True if the terminal cannot move its cursor."""
     return os.environ.get("TERM", "") in {"dumb", ""}
 
 
-def takes_colour(stream: TextIO) -> bool:
-    """Return True if output is coloured: on a terminal, unless the environment forbids it.
+def supports_colour(stream: TextIO) -> bool:
+    """Return True for a terminal, unless the environment disables colours.
 
     Source: https://no-color.org.
     """
-    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
+    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb_terminal())
 
 
-def as_report(kind: str, values: Json) -> Json:
-    """Return a report as programs know it, with its kind and version first."""
+def make_report(kind: str, values: Json) -> Json:
+    """Return a JSON report, which begins with its version and kind."""
     return {"apiVersion": SEEING_API_VERSION, "kind": kind, **values}
 
 
 def write_json(report: Json) -> str:
-    """Write a report; in ASCII, so that any terminal and any program takes it."""
+    """Return a report as ASCII text, which every terminal and program can read."""
     return json.dumps(report, indent=2) + "\n"
 
 
 def known(**values: object) -> Json:
-    """Return an object without what is None or empty text: what is not known is absent."""
+    """Return an object without values that are unknown, which are None or empty."""
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: a title and a text for each row."""
+    """A column of a table: a title, and a text for each row."""
 
     title: str
     texts: Sequence[str]
     draw: Callable[[int, int], str] | None = None
-    """Draws the text of a row, or of the title (-1), with a width; may return more than ASCII."""
-    most: int = 0
-    """Number of characters that `draw` takes if they fit."""
-    right: bool = False
-    least: int = 0
-    """May be cut to so many characters; 0: never."""
-    at_end: bool = False
-    """Holds sentences: the last column, whose texts go on below."""
-    optional: int = 0
-    """Left out where the rest does not fit: the largest number first; 0: never."""
+    """Function that returns the text of a row, or of the title (-1), for a width.
+
+    The text may contain other characters than ASCII.
+    """
+    drawn_width: int = 0
+    """Width of `draw` in characters, if the table fits."""
+    align_right: bool = False
+    min_width: int = 0
+    """Minimum width in characters if texts are cut; 0 if they must not be cut."""
+    wraps: bool = False
+    """True for the last column, if its texts are sentences that continue on further lines."""
+    drop_order: int = 0
+    """Order in which columns are dropped, the largest number first; 0 if never dropped."""
     style: Callable[[str, int], str] | None = None
-    """Colours a text, given the number of its row."""
+    """Function that colours a text of a row."""
 
     def __post_init__(self) -> None:
-        """Clean title and texts, so that no table has to be given clean ones."""
+        """Clean title and texts, so that callers may pass any text."""
         object.__setattr__(self, "title", clean(self.title))
         object.__setattr__(self, "texts", [*map(clean, self.texts)])
 
 
 def clean(text: str) -> str:
-    """Return a text of others for a cell: ASCII of the same length, nothing moves a terminal."""
+    """Return an untrusted text for a cell: printable ASCII of the same length."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if " " <= one <= "~" else "?" for one in text)
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
 def printable(text: str, *, ascii_only: bool = False) -> str:
-    """Return a text of others for a line: nothing steers a terminal, line breaks become spaces.
+    """Return an untrusted text for a line, without control characters and line breaks.
 
-    What is not printable is shown as an escape, in ASCII all else, too.
+    Line breaks become spaces. Unprintable characters become escapes, and with `ascii_only` all
+    other characters that ASCII lacks do.
     """
     text = _BREAKS.sub(" ", text)
     text = text.replace("…", "...") if ascii_only else text
@@ -111,17 +119,17 @@ def printable(text: str, *, ascii_only: bool = False) -> str:
 
 
 def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:
-    """Write lines for people, as `line_of` returns each."""
-    return "".join(f"{line_of(line, ascii_only=ascii_only)}\n" for line in lines)
+    """Return printable lines as one text."""
+    return "".join(f"{printable_line(line, ascii_only=ascii_only)}\n" for line in lines)
 
 
-def line_of(text: str, *, ascii_only: bool = False) -> str:
-    """Return a printable text, cut if it is too long."""
+def printable_line(text: str, *, ascii_only: bool = False) -> str:
+    """Return a printable text that is cut if it is too long."""
     return printable(shorten(text, _LONGEST_LINE), ascii_only=ascii_only)
 
 
 def cut(text: str, width: int, dots: str) -> str:
-    """Shorten a text to a width in its middle, since names differ in their ends."""
+    """Return a text that is cut in its middle to a width, since names differ at their ends."""
     if len(text) <= width:
         return text
     room = width - len(dots)
@@ -132,26 +140,26 @@ def cut(text: str, width: int, dots: str) -> str:
 
 
 def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
-    """Return the lines of a table, its titles first; None for a width cuts nothing."""
-    shown = _shown(columns, width)
-    rows = max((len(one.texts) for one, _ in shown), default=0)
-    return [line for number in range(-1, rows) for line in _row(shown, number, dots)]
+    """Return the lines of a table, titles first; nothing is cut if `width` is None."""
+    shown = _fit_columns(columns, width)
+    rows = max((len(column.texts) for column, _ in shown), default=0)
+    return [line for number in range(-1, rows) for line in _draw_row(shown, number, dots)]
 
 
 def plain_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
 ) -> list[str]:
-    """Return the lines of a table of any width, those columns of which are at the `right`."""
+    """Return the lines of a table of any width, those columns of which are at the `align_right`."""
     texts = zip(*rows, strict=True)
     columns = [
-        Column(title=head, texts=cells, right=head in right)
+        Column(title=head, texts=cells, align_right=head in right)
         for head, cells in zip(heads, texts, strict=True)
     ]
     return table(columns, None, "")
 
 
-def _row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[str]:
-    """Return the line of a row, or of the titles (-1); a sentence may have more lines."""
+def _draw_row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[str]:
+    """Return the lines of a row, or of the titles (-1); only sentences need more than one."""
     parts, below = [], []
     for column, size in columns:
         text, paint = column.title, None
@@ -159,16 +167,16 @@ def _row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[
             text, paint = column.texts[number], column.style
         if column.draw:
             text = column.draw(number, size)
-        lines = _wrapped(text, size, dots) if column.at_end else [cut(text, size, dots)]
+        lines = _wrap_sentence(text, size, dots) if column.wraps else [cut(text, size, dots)]
         pad = " " * (size - len(lines[0]))
         first, *below = [paint(line, number) for line in lines] if paint else lines
-        parts.append(pad + first if column.right else first + pad)
+        parts.append(pad + first if column.align_right else first + pad)
     indent = " " * sum(size + _GAP for _, size in columns[:-1])
     return [(" " * _GAP).join(parts).rstrip(), *(indent + line for line in below)]
 
 
-def _wrapped(text: str, width: int, dots: str) -> list[str]:
-    """Return a sentence in a few lines."""
+def _wrap_sentence(text: str, width: int, dots: str) -> list[str]:
+    """Return a sentence in at most `_MOST_LINES` lines."""
     if len(text) <= width:
         return [text]
     *lines, last = wrap(text, width)
@@ -178,41 +186,123 @@ def _wrapped(text: str, width: int, dots: str) -> list[str]:
     return [*lines, last]
 
 
-def _natural(column: Column) -> int:
-    return column.most or max(len(column.title), *(len(text) for text in column.texts), 0)
+def _natural_width(column: Column) -> int:
+    return column.drawn_width or max(len(column.title), *(len(text) for text in column.texts), 0)
 
 
-def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, int]]:
-    """Return the columns that are shown, and how wide.
+def _fit_columns(columns: Sequence[Column], width: int | None) -> list[tuple[Column, int]]:
+    """Return the columns that are shown, and their widths.
 
-    | too wide | then |
+    | too wide | effect |
     | --- | --- |
-    | by a little | of bars and sentences the one with most to spare is cut by a character |
-    | and these have nothing to spare | the same of all others |
-    | even so | the next optional column is left out, and all begins again |
-    | and none is left | bars are cut further |
+    | at first | the bar or sentence that is most above its minimum loses a character |
+    | bars and sentences have their minimum | any other column does |
+    | all columns have their minimum | the next optional column is dropped, and widths are reset |
+    | no optional column is left | bars are cut below their minimum |
     """
     shown = list(columns)
     while True:
-        widths = [_natural(one) for one in shown]
+        widths = [_natural_width(column) for column in shown]
         least = [
-            max(one.least, len(one.title)) if one.least else have
-            for one, have in zip(shown, widths, strict=True)
+            max(column.min_width, len(column.title)) if column.min_width else width
+            for column, width in zip(shown, widths, strict=True)
         ]
         over = 0 if width is None else sum(widths) + _GAP * (len(shown) - 1) - width
         while over > 0:
-            spare = [max(0, have - need) for have, need in zip(widths, least, strict=True)]
+            spare = [
+                max(0, width - least_width)
+                for width, least_width in zip(widths, least, strict=True)
+            ]
             if not any(spare):
                 break
             pairs = zip(spare, shown, strict=True)
-            first = [one if column.draw or column.at_end else 0 for one, column in pairs]
+            first = [free if column.draw or column.wraps else 0 for free, column in pairs]
             of_these = first if any(first) else spare
             widths[of_these.index(max(of_these))] -= 1
             over -= 1
-        optional = [one for one in shown if one.optional]
+        optional = [column for column in shown if column.drop_order]
         if over <= 0 or not optional:
-            for at, one in enumerate(shown):
-                if one.draw and over > 0:
+            for at, column in enumerate(shown):
+                if column.draw and over > 0:
                     over, widths[at] = over - widths[at] + 1, max(1, widths[at] - over)
             return list(zip(shown, widths, strict=True))
-        shown.remove(max(optional, key=lambda one: one.optional))
+        shown.remove(max(optional, key=lambda column: column.drop_order))
+
+
+T = TypeVar("T")
+
+SILENT_S: Final = 2.0
+"""Time before the first progress line, in seconds."""
+EVERY_S: Final = 0.1
+_WIDTH: Final = 80
+_ERASE: Final = "\r\x1b[K"
+"""Return to the start of the line, and erase it (ECMA-48, EL)."""
+
+
+class Progress:
+    """Progress line for the work in a block, written by a thread.
+
+    `describe` returns the text. `wait` waits for some seconds, and returns True if the work has
+    ended.
+
+    The line is on standard error, rewritten in place, and erased at the end. Nothing is written in
+    the first two seconds, or if the line could not be erased or would be kept: standard error is no
+    terminal, the terminal is `dumb`, or standard output is a pipe, whose reader may draw on the
+    same terminal.
+    """
+
+    def __init__(
+        self, describe: Callable[[], str], wait: Callable[[float], bool] | None = None
+    ) -> None:
+        self.describe = describe
+        self._stream = sys.stderr
+        self._ended = Event()
+        self._wait = wait or self._ended.wait
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        if _can_be_erased(self._stream):
+            self._thread = Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Erase the line."""
+        self._ended.set()
+        if self._thread:
+            self._thread.join()
+
+    def _show(self) -> None:
+        with suppress(OSError):  # the terminal may be gone
+            every_s = SILENT_S
+            while not self._wait(every_s):
+                text = cut(clean(self.describe()), _terminal_width(self._stream) - 1, "...")
+                self._stream.write(f"{_ERASE}{text}")
+                self._stream.flush()
+                every_s = EVERY_S
+            if every_s == EVERY_S:
+                self._stream.write(_ERASE)
+                self._stream.flush()
+
+
+def count_progress(items: Iterable[T], text: str) -> Iterator[T]:
+    """Yield the items and show their number; `{}` in `text` is replaced by it."""
+    count = 0
+    with Progress(lambda: text.format(f"{count:,}")):
+        for count, item in enumerate(items, 1):  # noqa: B007 - the other thread reads it
+            yield item
+
+
+def _can_be_erased(stream: TextIO) -> bool:
+    if not stream.isatty() or is_dumb_terminal():
+        return False
+    try:
+        return not S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # it is closed, or replaced in a test
+        return False
+
+
+def _terminal_width(stream: TextIO) -> int:
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    return _WIDTH

@@ -18,7 +18,7 @@ from webhook.options import (
     policy_failure,
     reach,
 )
-from webhook.tools.report.show import as_json, as_text
+from webhook.tools.report.render import as_json, as_text
 
 
 @click.command("report")
@@ -69,15 +69,15 @@ def report_command(
     # Imported here: the client and policies would slow down every --help.
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
     from webhook.tools.problems.recreation import PodOutcome  # noqa: PLC0415
-    from webhook.tools.report.read import choose_policy, read_report  # noqa: PLC0415
-    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
+    from webhook.tools.report.fetch import choose_policy, read_report  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
+    from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415
 
     try:
-        with reading():
+        with reading_cluster():
             kube = reach(kubeconfig, context, None).kube
             policy, where = choose_policy(kube, path, release)
-            snapshot = ClusterSnapshot(kube, namespace or "")
+            snapshot = NamespaceSnapshot(kube, namespace or "")
             found = read_report(snapshot, policy, where, release)
     except PolicyInvalidError as error:
         raise policy_failure(error.problems) from error

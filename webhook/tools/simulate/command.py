@@ -62,19 +62,19 @@ def simulate_command(
     cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.tools.manifests.files import name_of_input  # noqa: PLC0415
-    from webhook.tools.render.progress import Progress  # noqa: PLC0415
+    from webhook.tools.manifests.reading import input_name  # noqa: PLC0415
+    from webhook.tools.render.output import Progress  # noqa: PLC0415
     from webhook.tools.simulate import read, show  # noqa: PLC0415
     from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
     from webhook.tools.simulate.judge.node_gpus import read_given  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import cluster_progress  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import cluster_progress  # noqa: PLC0415
 
     try:
         shares, given = ([read_given(text) for text in texts] for texts in (sizes, gpu_memory))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     files = tuple(filter(None, (nodes_file, pods_file)))
-    reading = f"reading {', '.join(map(name_of_input, files))}"
+    reading = f"reading {', '.join(map(input_name, files))}"
     objects = read.TodayObjects(given=given, namespace=namespace or "")
     with Progress((lambda: reading) if files else cluster_progress):
         if files:

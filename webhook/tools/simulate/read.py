@@ -18,14 +18,13 @@ from webhook.core.pod.fields import as_object, find_string
 from webhook.core.policy.match import matches_any
 from webhook.options import NoCluster, WrongInput
 from webhook.tools.manifests.documents import read_documents
-from webhook.tools.manifests.files import name_of_input, read_text
-from webhook.tools.manifests.reading import ManifestError
+from webhook.tools.manifests.reading import ManifestError, input_name, read_text
 from webhook.tools.simulate.judge.comparison import TodayPod
 from webhook.tools.simulate.judge.gpu_requests import read_request
 from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus, read_node_gpus
+from webhook.tools.snapshot.cluster import NOT_ENDED, deduplicate, pods_path
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.reading import NOT_ENDED, once, pods_path
 
 Json = dict[str, Any]
 
@@ -79,7 +78,7 @@ class TodayObjects:
         pod = ClusterPod(raw)
         namespace = pod.namespace or "default"
         path = f"{namespace}/{pod.name}"
-        if pod.ended or self.namespace not in ("", namespace):
+        if pod.has_ended or self.namespace not in ("", namespace):
             return
         try:
             request = read_request(raw)
@@ -122,8 +121,10 @@ class TodayObjects:
 def read_cluster(found: TodayObjects, kube: Kube) -> None:
     """Add each node and each pod that has not finished, once; raises NoCluster."""
     try:
-        kube.list_all(pods_path(found.namespace), once(found.add_pod), fieldSelector=NOT_ENDED)
-        kube.list_all(core_path("nodes"), once(found.add_node))
+        kube.list_all(
+            pods_path(found.namespace), deduplicate(found.add_pod), fieldSelector=NOT_ENDED
+        )
+        kube.list_all(core_path("nodes"), deduplicate(found.add_node))
     except KubeError as error:
         where = f"namespace {found.namespace}" if found.namespace else "all namespaces"
         why = (
@@ -136,7 +137,7 @@ def read_cluster(found: TodayObjects, kube: Kube) -> None:
 def read_files(found: TodayObjects, names: Sequence[str]) -> None:
     """Add the objects of files; raises WrongInput."""
     for name in names:
-        shown, text = name_of_input(name), read_text(name)
+        shown, text = input_name(name), read_text(name)
         try:
             if text.lstrip().startswith("{"):
                 _read_json(text, found)

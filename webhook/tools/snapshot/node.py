@@ -1,4 +1,4 @@
-"""A node of the cluster, as tools read it, and which of its taints a pod tolerates."""
+"""A node as commands read it, and the toleration of its taints."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.snapshot.objects import ClusterObject, LazyFact
+from webhook.tools.snapshot.objects import CachedProperty, ClusterObject
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
-"""Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
+"""Labels that select a node for the agent if they are `true` (chart value `agent.affinity`)."""
 AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
-"""Labels that bring it with any value; GPU feature discovery alone sets none to `true`."""
+"""Labels that do so with any value, since GPU feature discovery sets none of them to `true`."""
 REPELLING: Final = ("NoSchedule", "NoExecute")
-"""Effects of taints that keep pods away."""
+"""Effects of taints by which the scheduler avoids a node."""
 SAID: Final = "said, not measured (agent.vram)"
-"""Words for amounts of nodes with `ClusterNode.said`."""
+"""Label for amounts that are configured, not measured; see `ClusterNode.is_configured`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 )
-"""Further signs of a GPU, which do not bring the agent."""
+"""Other labels of nodes with GPUs, which do not select a node for the agent."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
 """Label of node feature discovery for NVIDIA's devices: class and vendor."""
 
@@ -51,107 +51,107 @@ _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_1
 class ClusterNode(ClusterObject):
     """A node that the user may read."""
 
-    @LazyFact
+    @CachedProperty
     def dra_drivers(self) -> tuple[str, ...]:
-        """DRA drivers that give its GPUs away; empty unless ResourceSlices were read."""
+        """DRA drivers that offer its GPUs; empty unless ResourceSlices were read."""
         return ()
 
-    @LazyFact
+    @CachedProperty
     def taints(self) -> tuple[tuple[str, str, str], ...]:
-        """Key, value and effect of each."""
+        """Key, value and effect of each taint."""
         return tuple(
-            (find_string(one, "key"), find_string(one, "value"), find_string(one, "effect"))
-            for one in as_objects(self.part("spec").get("taints"))
+            (find_string(taint, "key"), find_string(taint, "value"), find_string(taint, "effect"))
+            for taint in as_objects(self.part("spec").get("taints"))
         )
 
-    @LazyFact
+    @CachedProperty
     def unschedulable(self) -> bool:
         """True if it is cordoned."""
         return self.part("spec").get("unschedulable") is True
 
-    @LazyFact
-    def handlers(self) -> frozenset[str] | None:
+    @CachedProperty
+    def runtime_handlers(self) -> frozenset[str] | None:
         """Handlers of its container runtime; None if the kubelet does not report them."""
         found = self.part("status").get("runtimeHandlers")
-        names = frozenset(str(one.get("name")) for one in as_objects(found))
+        names = frozenset(str(handler.get("name")) for handler in as_objects(found))
         return names if isinstance(found, list) else None
 
-    @LazyFact
-    def brings_agent(self) -> bool:
-        """True if a label of it brings the agent there by the chart's default."""
+    @CachedProperty
+    def selects_agent(self) -> bool:
+        """True if one of its labels selects it for the agent, by the chart's default."""
         labels = self.labels
         is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         return is_true or any(key in labels for key in AGENT_KEYS)
 
-    @LazyFact
-    def share(self) -> str | None:
+    @CachedProperty
+    def share_label(self) -> str | None:
         """Value of the label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
 
-    @LazyFact
-    def closed(self) -> str:
-        """Reason why no further pod gets a GPU of it; empty if one may."""
+    @CachedProperty
+    def closed_reason(self) -> str:
+        """Reason why no more pods get GPU memory there; empty if pods may get some."""
         return explain_closed(self.raw)
 
-    @LazyFact
+    @CachedProperty
     def sharing(self) -> SharingVerdict | None:
-        """Verdict of its agent; None if it wrote none."""
+        """Verdict that its agent wrote; None if there is none."""
         return read_verdict(self.raw)
 
-    @LazyFact
+    @CachedProperty
     def gpus(self) -> tuple[Gpu, ...]:
         """GPUs that it advertises."""
         return read_inventory(self.raw).gpus
 
-    @LazyFact
+    @CachedProperty
     def advertised(self) -> bool:
         """True if its agent advertises GPUs."""
         return is_advertised(self.raw)
 
-    @LazyFact
+    @CachedProperty
     def vram_bytes(self) -> int:
-        """Allocatable VRAM."""
+        """Allocatable VRAM, in bytes."""
         written = self.part("status", "allocatable").get(VRAM_RESOURCE)
         try:
             return max(0, int(parse_quantity(str(written))))
         except QuantityError:
             return 0
 
-    @LazyFact
-    def said(self) -> bool:
+    @CachedProperty
+    def is_configured(self) -> bool:
         """True if its amount is configured (`agent.vram`), not measured.
 
-        A fixed amount has no list of GPUs; see `core.node.state.desired`.
+        A node with a configured amount has no list of GPUs; see `core.node.state.desired`.
         """
         has_list = NODE_GPUS_ANNOTATION in self.annotations
         return NODE_GPU_LABEL in self.labels and self.vram_bytes > 0 and not has_list
 
-    @LazyFact
+    @CachedProperty
     def enforcement(self) -> str:
-        """Value of its label: `sidecar` or `none`."""
+        """Value of its enforcement label: `sidecar` or `none`."""
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
-    @LazyFact
+    @CachedProperty
     def has_sentry(self) -> bool:
         """True if its label states that a sentry holds caps there."""
         return self.labels.get(NODE_SENTRY_LABEL) == "true"
 
-    @LazyFact
+    @CachedProperty
     def device_names(self) -> str:
-        """Value of its label: the scheme of names of GPUs that its runtime resolves."""
+        """Value of its label: the scheme of GPU names that its container runtime resolves."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
 
-    @LazyFact
+    @CachedProperty
     def driver(self) -> str:
         """Value of its label: the version of NVIDIA's driver."""
         return self.labels.get(NODE_DRIVER_LABEL, "")
 
     @property
-    def shows_gpus(self) -> bool:
-        """True if anything shows that it has a GPU."""
+    def has_gpu_signs(self) -> bool:
+        """True if a label, an annotation or a resource indicates a GPU."""
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
-        ours = self.brings_agent or self.vram_bytes or self.advertised
+        ours = self.selects_agent or self.vram_bytes or self.advertised
         allocators = {*find_allocator_resources(self.raw), *self.dra_drivers} - {AMD_DRA_DRIVER}
         return bool(hints or ours or allocators or HAMI_ANNOTATION in self.annotations)
 
@@ -161,7 +161,7 @@ CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Return True if a taint (key, value, effect) is tolerated, compared as by the scheduler.
+    """Return True if a taint (key, value, effect) is tolerated, by the scheduler's rules.
 
     | toleration | taint | tolerated |
     | --- | --- | --- |
@@ -174,20 +174,20 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, s
     | its key, any other operator | any value | no |
     | an effect | another effect | no |
 
-    Gt and Lt are such operators: they compare numbers behind a feature gate that is off by default.
-    The API server stores a toleration without a key only with Exists.
+    Gt and Lt count as other operators: they are behind a feature gate that is off by default. The
+    API server stores a toleration without a key only with Exists.
 
     Source: k8s.io/component-helpers, scheduling/corev1/helpers.go, and ToleratesTaint in
     k8s.io/api, core/v1/toleration.go.
     """
     key, value, effect = taint
     return any(
-        one.get("effect") in (None, "", effect)
+        toleration.get("effect") in (None, "", effect)
         and (
-            one.get("key") in (None, "", key)
-            if one.get("operator") == "Exists"
-            else one.get("operator") in (None, "", "Equal")
-            and (one.get("key"), one.get("value") or "") == (key, value)
+            toleration.get("key") in (None, "", key)
+            if toleration.get("operator") == "Exists"
+            else toleration.get("operator") in (None, "", "Equal")
+            and (toleration.get("key"), toleration.get("value") or "") == (key, value)
         )
-        for one in tolerations
+        for toleration in tolerations
     )

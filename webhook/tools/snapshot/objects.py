@@ -1,6 +1,6 @@
-"""Facts of stored objects, or the reason why they could not be read.
+"""Stored objects and their facts, and the kinds of workloads.
 
-Objects are others': no fact is read with an error, and what is not of its type is empty.
+Objects may be malformed. Reading a fact never fails; a value of another type counts as empty.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from sys import intern
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FactUnavailable(Exception):  # noqa: N818 - no error of the program
-    """A fact could not be read, and why."""
+    """A fact could not be read; `why` is the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -26,7 +26,7 @@ class FactUnavailable(Exception):  # noqa: N818 - no error of the program
 
 
 class NotObservable(FactUnavailable):
-    """A fact that no request shows, whatever the user's rights: not yet, or never."""
+    """A fact that no request can show, whatever the user's rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Condition:
     reason: str
     message: str
     since: object
-    """Time of the last transition, as it is stored."""
+    """Stored time of the last transition."""
 
 
-class LazyFact(Generic[T]):
-    """Reads a fact when it is first asked for, and keeps it in the object.
+class CachedProperty(Generic[T]):
+    """Property that is computed at its first access and kept in the object.
 
-    `functools.cached_property` takes a lock before Python 3.12, which doubles the time of a row.
+    `functools.cached_property` takes a lock before Python 3.12, which doubles the time per row.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -55,114 +55,116 @@ class LazyFact(Generic[T]):
 
 
 class ClusterObject:
-    """Object of the cluster; each fact is read when it is first asked for.
+    """Object of the cluster, whose facts are read at their first access.
 
-    A cluster may have 20,000 pods, and a command needs few facts of each: see `keep`.
+    A cluster may have 20,000 pods, and a command needs few facts of each; see `project`.
     """
 
-    def __init__(self, raw: Json, **given: Any) -> None:
-        """`given`: facts that replace those of the object, such as the cells of a table."""
+    def __init__(self, raw: Json, **facts: Any) -> None:
+        """`facts` replace those of the object; they may come from the cells of a table."""
         self.raw: Json = raw
-        vars(self).update(given)
+        vars(self).update(facts)
 
-    def keep(self, *facts: str) -> Self:
-        """Return an object with only these facts: any other one raises AttributeError.
+    def project(self, *facts: str) -> Self:
+        """Return an object with only these facts; access to others raises AttributeError.
 
-        They are set as attributes, which takes half the memory of a dict.
+        Attributes take half the memory of a dict.
         """
-        kept = type(self).__new__(type(self))
+        projected = type(self).__new__(type(self))
         for fact in facts:
-            setattr(kept, fact, getattr(self, fact))
-        return kept
+            setattr(projected, fact, getattr(self, fact))
+        return projected
 
-    @LazyFact
+    @CachedProperty
     def uid(self) -> str:
         """UID; empty if the object is not stored."""
         return self._text("metadata", "uid")
 
-    @LazyFact
+    @CachedProperty
     def namespace(self) -> str:
-        """Namespace, one text for all objects in it; empty for objects without one."""
+        """Namespace; empty for objects without one. Interned, to save memory."""
         return intern(self._text("metadata", "namespace"))
 
-    @LazyFact
+    @CachedProperty
     def name(self) -> str:
         """Name within its namespace."""
         return self._text("metadata", "name")
 
-    @LazyFact
+    @CachedProperty
     def created_s(self) -> float | None:
         """Time of its creation (Unix time); None if unknown."""
         return read_time(self.part("metadata").get("creationTimestamp"))
 
-    @LazyFact
+    @CachedProperty
     def labels(self) -> dict[str, str]:
-        """Labels, without values that Kubernetes would not store."""
+        """Labels whose values are strings."""
         stored = self.part("metadata", "labels")
         return {key: value for key, value in stored.items() if isinstance(value, str)}
 
     @property
     def annotations(self) -> Json:
-        """Annotations as they are stored."""
+        """Stored annotations."""
         return self.part("metadata", "annotations")
 
-    @LazyFact
+    @CachedProperty
     def owner_uid(self) -> str:
-        """UID of its controller, one text for all that it owns; empty without one."""
+        """UID of its controller; empty without one. Interned, to save memory."""
         return intern(str(self._controller().get("uid") or ""))
 
-    @LazyFact
+    @CachedProperty
     def owner(self) -> Workload | None:
         """Controller; None without one."""
         found = self._controller()
         kind, name = find_string(found, "kind"), find_string(found, "name")
         return Workload(kind, name) if kind and name else None
 
-    @LazyFact
+    @CachedProperty
     def owner_version(self) -> str:
         """API version of its controller, such as `apps/v1`."""
         return find_string(self._controller(), "apiVersion")
 
     def _controller(self) -> Json:
         owners = as_objects(self.part("metadata").get("ownerReferences"))
-        return next((one for one in owners if one.get("controller") is True), {})
+        return next((owner for owner in owners if owner.get("controller") is True), {})
 
     def part(self, *keys: str) -> Json:
-        """Return an object within it; an empty one if there is none."""
+        """Return a nested object; empty if there is none."""
         return find_object(self.raw, *keys)
 
     def condition(self, kind: str, status: str = "") -> Condition | None:
-        """Return its condition of a type; None without one, or with another than this status."""
-        for one in as_objects(self.part("status").get("conditions")):
-            if one.get("type") == kind and status in {"", find_string(one, "status")}:
+        """Return its condition of a type; None if it is missing or has another status."""
+        for stored in as_objects(self.part("status").get("conditions")):
+            if stored.get("type") == kind and status in {"", find_string(stored, "status")}:
                 return Condition(
-                    find_string(one, "reason"),
-                    find_string(one, "message"),
-                    one.get("lastTransitionTime"),
+                    find_string(stored, "reason"),
+                    find_string(stored, "message"),
+                    stored.get("lastTransitionTime"),
                 )
         return None
 
-    @LazyFact
+    @CachedProperty
     def ready(self) -> bool:
-        """True if its condition `Ready` is."""
+        """True if its condition `Ready` is true."""
         return self.condition("Ready", "True") is not None
 
     def _text(self, *keys: str) -> str:
         return find_string(self.raw, *keys)
 
 
-def holds(expression: Json, found: str | None) -> bool:
-    """Evaluate a requirement of a selector for a label's value; an unknown operator never holds.
+def meets_requirement(expression: Json, found: str | None) -> bool:
+    """Return True if a label's value meets a requirement of a selector.
 
-    | operator | holds if the label |
+    An unknown operator is never met.
+
+    | operator | met if the label |
     | --- | --- |
     | In, NotIn | has one of the values; has none of them, or is absent |
-    | Exists, DoesNotExist | is there; is absent |
+    | Exists, DoesNotExist | is present; is absent |
     | Gt, Lt | is an integer, and larger or smaller than the one value |
 
     Source: LabelSelectorRequirement and NodeSelectorRequirement in Kubernetes.
     """
-    values = values_of(expression)
+    values = selector_values(expression)
     operator = expression.get("operator")
     if operator in {"Gt", "Lt"}:
         try:
@@ -178,8 +180,50 @@ def holds(expression: Json, found: str | None) -> bool:
     }.get(str(operator), False)
 
 
-def values_of(expression: Json) -> list[str]:
+def selector_values(expression: Json) -> list[str]:
     """Return the values of a selector's requirement."""
     values = expression.get("values")
     listed = values if isinstance(values, list) else ()
-    return [one for one in listed if isinstance(one, str)]
+    return [value for value in listed if isinstance(value, str)]
+
+
+class WorkloadKind(NamedTuple):
+    """A kind of workload, or of objects that belong to one, and its API path."""
+
+    name: str
+    path: str
+    short: str = ""
+    """kubectl's short name."""
+
+    @property
+    def plural(self) -> str:
+        """Its name in paths, by the convention of Kubernetes."""
+        kind = self.name.lower()
+        if kind.endswith("y") and kind[-2:-1] not in "aeiou":
+            return f"{kind[:-1]}ies"
+        return f"{kind}es" if kind.endswith(("s", "x", "ch", "sh")) else f"{kind}s"
+
+    def is_called(self, word: str) -> bool:
+        """Return True if kubectl accepts the word for this kind: deploy, deployments.apps."""
+        name, _, group = word.lower().partition(".")
+        own, _, version = self.path.removeprefix("/apis/").partition("/")
+        names = (self.name.lower(), self.plural, self.short)
+        return bool(name) and name in names and group in {"", own, f"{version}.{own}"}
+
+
+DEPLOYMENT: Final = WorkloadKind("Deployment", "/apis/apps/v1", "deploy")
+REPLICA_SET: Final = WorkloadKind("ReplicaSet", "/apis/apps/v1", "rs")
+STATEFUL_SET: Final = WorkloadKind("StatefulSet", "/apis/apps/v1", "sts")
+DAEMON_SET: Final = WorkloadKind("DaemonSet", "/apis/apps/v1", "ds")
+JOB: Final = WorkloadKind("Job", "/apis/batch/v1")
+CRON_JOB: Final = WorkloadKind("CronJob", "/apis/batch/v1", "cj")
+POD: Final = WorkloadKind("Pod", "/api/v1", "po")
+EVENT: Final = WorkloadKind("Event", "/api/v1")
+NODE: Final = WorkloadKind("Node", "/api/v1", "no")
+KINDS: Final = (POD, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
+"""Kinds whose objects are read. For any other kind, only the pods that it owns are."""
+
+
+def find_kind(word: str) -> WorkloadKind:
+    """Return the kind that a word names; it has no path if it is not in `KINDS`."""
+    return next((kind for kind in KINDS if kind.is_called(word)), WorkloadKind(word.lower(), ""))

@@ -1,4 +1,4 @@
-"""A pod of the cluster, as tools read it."""
+"""A pod as commands read it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     MANAGED_LABEL,
 )
-from webhook.tools.snapshot.objects import ClusterObject, LazyFact
+from webhook.tools.snapshot.objects import CachedProperty, ClusterObject
 
 _NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
 _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)
@@ -39,15 +39,15 @@ _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
 LIMIT_COMES_S: Final = 30.0
-"""Grace period before commands report a pod that waits for its limit, in seconds."""
+"""Grace period before commands report a pod that waits for its driver limit, in seconds."""
 AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
-"""Reason of a pod without a GPU for which no replica has written one yet."""
+"""Reason that commands give if no replica has written one for a pod without a GPU."""
 _NOT_CREATED: Final = "CreateContainerConfigError"
 _GATED: Final = f"missing value for {GATE_VARIABLE}"
 _CONTAINERS: Final = ("initContainers", "containers")
 
 
-def scheduler_says(message: str) -> list[str]:
+def scheduler_reasons(message: str) -> list[str]:
     """Return the parts of the scheduler's message, without those about preemption.
 
     Source: FitError.Error in kubernetes/pkg/scheduler/framework/types.go.
@@ -56,82 +56,83 @@ def scheduler_says(message: str) -> list[str]:
     if not beginning:
         return [message] if message else []
     parts = _PREEMPTION.sub("", message[beginning.end() :])
-    return [one.strip(" .") for one in parts.split(", ") if one.strip(" .")]
+    return [reason.strip(" .") for reason in parts.split(", ") if reason.strip(" .")]
 
 
 class ClusterPod(ClusterObject):
     """A pod that the user may read.
 
-    Its annotations are its owner's, and are shown, never counted.
+    Its owner can change its annotations, so they are shown, and never counted.
     """
 
-    @LazyFact
+    @CachedProperty
     def node(self) -> str:
         """Name of its node; empty while it has none."""
         return self._text("spec", "nodeName")
 
-    @LazyFact
+    @CachedProperty
     def phase(self) -> str:
         """Phase, such as `Running`."""
         return self._text("status", "phase")
 
-    @LazyFact
+    @CachedProperty
     def status(self) -> str:
         """Status as `kubectl get pods` prints it: `Running`, `Init:0/1`, `Terminating`."""
         return "Terminating" if self.part("metadata").get("deletionTimestamp") else self.phase
 
     @property
-    def ended(self) -> bool:
-        """True if it holds nothing any more."""
+    def has_ended(self) -> bool:
+        """True if it has ended, so that it holds no memory."""
         return self.phase in {"Succeeded", "Failed"}
 
-    @LazyFact
+    @CachedProperty
     def managed(self) -> bool:
-        """True if the webhook gave it VRAM."""
+        """True if the webhook admitted it with VRAM."""
         return self.labels.get(MANAGED_LABEL) == "true"
 
-    @LazyFact
+    @CachedProperty
     def workload(self) -> Workload:
-        """Workload that creates such pods."""
+        """Workload that creates it."""
         return find_workload(self.part("metadata"))
 
-    @LazyFact
+    @CachedProperty
     def gpus(self) -> tuple[str, ...]:
         """UUIDs in its annotation `gpu`."""
         return parse_gpu_uuids(self._text("metadata", "annotations", GPU_ANNOTATION))
 
-    @LazyFact
+    @CachedProperty
     def state(self) -> PodState:
-        """State as placement reads it; of a pod with a `plugin` also its need, which is no claim.
+        """State of the pod as placement reads it, with the need of a pod that has `plugin_devices`.
 
-        vramwarden does not count that memory, so only the scheduler knows where it has room.
+        Placement does not count memory of such a pod, so only the scheduler knows where it fits.
         """
         found = read_pod_state(self.raw)
-        if found.need is None and self.plugin:
+        if found.need is None and self.plugin_devices:
             with suppress(MalformedObjectError):
                 demand = read_demand(read_pod(self.raw))[0]
                 need = demand and Need(demand.per_gpu_bytes, demand.gpu_count)
                 return replace(found, need=need, at_binding=False)
         return found
 
-    @LazyFact
-    def plugin(self) -> str:
-        """Slices of MIG or slots of time-slicing that NVIDIA's device plugin gives it, in words."""
-        from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - `top` needs it for few pods
+    @CachedProperty
+    def plugin_devices(self) -> str:
+        """MIG slices or time-slicing slots from NVIDIA's device plugin, for messages."""
+        from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - not for `top`
 
-        asked = [
+        devices = [
             f"{amount} {resource}"
             for container in self._containers()
             for resource, amount in find_object(container, "resources", "limits").items()
             if is_mig_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
         ]
-        return join_names(asked, 4) if self.managed and asked else ""
+        return join_names(devices, 4) if self.managed and devices else ""
 
-    @LazyFact
+    @CachedProperty
     def requested_bytes(self) -> int | None:
-        """Request per GPU; None if only its metadata is known, and has no single quantity.
+        """Request per GPU in bytes.
 
-        The sum of a list by container depends on the containers.
+        None if only its metadata is known, and its annotation is not a single quantity. The sum of
+        a list by container depends on the containers.
         """
         if need := self._need():
             return need.memory_bytes
@@ -140,7 +141,7 @@ class ClusterPod(ClusterObject):
         except QuantityError:
             return None
 
-    @LazyFact
+    @CachedProperty
     def gpu_count(self) -> int:
         """Number of GPUs that it requests."""
         if need := self._need():
@@ -151,127 +152,136 @@ class ClusterPod(ClusterObject):
     def _need(self) -> Need | None:
         return self.state.need if "spec" in self.raw else None
 
-    @LazyFact
+    @CachedProperty
     def is_gated(self) -> bool:
-        """Return True if the kubelet creates none of its containers with VRAM, for want of a GPU.
+        """True if the kubelet does not create its containers because it has no GPU yet.
 
-        A row of a table has the reason without the message.
+        A row of a table has the kubelet's reason, and not its message.
         """
         if self.gpus:
             return False
-        return any(map(is_container_gated, self.statuses())) or self.status.endswith(_NOT_CREATED)
+        return any(map(is_container_gated, self.container_statuses())) or self.status.endswith(
+            _NOT_CREATED
+        )
 
-    @LazyFact
-    def waits(self) -> str:
-        """Reason why it is bound without a GPU: its annotation `gpu-waits`, or else the gate."""
-        said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
-        return said or (AWAY if self.is_gated else "")
+    @CachedProperty
+    def waiting_reason(self) -> str:
+        """Reason why it is bound without a GPU: annotation `gpu-waits`, else `AWAY` if gated."""
+        written = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
+        return written or (AWAY if self.is_gated else "")
 
-    @LazyFact
+    @CachedProperty
     def waits_for_limit_s(self) -> float | None:
-        """Time since when its sidecar waits for the driver's limit (Unix time); else None.
+        """Unix time since when its sidecar waits for the driver's limit; None if it does not wait.
 
-        It waits if the pod has the annotation `driver-limit` and the startup probe fails.
+        It waits if the pod has the annotation `driver-limit` and its startup probe has not passed.
         """
         if DRIVER_LIMIT_ANNOTATION not in self.annotations:
             return None
-        starting = (one for one in self.sidecars() if one.get("started") is not True)
-        began = (
-            read_time(find_object(one, "state", "running").get("startedAt")) for one in starting
-        )
-        return next(began, None)
+        for status in self.enforcer_statuses():
+            if status.get("started") is not True:
+                return read_time(find_object(status, "state", "running").get("startedAt"))
+        return None
 
-    @LazyFact
+    @CachedProperty
     def has_sidecar(self) -> bool:
-        """Return True if it has a container `vram-enforcer`."""
-        return any(one.get("name") == ENFORCER_CONTAINER for one in self._containers())
+        """True if it has a container `vram-enforcer`."""
+        return any(container.get("name") == ENFORCER_CONTAINER for container in self._containers())
 
-    @LazyFact
-    def unscheduled(self) -> str:
-        """Message of the scheduler, if it has no node."""
+    @CachedProperty
+    def scheduler_message(self) -> str:
+        """Message of the scheduler; empty if the pod has a node."""
         found = self.condition("PodScheduled", "False")
         return found.message if found else ""
 
-    @LazyFact
+    @CachedProperty
     def rule(self) -> str:
-        """Name of the rule that admitted it, in quotes; empty where none is said."""
+        """Name of the rule that admitted it, in quotes; empty if unknown."""
         mark = ADMITTED_PATTERN.fullmatch(
             self._text("metadata", "annotations", ADMITTED_ANNOTATION)
         )
         return quote(mark["rule"]) if mark else ""
 
-    @LazyFact
+    @CachedProperty
     def policy_digest(self) -> str:
-        """First digits of the digest of the policy that admitted it; empty if none is stated."""
+        """First digits of the digest of the policy that admitted it; empty if unknown."""
         mark = ADMITTED_PATTERN.fullmatch(
             self._text("metadata", "annotations", ADMITTED_ANNOTATION)
         )
         return mark["digest"] if mark else ""
 
-    @LazyFact
+    @CachedProperty
     def component(self) -> str:
         """Component of vramwarden: `webhook`, `agent` or `sentry`; empty for other pods."""
         return self._text("metadata", "labels", "app.kubernetes.io/component")
 
-    @LazyFact
+    @CachedProperty
     def not_ready(self) -> str:
-        """Reason why it is not ready; empty if it is, or has ended."""
-        if self.ended or self.ready:
+        """Reason why it is not ready; empty if it is ready or has ended."""
+        if self.has_ended or self.ready:
             return ""
         ready = self.condition("Ready")
         waits = map(_waiting, as_objects(self.part("status").get("containerStatuses")))
-        said = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
-        return said or (ready.message if ready else "") or "it is not ready"
+        written = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
+        return written or (ready.message if ready else "") or "it is not ready"
 
-    @LazyFact
+    @CachedProperty
     def pull_failure(self) -> tuple[str, str] | None:
         """Image of the sidecar that cannot be pulled, and the kubelet's message; else None."""
-        for one in self.sidecars():
-            reason, message = _waiting(one)
+        for sidecar in self.enforcer_statuses():
+            reason, message = _waiting(sidecar)
             if reason in _PULLS:
-                return find_string(one, "image"), message or reason
+                return find_string(sidecar, "image"), message or reason
         return None
 
-    @LazyFact
+    @CachedProperty
     def healthy(self) -> bool:
-        """True if it is managed, its sidecar has run, and it waits for nothing."""
-        states = [as_object(one.get("state")) for one in self.sidecars()]
-        has_run = any(one.get("running") or one.get("terminated") for one in states)
-        quiet = not (self.ended or self.pull_failure or self.waits)
+        """True if it is managed, its sidecar has started, and it waits for nothing."""
+        states = [as_object(sidecar.get("state")) for sidecar in self.enforcer_statuses()]
+        has_run = any(state.get("running") or state.get("terminated") for state in states)
+        quiet = not (self.has_ended or self.pull_failure or self.waiting_reason)
         return self.managed and has_run and quiet
 
-    @LazyFact
-    def whole(self) -> bool:
-        """True if it has whole GPUs, by a resource of a device plugin."""
+    @CachedProperty
+    def has_whole_gpus(self) -> bool:
+        """True if it has whole GPUs from a device plugin."""
         return has_whole_gpu(self.raw)
 
     def as_created(self) -> Json:
-        """Return the pod as its author creates it, without what was added since."""
+        """Return the pod as its author created it, without fields that were set later."""
         added = {"nodeName", "ephemeralContainers"}
         spec = {key: value for key, value in self.part("spec").items() if key not in added}
         return {"metadata": self.part("metadata"), "spec": spec}
 
-    def statuses(self) -> Iterator[Json]:
+    def container_statuses(self) -> Iterator[Json]:
         """Yield the statuses of all containers, native sidecars first."""
         for field in ("initContainerStatuses", "containerStatuses"):
             yield from as_objects(self.part("status").get(field))
 
-    def sidecars(self) -> list[Json]:
-        """Return the status of its enforcer's container; empty without one."""
-        return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
+    def enforcer_statuses(self) -> list[Json]:
+        """Return the status of its sidecar, in a list; empty without one."""
+        return [
+            status
+            for status in self.container_statuses()
+            if status.get("name") == ENFORCER_CONTAINER
+        ]
 
-    def enforcer_ended(self) -> Json:
-        """Return the end of its enforcer, now or before its last restart; empty without one."""
-        times = ((one, when) for one in self.sidecars() for when in ("state", "lastState"))
+    def enforcer_termination(self) -> Json:
+        """Return how its sidecar ended, now or before its last restart; empty if it did not."""
+        times = (
+            (sidecar, when)
+            for sidecar in self.enforcer_statuses()
+            for when in ("state", "lastState")
+        )
         return next(filter(None, (find_object(*time, "terminated") for time in times)), {})
 
     def _containers(self) -> list[Json]:
         spec = self.part("spec")
-        return [one for key in _CONTAINERS for one in as_objects(spec.get(key))]
+        return [container for key in _CONTAINERS for container in as_objects(spec.get(key))]
 
 
 def is_container_gated(status: Json) -> bool:
-    """Return True if a container is not created since its pod has no GPU yet."""
+    """Return True if a container is not created because its pod has no GPU yet."""
     reason, message = _waiting(status)
     return reason == _NOT_CREATED and _GATED in message
 

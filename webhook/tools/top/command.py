@@ -1,4 +1,4 @@
-"""`vramwarden top`: GPU memory that is promised to pods and used by them."""
+"""The command `top`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from webhook.options import (
     names_of,
     reach,
 )
-from webhook.tools.top.judge import Order
+from webhook.tools.top.rows import Order
 
 _EVERY_S: Final = 5
 _SHOWN: Final = ("nodes", "pods")
@@ -34,12 +34,12 @@ class _Top(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add the default number after `-w`."""
-        written: list[str] = []
-        for one, behind in pairwise([*args, ""]):
-            written.append(one)
-            if one in _WATCH and not _NUMBER.fullmatch(behind):
-                written.append(str(_EVERY_S))
-        return super().parse_args(ctx, written)
+        words: list[str] = []
+        for word, next_word in pairwise([*args, ""]):
+            words.append(word)
+            if word in _WATCH and not _NUMBER.fullmatch(next_word):
+                words.append(str(_EVERY_S))
+        return super().parse_args(ctx, words)
 
 
 def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -58,7 +58,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     "what",
     required=False,
     metavar="[nodes|pods|workloads]",
-    type=click.Choice([*_ALL, *(one.removesuffix("s") for one in _ALL)]),
+    type=click.Choice([*_ALL, *(word.removesuffix("s") for word in _ALL)]),
     shell_complete=_words,
 )
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=_names)
@@ -131,11 +131,10 @@ def top_command(
     Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
-    from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
-    from webhook.tools.top.live_view import TopOutput  # noqa: PLC0415
-    from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
-    from webhook.tools.top.terminal import Terminal  # noqa: PLC0415
+    from webhook.tools.render.output import supports_colour, supports_unicode  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
+    from webhook.tools.top.fetch import TopOptions, read_report  # noqa: PLC0415
+    from webhook.tools.top.terminal import Terminal, TopOutput  # noqa: PLC0415
 
     context = click.get_current_context()
     one_part = f"{what.removesuffix('s')}s" if what else ""
@@ -147,9 +146,9 @@ def top_command(
     named = {one_part: name} if name else {}
     if node and named.get("nodes", node) != node:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
-    with reading():
+    with reading_cluster():
         cluster = reach(kubeconfig, options["context"], namespace)
-        wanted = Wanted(
+        wanted = TopOptions(
             namespace="" if all_namespaces else cluster.namespace,
             selector=selector or "",
             node=named.get("nodes", node or ""),
@@ -158,7 +157,7 @@ def top_command(
             order=Order(sort or Order.NAME),
         )
         report = read_report(cluster.kube, wanted)
-    if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
+    if all((report.nodes if part == "nodes" else report.pods) is None for part in parts):
         raise NoCluster("\n".join(report.missing))
     shown = TopOutput(
         parts=parts,
@@ -167,8 +166,8 @@ def top_command(
         read=partial(read_report, cluster.kube, wanted),
         every_s=every_s or _EVERY_S,
         term=Terminal(
-            unicode=not plain and takes_signs(sys.stdout),
-            colour=not no_color and takes_colour(sys.stdout),
+            unicode=not plain and supports_unicode(sys.stdout),
+            colour=not no_color and supports_colour(sys.stdout),
             wide=output == "wide",
             command=context.find_root().info_name or "vramwarden",
         ),

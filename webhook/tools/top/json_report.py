@@ -1,4 +1,4 @@
-"""JSON of `vramwarden top`, with all facts of a report."""
+"""JSON of `vramwarden top`, which has all facts of a report."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ from functools import cache
 from typing import Any, Final
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_time
-from webhook.tools.render.output import as_report, known
-from webhook.tools.top.judge import PodRow, TopReport, sums_of
+from webhook.tools.render.output import known, make_report
+from webhook.tools.top.rows import PodRow, TopReport, sum_gpus
 
 Json = dict[str, Any]
 
 _KEYS: Final = {
     "promised_gpus": "promisedKnownGPUs",
     "used_gpus": "usedKnownGPUs",
-    "why": "reason",
 }
-"""Keys that differ from the name of their field in camel case."""
+"""Keys that are not the field's name in camel case."""
 _USE: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 
 def as_json(report: TopReport, parts: Sequence[str]) -> Json:
-    """Return parts of a report: `nodes`, `pods`, `workloads`."""
-    value = as_report("TopReport", {"time": write_time(report.now_s)})
+    """Return parts of a report as JSON: `nodes`, `pods`, `workloads`."""
+    value = make_report("TopReport", {"time": write_time(report.now_s)})
     if report.namespace:
         value["namespace"] = report.namespace
     if "nodes" in parts and report.nodes is not None:
-        value["totals"] = _row(report.amounts)
-        value["nodes"] = [_node(one, report) for one in report.nodes]
+        value["totals"] = _known_fields(report.amounts)
+        value["nodes"] = [_node_value(node, report) for node in report.nodes]
     if "pods" in parts and report.pods is not None:
-        value["pods"] = [_pod(one, report) for one in report.pods]
+        value["pods"] = [_pod_value(pod, report) for pod in report.pods]
     if "workloads" in parts and report.workloads is not None:
-        value["workloads"] = [_row(one) for one in report.workloads]
-    value["problems"] = [one.json for one in report.problems]
+        value["workloads"] = [_known_fields(workload) for workload in report.workloads]
+    value["problems"] = [problem.json for problem in report.problems]
     value["missing"] = list(report.missing)
     return value
 
 
 def without_times(value: Json) -> Json:
-    """Return a report without times and ages, for comparison."""
+    """Return a report without times and ages, to compare it with another."""
     nodes = [node | {"observedAt": ""} for node in value.get("nodes", ())]
     problems = [problem | {"message": ""} for problem in value["problems"]]
     return value | {"time": "", "nodes": nodes, "problems": problems}
 
 
-def _row(row: Any, names: str = "") -> Json:
-    """Return known fields of a row: the given ones, or all of them."""
-    wanted = names or " ".join(one.name for one in fields(row))
+def _known_fields(row: Any, names: str = "") -> Json:
+    """Return the known fields of a row: those in `names`, or all if it is empty."""
+    wanted = names or " ".join(field.name for field in fields(row))
     return known(**{key: getattr(row, name) for name, key in _keys(wanted)})
 
 
 @cache
 def _keys(names: str) -> list[tuple[str, str]]:
-    """Return names of fields with their keys, cached for clusters with 100,000 rows."""
+    """Return fields with their keys; cached, since a cluster may have 100,000 rows."""
     found = []
     for name in names.split():
         first, *rest = _KEYS.get(name, name).split("_")
@@ -62,54 +61,58 @@ def _keys(names: str) -> list[tuple[str, str]]:
     return found
 
 
-def _node(node: NodeFigures, report: TopReport) -> Json:
+def _node_value(node: NodeFigures, report: TopReport) -> Json:
     limit = node.limit
     return {
-        **known(name=node.name, observedAt=write_time(node.observed_s), stale=report.stale(node)),
-        **_row(node, "driver_version enforcement not_shared held"),
+        **known(
+            name=node.name, observedAt=write_time(node.observed_s), stale=report.is_stale(node)
+        ),
+        **_known_fields(node, "driver_version enforcement not_shared held"),
         **known(
             driverLimit=limit and known(proven=limit.holds, backEnd=limit.back_end, why=limit.why)
         ),
-        "totals": _row(sums_of(node.gpus)),
-        "gpus": [_gpu(gpu, report) for gpu in node.gpus],
+        "totals": _known_fields(sum_gpus(node.gpus)),
+        "gpus": [_gpu_value(gpu, report) for gpu in node.gpus],
     }
 
 
-def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
+def _gpu_value(gpu: GpuFigures, report: TopReport) -> Json:
     return {
-        **_row(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
-        **_row(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
-        "pods": [_named(report, one.uid) | _use(one) for one in gpu.pods],
+        **_known_fields(
+            gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"
+        ),
+        **_known_fields(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
+        "pods": [_pod_name(report, pod.uid) | _use_value(pod) for pod in gpu.pods],
         "unmanaged": [
-            _named(report, uid) | known(usedBytes=held) for uid, held in gpu.unmanaged.items()
+            _pod_name(report, uid) | known(usedBytes=held) for uid, held in gpu.unmanaged.items()
         ],
     }
 
 
-def _use(one: PodFigures | PodRow) -> Json:
-    return _row(one, _USE) | known(idleSince=_time(one.idle_since_s))
+def _use_value(one: PodFigures | PodRow) -> Json:
+    return _known_fields(one, _USE) | known(idleSince=_format_time(one.idle_since_s))
 
 
-def _time(at_s: float | None) -> str | None:
+def _format_time(at_s: float | None) -> str | None:
     return None if at_s is None else write_time(at_s)
 
 
-def _named(report: TopReport, uid: str) -> Json:
-    namespace, name = report.name_of(uid)
+def _pod_name(report: TopReport, uid: str) -> Json:
+    namespace, name = report.find_name(uid)
     return known(uid=uid, namespace=namespace, name=name)
 
 
-def _pod(row: PodRow, report: TopReport) -> Json:
+def _pod_value(row: PodRow, report: TopReport) -> Json:
     pod = row.pod
     return {
-        **_row(pod, "namespace name uid node"),
-        **known(createdAt=_time(pod.created_s), phase=row.phase, status=pod.status),
-        **_row(row, "why gpu_count over_cap near_cap"),
-        **_use(row),
-        **known(workload=_row(pod.workload, "kind name") or None),
+        **_known_fields(pod, "namespace name uid node"),
+        **known(createdAt=_format_time(pod.created_s), phase=row.phase, status=pod.status),
+        **_known_fields(row, "reason gpu_count over_cap near_cap"),
+        **_use_value(row),
+        **known(workload=_known_fields(pod.workload, "kind name") or None),
         "gpus": [
             known(uuid=uuid, index=report.indexes.get(uuid))
-            | (_use(one) if one else known(capBytes=row.cap_bytes))
-            for uuid, one in row.held
+            | (_use_value(figures) if figures else known(capBytes=row.cap_bytes))
+            for uuid, figures in row.gpu_figures
         ],
     }

@@ -1,6 +1,6 @@
-"""The page of `vramwarden top -o html`: the values that the template page.html.jinja shows.
+"""The page of `vramwarden top -o html`, from the template page.html.jinja.
 
-The user's pods have names. Pods of others are one part of each GPU, without a name.
+Pods that the user may list have names. All other pods of a GPU are one part without a name.
 """
 
 from __future__ import annotations
@@ -24,26 +24,37 @@ from webhook.core.formatting import (
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
 from webhook.tools.problems.problem import Code
 from webhook.tools.render.output import cut
-from webhook.tools.top import texts
-from webhook.tools.top.judge import TopReport, sums_of
-from webhook.tools.top.texts import GPU_COLUMNS, POD_COLUMNS, WORKLOAD_COLUMNS, columns_of
+from webhook.tools.top.columns import (
+    GPU_COLUMNS,
+    POD_COLUMNS,
+    WORKLOAD_COLUMNS,
+    format_optional_amount,
+    select_columns,
+)
+from webhook.tools.top.report import (
+    describe_problem,
+    describe_totals,
+    describe_unavailable_nodes,
+    group_problems,
+)
+from webhook.tools.top.rows import TopReport, sum_gpus
 
 _MOST_LINES: Final = 16
-"""Maximum number of GPUs that have a line each; more are drawn side by side."""
+"""Maximum number of GPUs with a line each; more GPUs are drawn side by side."""
 _MOST_DRAWN: Final = 2000
 """Maximum number of GPUs in the picture."""
 _ALARMS: Final = frozenset({Code.GPU_UNHEALTHY, Code.OVERCOMMITTED})
-"""Problems of a GPU by which its bar is marked."""
+"""Problems for which the bar of a GPU is marked."""
 _OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
-"""Columns that are empty of pods that wait."""
+"""Columns that are empty for waiting pods."""
 _WHO: Final = "WHO"
-"""Column with the letters of a terminal's bars."""
+"""Column for the letters in a terminal's bars."""
 _LONGEST: Final = 2000
 """Maximum number of characters of a text."""
 
 
 class _Part(NamedTuple):
-    """Memory of a GPU that is promised or held."""
+    """A part of a GPU's memory that is promised or in use."""
 
     css: str
     size_bytes: int
@@ -56,16 +67,19 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     """Return the page with parts of a report: `nodes`, `pods`, `workloads`."""
     nodes: Sequence[NodeFigures] = (report.nodes or ()) if "nodes" in parts else ()
     gpus = sum(len(node.gpus) for node in nodes)
-    if gpus > _MOST_DRAWN:  # those with the user's pods come first
+    if gpus > _MOST_DRAWN:  # nodes with the user's pods come first
         nodes = sorted(nodes, key=lambda node: not any(_own_pods(node, report)))
     counts = accumulate(len(node.gpus) for node in nodes)
     drawn = [node for node, sum_ in zip(nodes, counts, strict=True) if sum_ <= _MOST_DRAWN]
-    pods, gpu_columns = columns_of(POD_COLUMNS, report), columns_of(GPU_COLUMNS, report, wide=True)
+    pods, gpu_columns = (
+        select_columns(POD_COLUMNS, report),
+        select_columns(GPU_COLUMNS, report, wide=True),
+    )
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_displayed,
+        finalize=_display_text,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -74,36 +88,41 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         parts=parts,
         time=datetime.fromtimestamp(int(report.now_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         problems=[
-            [texts.problem(one) + (f" ({one.fix})" if one.fix else "") for one in alike]
-            for alike in texts.alike_problems(report, parts)
+            [
+                describe_problem(problem) + (f" ({problem.fix})" if problem.fix else "")
+                for problem in alike
+            ]
+            for alike in group_problems(report, parts)
         ],
         nodes=drawn,
-        alarms={one.subject.name for one in report.problems if one.code in _ALARMS},
+        alarms={problem.subject.name for problem in report.problems if problem.code in _ALARMS},
         in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
-        gpus=report.places(by_gpu=True) if nodes else [],
-        gpu_columns=[one for one in gpu_columns if one.title != _WHO],
-        waiting=[one for one in report.pods or () if one.is_waiting],
-        waiting_columns=[one for one in pods if one.title not in _OF_PLACED],
-        placed=[one for one in report.pods or () if not one.is_waiting],
+        gpus=report.node_rows(by_gpu=True) if nodes else [],
+        gpu_columns=[gpu_column for gpu_column in gpu_columns if gpu_column.title != _WHO],
+        waiting=[pod for pod in report.pods or () if pod.is_waiting],
+        waiting_columns=[pod for pod in pods if pod.title not in _OF_PLACED],
+        placed=[pod for pod in report.pods or () if not pod.is_waiting],
         pod_columns=pods,
         workloads=report.workloads or (),
-        workload_columns=columns_of(WORKLOAD_COLUMNS, report),
+        workload_columns=select_columns(WORKLOAD_COLUMNS, report),
         cut=cut,
-        figures=_figures,
+        figures=_describe_figures,
         parts_of=partial(_parts, report),
         percent=lambda part, whole: 100 * part / max(1, whole),
         span=format_duration,
-        sums_of=sums_of,
-        texts=texts,
+        sum_gpus=sum_gpus,
+        describe_totals=describe_totals,
+        describe_unavailable_nodes=describe_unavailable_nodes,
+        format_optional_amount=format_optional_amount,
     )
 
 
-def _displayed(value: object) -> object:
-    """Return a value of the template as it is displayed; texts are escaped afterwards.
+def _display_text(value: object) -> object:
+    """Return a value of the template for display, before it is escaped.
 
-    Texts may come from a tenant: characters that XML 1.0 forbids (section 2.2) or that change the
-    direction of later text are replaced, as all that are not printable, and long texts are cut.
+    Tenants can write texts. Unprintable characters are replaced, including those that XML 1.0
+    forbids (section 2.2) or that change the direction of text. Long texts are cut.
     """
     if isinstance(value, float):
         return f"{value:.2f}"
@@ -113,16 +132,16 @@ def _displayed(value: object) -> object:
 
 
 def _own_pods(node: NodeFigures, report: TopReport) -> Iterator[bool]:
-    return (pod.uid in report.names for gpu in node.gpus for pod in gpu.pods)
+    return (pod.uid in report.pods_by_uid for gpu in node.gpus for pod in gpu.pods)
 
 
 def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
-    """Yield the user's pods, then pods of others as one part, then memory without a cap."""
-    own = [pod for pod in gpu.pods if pod.uid in report.names]
-    others = [pod for pod in gpu.pods if pod.uid not in report.names]
+    """Yield a GPU's named pods, then all other pods as one part, then unmanaged memory."""
+    own = [pod for pod in gpu.pods if pod.uid in report.pods_by_uid]
+    others = [pod for pod in gpu.pods if pod.uid not in report.pods_by_uid]
     for pod in own:
-        space, name = report.name_of(pod.uid)
-        used = texts.amount(pod.used_bytes, "unknown")
+        space, name = report.find_name(pod.uid)
+        used = format_optional_amount(pod.used_bytes, "unknown")
         peak = "" if pod.peak_bytes is None else f", peak {format_amount(pod.peak_bytes)}"
         title = f"{space}/{name}: {used} used of its cap of {format_amount(pod.cap_bytes)}{peak}"
         yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, title, name)
@@ -135,16 +154,16 @@ def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
         title = f"{whose}: {used} used of {format_amount(promised)} promised"
         yield _Part("others", promised, sum(known), title)
     for uid, held_bytes in gpu.unmanaged.items():
-        whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
+        whose = "/".join(report.find_name(uid)) if uid in report.pods_by_uid else f"pod {uid}"
         title = f"{format_amount(held_bytes)} held by {whose if uid else 'no pod'}, without a cap"
         yield _Part("unmanaged", held_bytes, 0, title)
 
 
-def _figures(gpu: GpuFigures) -> str:
+def _describe_figures(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return gpu.fault or "lost or unhealthy"
-    used = f"{texts.amount(gpu.used_bytes, 'unknown')} used"
+    used = f"{format_optional_amount(gpu.used_bytes, 'unknown')} used"
     if gpu.promised_bytes is None:
         return f"promised unknown, {used}"
-    free = texts.amount(sums_of([gpu]).free_bytes, down=True)
+    free = format_optional_amount(sum_gpus([gpu]).free_bytes, down=True)
     return f"{used} of {format_amount(gpu.promised_bytes)} promised, {free} free"

@@ -261,9 +261,9 @@ class JudgedPod:
     def _remark(self, text: str, reason: str = "", path: str = "") -> Remark:
         """Return a text about a field; without a path, the text begins with it."""
         path = path or text.partition(": ")[0]
-        return Remark(self.line_of(path), text, reason, path)
+        return Remark(self.printable_line(path), text, reason, path)
 
-    def line_of(self, shown: str) -> int:
+    def printable_line(self, shown: str) -> int:
         """Return the line of a field of the object, by its path as messages write it."""
         return self.lines.of((*self.target.object.at, *parse_path(shown)))
 
@@ -407,7 +407,7 @@ def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
             for note in notes:
                 path = judged.target.found.shown(note.path)
                 text = f"{path}: {note.detail}"
-                yield word, Remark(judged.line_of(path), text, path=path)
+                yield word, Remark(judged.printable_line(path), text, path=path)
     if judged.target.found.form is Form.ELSEWHERE and not judged.allowed:
         yield NOTE, Remark(judged.line, judged.carries)
     yield from ((UNREAD, one) for one in judged.unread)

@@ -26,7 +26,7 @@ from webhook.tools.admit.judge.verdict import (
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
 from webhook.tools.manifests.documents import join
-from webhook.tools.render.output import printable, takes_colour
+from webhook.tools.render.output import printable, supports_colour
 
 _RED, _GREEN, _YELLOW, _CYAN, _BOLD = "31", "32", "33", "36", "1"
 _SUMMARY_COLOURS: Final = {
@@ -202,4 +202,4 @@ def _lines(text: str) -> list[str]:
 
 
 def _painted(text: str, code: str, stream: TextIO) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if code and takes_colour(stream) else text
+    return f"\x1b[{code}m{text}\x1b[0m" if code and supports_colour(stream) else text

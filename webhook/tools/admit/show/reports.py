@@ -92,7 +92,7 @@ def _case(file: str, verdict: JudgedPod) -> JUnitCase:
         file=file,
         line=verdict.line,
         failure=None if verdict.passed else _failure(verdict),
-        said=tuple(said),
+        output=tuple(said),
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures joined with pods: sums, names, states and problems."""
+"""Reports of `top`: sums, names, states and problems."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from tests.support.clusters import (
     team_pods,
 )
 from webhook.core.kinds.nodes import GpuFigures, PodFigures
+from webhook.tools.top.columns import state as state_of
 from webhook.tools.top.json_report import as_json
-from webhook.tools.top.judge import Order, PodPhase, build_report, ordered, sums_of
-from webhook.tools.top.texts import state as state_of
+from webhook.tools.top.report import build_report
+from webhook.tools.top.rows import Order, PodPhase, sort_report, sum_gpus
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
 unknown = st.none() | sizes
 
 
-def joined(nodes=(), pods=()):
-    """Join what the sentries report with the pods of a list."""
+def core_path(nodes=(), pods=()):
+    """Return the report for these nodes and pods."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S)
 
 
 def joined_team():
-    return joined(team_nodes(), team_pods())
+    return core_path(team_nodes(), team_pods())
 
 
 HOLDERS = st.builds(
@@ -69,7 +70,7 @@ FACTS = st.fixed_dictionaries({
 
 @st.composite
 def clusters(draw):
-    """Draw figures, of which anything may be missing, and pods, of which some stand in them."""
+    """Draw figures with missing values, and pods that are in some of them."""
     figures = []
     for number in range(draw(st.integers(0, 3))):
         gpus = [
@@ -98,7 +99,7 @@ def test_sums_of_rows_are_the_totals(cluster):
     gpus = [gpu for node in report.nodes if not node.not_shared for gpu in node.gpus]
     for rows, sums in [
         (gpus, report.amounts),
-        *((node.gpus, sums_of(node.gpus)) for node in report.nodes),
+        *((node.gpus, sum_gpus(node.gpus)) for node in report.nodes),
     ]:
         assert sums.gpus == len(rows)
         assert sums.usable_bytes == sum(row.usable_bytes for row in rows)
@@ -112,14 +113,14 @@ def test_sums_of_rows_are_the_totals(cluster):
         ]
         assert sums.free_bytes == known_sum(free)
         assert sums.largest_free_bytes == max(free, default=None)
-    assert not any(sums_of(node.gpus).free_bytes for node in report.nodes if node.held)
+    assert not any(sum_gpus(node.gpus).free_bytes for node in report.nodes if node.held)
     per_workload = report.workloads
     assert sum(row.pods for row in per_workload) == len(report.pods)
     assert known_sum(row.used_bytes for row in per_workload) == known_sum(
-        one.used_bytes for pod in report.pods for one in pod.figures
+        figure.used_bytes for pod in report.pods for figure in pod.figures
     )
     assert known_sum(row.promised_bytes for row in per_workload) == known_sum(
-        one.cap_bytes if one else pod.cap_bytes for pod in report.pods for _, one in pod.held
+        one.cap_bytes if one else pod.cap_bytes for pod in report.pods for _, one in pod.gpu_figures
     )
 
 
@@ -139,7 +140,7 @@ def test_a_pod_is_held_as_on_its_worst_gpu_and_idle_where_it_is_so_on_each(holde
         a_gpu(79, held("p", 8, held_by=by, idle_since_s=since_s))
         for by, since_s in zip(holders, idle, strict=True)
     ]
-    (row,) = joined([a_node("n1", *gpus)] if gpus else [], [a_pod("p", "8Gi", node="n1")]).pods
+    (row,) = core_path([a_node("n1", *gpus)] if gpus else [], [a_pod("p", "8Gi", node="n1")]).pods
     assert (row.held_by, row.idle_since_s) == said
 
 
@@ -147,12 +148,12 @@ def test_a_pod_is_held_as_on_its_worst_gpu_and_idle_where_it_is_so_on_each(holde
 @pytest.mark.parametrize(("age_s", "proves"), [(120, True), (121, False)])
 def test_figures_say_for_two_minutes_that_the_sentry_holds_a_pod(by, age_s, proves):
     node = a_node("n1", a_gpu(79, held("p", 8, held_by=by, idle_since_s=5)), age_s=age_s)
-    (row,) = joined([node], [a_pod("p", "8Gi", node="n1")]).pods
+    (row,) = core_path([node], [a_pod("p", "8Gi", node="n1")]).pods
     assert (row.held_by, row.idle_since_s) == (by if proves or by == "sidecar" else "", 5)
 
 
 def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_can():
-    report = as_json(joined(held_nodes(), held_pods()), ("nodes", "pods"))
+    report = as_json(core_path(held_nodes(), held_pods()), ("nodes", "pods"))
     limits = [node["driverLimit"] for node in report["nodes"]]
     assert limits == [{"proven": True, "backEnd": "misc"}, {"proven": False, "why": "it is old"}]
     keys = ("name", "heldBy", "idleSince")
@@ -163,7 +164,7 @@ def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_c
         ("train", "sidecar", ago(30)),
     ]
     train = report["pods"][-1]["gpus"]
-    assert [tuple(one[key] for key in keys[1:]) for one in train] == [
+    assert [tuple(pod[key] for key in keys[1:]) for pod in train] == [
         ("driver", ago(60)),
         ("sidecar", ago(30)),
     ]
@@ -174,7 +175,7 @@ def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     figures, seen = cluster
     named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
     report = build_report(figures, seen, NOW_S)
-    assert {uid: report.name_of(uid) for uid in UIDS} == {
+    assert {uid: report.find_name(uid) for uid in UIDS} == {
         uid: named.get(uid, ("", "")) for uid in UIDS
     }
     assert {row.pod.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
@@ -191,7 +192,7 @@ def test_what_is_not_known_is_never_zero(cluster):
     for node in figures:
         gpus = []
         for gpu in node.gpus:
-            holders = [replace(one, used_bytes=None, peak_bytes=None) for one in gpu.pods]
+            holders = [replace(pod, used_bytes=None, peak_bytes=None) for pod in gpu.pods]
             gpus.append(replace(gpu, pods=tuple(holders), **unknown))
         blind.append(replace(node, gpus=tuple(gpus)))
     report = build_report(blind, seen, NOW_S)
@@ -200,7 +201,7 @@ def test_what_is_not_known_is_never_zero(cluster):
     assert (sums.largest_free_bytes, sums.unmanaged_bytes) == (None, None)
     assert all(row.used_bytes is None and row.peak_bytes is None for row in report.pods)
     assert all(row.used_bytes is None and row.peak_bytes is None for row in report.workloads)
-    assert not any("no GPU has" in row.why or "no node has" in row.why for row in report.pods)
+    assert not any("no GPU has" in row.reason or "no node has" in row.reason for row in report.pods)
 
 
 def test_what_could_not_be_read_is_none_and_not_empty():
@@ -232,19 +233,23 @@ def asks(amount, **facts):
         ({"status": "Terminating"}, PodPhase.ENDING, "ending"),
         ({"node": "", "status": "Pending"}, PENDING, "pending 60s"),
         ({"node": "", "created_s": None}, PENDING, "pending"),
-        ({"node": "", "unscheduled": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
-        ({"node": "", "unscheduled": SCHEDULER}, PENDING, "pending 60s: 1 Insufficient cpu"),
-        ({"node": "", "unscheduled": "no " * 99}, PENDING, f"pending 60s: {'no ' * 51}no..."),
-        (asks(60, unscheduled="no volume"), PENDING, "pending 60s: no volume"),
+        ({"node": "", "scheduler_message": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
+        ({"node": "", "scheduler_message": SCHEDULER}, PENDING, "pending 60s: 1 Insufficient cpu"),
+        ({"node": "", "scheduler_message": "no " * 99}, PENDING, f"pending 60s: {'no ' * 51}no..."),
+        (asks(60, scheduler_message="no volume"), PENDING, "pending 60s: no volume"),
         (
-            asks(60, unscheduled="1 Insufficient vramwarden.io/vram"),
+            asks(60, scheduler_message="1 Insufficient vramwarden.io/vram"),
             PENDING,
             f"pending 60s: {NEVER}",
         ),
         (asks(40, gpu_count=2), PENDING, f"pending 60s: {TOO_FEW}"),
         (asks(30, gpu_count=2), PENDING, "pending 60s"),
-        ({"waits": "no room"}, PodPhase.WAITING, "waits for a GPU (created 60s ago): no room"),
-        ({"waits": "no room", "gpus": ("GPU-0",)}, PodPhase.RUNNING, "running"),
+        (
+            {"waiting_reason": "no room"},
+            PodPhase.WAITING,
+            "waits for a GPU (created 60s ago): no room",
+        ),
+        ({"waiting_reason": "no room", "gpus": ("GPU-0",)}, PodPhase.RUNNING, "running"),
         ({}, PodPhase.RUNNING, "running"),
         ({"status": "Pending", "gpus": ("GPU-0",)}, PodPhase.STARTING, "starting"),
         ({"status": "Init:0/1", "gpus": ("GPU-0",)}, PodPhase.STARTING, "Init:0/1"),
@@ -260,7 +265,7 @@ def test_each_state(facts, phase, state):
 
 def test_what_was_free_minutes_ago_may_be_free():
     nodes = [a_node("n1", a_gpu(20)), a_node("n2", a_gpu(79), age_s=600)]
-    assert states(joined(nodes, [a_pod("p", "40Gi", age_s=60)])) == {"p": "pending 60s"}
+    assert states(core_path(nodes, [a_pod("p", "40Gi", age_s=60)])) == {"p": "pending 60s"}
 
 
 @pytest.mark.parametrize(
@@ -275,8 +280,8 @@ def test_what_was_free_minutes_ago_may_be_free():
     ],
 )
 def test_a_pod_is_near_its_cap_from_95_percent_and_over_it_above(used, state):
-    gpus = [a_gpu(50, held("p", 20, one)) for one in used]
-    report = joined([a_node("n1", *gpus)], [a_pod("p", "20Gi", node="n1")])
+    gpus = [a_gpu(50, held("p", 20, used_gib)) for used_gib in used]
+    report = core_path([a_node("n1", *gpus)], [a_pod("p", "20Gi", node="n1")])
     assert states(report) == {"p": state}
     said = {key: as_json(report, ["pods"])["pods"][0][key] for key in ("overCap", "nearCap")}
     assert said == {"overCap": "over" in state, "nearCap": "near" in state}
@@ -284,14 +289,14 @@ def test_a_pod_is_near_its_cap_from_95_percent_and_over_it_above(used, state):
 
 def test_what_is_promised_too_much_is_said_though_it_is_little():
     over = a_gpu(50, promised_bytes=50 * GIB + 2**20)
-    (problem,) = joined([a_node("n1", over)]).problems
+    (problem,) = core_path([a_node("n1", over)]).problems
     assert problem.message == "51201Mi are promised of 50Gi usable"
 
 
 @pytest.mark.parametrize(("age_s", "stale"), [(-60, 0), (0, 0), (180, 0), (181, 1)])
 def test_figures_are_old_after_three_minutes_and_no_sooner(age_s, stale):
-    report = joined([a_node("n1", a_gpu(1), age_s=age_s)])
-    assert report.stale(report.nodes[0]) == bool(stale)
+    report = core_path([a_node("n1", a_gpu(1), age_s=age_s)])
+    assert report.is_stale(report.nodes[0]) == bool(stale)
 
 
 def test_without_figures_nobody_is_told_that_a_node_has_none():
@@ -299,9 +304,9 @@ def test_without_figures_nobody_is_told_that_a_node_has_none():
 
 
 def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
-    report = joined(team_nodes(), [a_pod("p", "1Gi", node="n1", gpus="GPU-n1-1,GPU-x", count=2)])
+    report = core_path(team_nodes(), [a_pod("p", "1Gi", node="n1", gpus="GPU-n1-1,GPU-x", count=2)])
     (row,) = report.pods
-    assert ([uuid for uuid, _ in row.held], row.cap_bytes) == (["GPU-n1-1", "GPU-x"], GIB)
+    assert ([uuid for uuid, _ in row.gpu_figures], row.cap_bytes) == (["GPU-n1-1", "GPU-x"], GIB)
     assert as_json(report, ["pods"])["pods"][0]["gpus"] == [
         {"uuid": "GPU-n1-1", "index": 1, "capBytes": GIB},
         {"uuid": "GPU-x", "capBytes": GIB},
@@ -320,7 +325,7 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
     ],
 )
 def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
-    report = ordered(joined_team(), order)
+    report = sort_report(joined_team(), order)
     assert [node.name for node in report.nodes] == on_top
     (n1,) = [node for node in report.nodes if node.name == "n1"]
     assert [gpu.index for gpu in n1.gpus] == gpus
@@ -331,5 +336,5 @@ def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
 
 
 def test_names_with_numbers_are_in_the_order_of_the_numbers():
-    report = joined([a_node(name, a_gpu(1)) for name in ("n10", "n9", "m", "n", "n9-b")])
+    report = core_path([a_node(name, a_gpu(1)) for name in ("n10", "n9", "m", "n", "n9-b")])
     assert [row.name for row in report.nodes] == ["m", "n", "n9", "n9-b", "n10"]

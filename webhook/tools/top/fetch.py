@@ -1,4 +1,4 @@
-"""Reading for `top`: facts that cannot be read are one sentence each in the report."""
+"""Reads the facts of `top`. Each unreadable fact is a sentence in the report."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Final
 from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.nodes import NodeFigures
-from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES, why_no_figures
-from webhook.tools.snapshot.cluster import ClusterSnapshot
+from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES, explain_missing_figures
+from webhook.tools.snapshot.cluster import ClusterSnapshot, read_unmanaged_pods
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.reading import read_unmanaged_pods
-from webhook.tools.top.judge import Order, TopReport, build_report, ordered
+from webhook.tools.top.report import build_report
+from webhook.tools.top.rows import Order, TopReport, sort_report
 
 MOST_ASKED: Final = 8
-"""Maximum number of nodes whose unmanaged pods are listed, one request each."""
+"""Maximum number of nodes whose unmanaged pods are listed, with one request each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Choice of the user."""
+class TopOptions:
+    """Options of the user."""
 
     namespace: str
-    """Empty for all."""
+    """Namespace; empty for all."""
     selector: str = ""
-    """Selector of pods by labels."""
+    """Label selector for pods."""
     node: str = ""
     pod: str = ""
     workload: str = ""
-    """Its name, or `kind/name`."""
+    """Name, or `kind/name`."""
     order: Order = Order.NAME
 
 
-def read_report(kube: Kube, wanted: Wanted) -> TopReport:
-    """Return the report for a user; raises KubeError if the API server does not answer."""
+def read_report(kube: Kube, wanted: TopOptions) -> TopReport:
+    """Return the report; raise KubeError if the API server does not answer."""
     snapshot = ClusterSnapshot(kube, wanted.namespace, wanted.selector)
     nodes: Sequence[NodeFigures] | None = snapshot.attempt(
         lambda: snapshot.gpu_nodes, "no figures of GPUs"
@@ -44,7 +44,7 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
     if nodes == ():
         shared = snapshot.attempt(lambda: snapshot.shared_nodes)
-        missing.append(why_no_figures(None if shared is None else shared.values()))
+        missing.append(explain_missing_figures(None if shared is None else shared.values()))
     if pods == () and _lacks_namespace(kube, wanted.namespace):
         missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
@@ -54,22 +54,24 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
             missing.append(f"no figures of node {wanted.node}: no sentry reports of it")
         pods = pods and [pod for pod in pods if pod.node == wanted.node]
     if nodes and pods is not None:
-        pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
+        pods = [*pods, *_read_unmanaged_pods(kube, wanted.namespace, nodes)]
     report = build_report(nodes, pods, snapshot.now_s, namespace=wanted.namespace, missing=missing)
-    return ordered(_narrowed(report, wanted), wanted.order)
+    return sort_report(_filter_rows(report, wanted), wanted.order)
 
 
 def _lacks_namespace(kube: Kube, namespace: str) -> bool:
-    """Return True if there is no such namespace; False if that may not be read, and for ""."""
+    """Return True if a namespace does not exist; False if unknown, and for ""."""
     try:
         return bool(namespace) and kube.find(core_path("namespaces", namespace)) is None
     except KubeError:
         return False
 
 
-def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[ClusterPod]:
-    """Return the pods without a promise that hold memory, as far as the user may list them."""
-    held = {
+def _read_unmanaged_pods(
+    kube: Kube, namespace: str, nodes: Sequence[NodeFigures]
+) -> list[ClusterPod]:
+    """Return the pods with unmanaged memory that the user may list."""
+    uids_by_node = {
         node.name: {
             uid
             for gpu in node.gpus
@@ -80,17 +82,17 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
         if not node.not_shared
     }
     found: list[ClusterPod] = []
-    for node in [name for name, uids in held.items() if uids][:MOST_ASKED]:
+    for node in [name for name, uids in uids_by_node.items() if uids][:MOST_ASKED]:
         try:
             pods = read_unmanaged_pods(kube, namespace, node)
         except KubeError:
             break
-        found += [pod for pod in pods if pod.uid in held[node]]
+        found += [pod for pod in pods if pod.uid in uids_by_node[node]]
     return found
 
 
-def _narrowed(report: TopReport, wanted: Wanted) -> TopReport:
-    """Leave out the pods and workloads that were not asked for."""
+def _filter_rows(report: TopReport, wanted: TopOptions) -> TopReport:
+    """Return the report with only the pods and workloads that the user named."""
     kind, _, name = wanted.workload.rpartition("/")
     pods = (row for row in report.pods or () if wanted.pod in {"", row.pod.name})
     workloads = (

@@ -15,11 +15,11 @@ from tests.support.installations import WEBHOOK
 from tests.support.page_commands import table_of
 from tests.tools.situations.checks import OFFERED, installed, labelled, patched
 from tests.tools.situations.scenes import gpu_node, rag, refused, to_pods_that_ask
-from webhook.tools.check.show import as_json, as_text
-from webhook.tools.check.table import FENCE, Check, CheckOutcome, run, verdict
-from webhook.tools.check.table import WEBHOOK as OF_WEBHOOK
-from webhook.tools.problems.installation import expiry
+from webhook.tools.check.checks import FENCE, Check, CheckOutcome, find_verdict, run_checks
+from webhook.tools.check.checks import WEBHOOK as OF_WEBHOOK
+from webhook.tools.check.render import as_json, as_text
 from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.problems.registration import find_expiry
 from webhook.tools.render.output import printable
 from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
@@ -33,7 +33,7 @@ UNTRUSTED = (
 
 
 def troubled():
-    """Return an installation in which much is not as it should be."""
+    """Return an installation with many problems."""
     shared = gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6)), device_names="none")
     whole = [gpu_node(f"n{n}", amounts=OFFERED, annotations={
         "vramwarden.io/sharing": "NotShared: a device plugin offers the GPUs whole "
@@ -53,31 +53,34 @@ def troubled():
 @pytest.mark.process  # Helm renders the chart
 def test_reports_are_as_recorded():
     facts = Installation(troubled().kube(), VERSION)
-    found = run(facts)
+    found = run_checks(facts)
     text, plain = (
-        as_text(found, is_before=False, ascii_only=one, colour=False) for one in (False, True)
+        as_text(found, is_before=False, ascii_only=flag, colour=False) for flag in (False, True)
     )
     assert "\x1b" not in text
     assert plain == IN_ASCII.sub(lambda mark: ASCII[mark[0]], text)
     assert_recorded(RECORDED, re.sub(r"digest \w{12}", "digest 0123456789ab", text))
     report = json.loads(as_json(found, facts))
-    checks = {one.pop("id"): one for one in report.pop("checks")}
+    checks = {check.pop("id"): check for check in report.pop("checks")}
     assert report == {
         "apiVersion": "vramwarden.io/v1alpha1", "kind": "CheckReport", "mode": "installed",
         "command": VERSION, "server": {"url": "http://in-memory", "version": "v1.36.2"},
         "namespace": "vramwarden-system", "passed": False, "verdict": "failed",
         "summary": {"ok": 16, "warning": 3, "failed": 3, "notLookedAt": 3},
     }  # fmt: skip
-    assert [*checks] == [one.check.id for one in found]
+    assert [*checks] == [outcome.check.id for outcome in found]
     n2, *others = checks["sharing"].pop("problems")
     assert (n2.pop("code"), n2.pop("severity")) == ("NotShared", "warning")
     assert n2.pop("subject") == {"kind": "Node", "name": "n2"}
-    assert [one["subject"]["name"] for one in others] == [f"n{n}" for n in range(3, 8)]
+    assert [problem["subject"]["name"] for problem in others] == [f"n{n}" for n in range(3, 8)]
     of_nodes = {"group": "nodes with GPUs", "claim": "their GPUs are shared", "detail": ""}
     assert checks.pop("sharing") == of_nodes | {"result": "warning"}
-    problems = [n2, *(problem for one in checks.values() for problem in one["problems"])]
-    details = [one["detail"] for one in checks.values()]
-    said = [*details, *(printable(one[key]) for one in problems for key in ("message", "fix"))]
+    problems = [n2, *(problem for check in checks.values() for problem in check["problems"])]
+    details = [check["detail"] for check in checks.values()]
+    said = [
+        *details,
+        *(printable(problem[key]) for problem in problems for key in ("message", "fix")),
+    ]
     assert [one for one in said if one not in text] == []
 
 
@@ -118,14 +121,14 @@ ROWS = {
 
 
 def test_each_row_about_the_verdict_holds():
-    cells = table_of(verdict)
+    cells = table_of(find_verdict)
     for (failed, seen, essential, said), cases in zip(cells, ROWS.values(), strict=True):
         for case in cases:
-            assert verdict(case).name.lower() == said, (failed, seen, essential, case)
+            assert find_verdict(case).name.lower() == said, (failed, seen, essential, case)
 
 
 def test_colours_are_for_terminals():
-    found = [outcome(one) for one in ("ok", "warning", "failed", "hidden")]
+    found = [outcome(result) for result in ("ok", "warning", "failed", "hidden")]
     written = as_text(found, is_before=False, ascii_only=False, colour=True)
     assert {part[:3] for part in written.split("\x1b[")[1:]} == {"32m", "33m", "31m", "2m-", "0m "}
 
@@ -154,6 +157,6 @@ def test_the_last_line_is_the_verdict_before_an_installation():
     ("days", "severity"), [(0.0, "error"), (0.1, "warning"), (7.0, "warning"), (7.1, "")]
 )
 def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired(days, severity):
-    assert [one.severity for one in expiry("it", days, 7, "renew it")] == [severity] * bool(
+    assert [problem.severity for problem in find_expiry("it", days, 7, "renew it")] == [
         severity
-    )
+    ] * bool(severity)

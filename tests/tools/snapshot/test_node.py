@@ -1,4 +1,4 @@
-"""What the objects of nodes say of their GPUs."""
+"""Facts of nodes about their GPUs."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ from tests.support.clusters import GIB, a_gpu, a_node
     ids=["said", "measured", "no GPU", "of somebody else"],
 )
 def test_an_amount_is_said_where_the_agent_advertises_it_and_no_gpu(node, said):
-    assert node.read.said == said
+    assert node.read.is_configured == said

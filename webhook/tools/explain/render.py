@@ -1,7 +1,7 @@
 """Output of `vramwarden explain`: lines for people, or JSON.
 
-Others' texts stand in a report: a command, a scheduler's message, an annotation. No character of
-them that a terminal would act on is written.
+A report contains untrusted texts, such as a scheduler's message or an annotation. Their control
+characters are not written.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any, Final
 
 from webhook.core.formatting import format_amount, format_duration, join_names
 from webhook.core.kinds.nodes import STALE_S, GpuFigures
-from webhook.tools.explain.diagnosis import Diagnosis
+from webhook.tools.explain.report import Diagnosis
 from webhook.tools.problems.capacity import NodeFit
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.render.output import IN_ASCII, as_report, known, write_json, write_lines
+from webhook.tools.render.output import IN_ASCII, known, make_report, write_json, write_lines
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10
-"""Drawn; JSON has all."""
+"""Maximum number of nodes in the text; JSON has all."""
 _MOST_GPUS: Final = 4
 _SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
 _WITH_ROOM: Final = {None, Code.GPUS_SPLIT, Code.NO_ROOM}
-"""Codes of nodes whose GPUs are drawn."""
+"""Codes of nodes whose GPUs are listed."""
 _INDENT: Final = "    "
 
 
 def as_text(found: Diagnosis, *, ascii_only: bool = False) -> str:
-    """Write lines for people."""
+    """Return the lines for people."""
     return write_lines(_lines(found, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
 def as_json(found: Diagnosis) -> str:
-    """Write everything for programs: amounts in bytes, absent where unknown."""
-    return write_json(as_report(KIND, _value(found)))
+    """Return the JSON for programs, with amounts in bytes; unknown values are absent."""
+    return write_json(make_report(KIND, _diagnosis_value(found)))
 
 
 def _lines(found: Diagnosis, *, ascii_only: bool) -> Iterator[str]:
     yield found.headline
     about_nodes = {Code.NODES_SPLIT, *(node.code for node in found.nodes)}
-    numbers = (n for n, one in enumerate(found.problems) if one.code in about_nodes)
+    numbers = (n for n, problem in enumerate(found.problems) if problem.code in about_nodes)
     last = next(numbers, len(found.problems) - 1)
     for number, problem in enumerate(found.problems):
-        yield from _problem(problem, ascii_only=ascii_only)
+        yield from _problem_lines(problem, ascii_only=ascii_only)
         if number == last:
-            yield from _nodes(found.nodes)
+            yield from _node_lines(found.nodes)
     width = max((len(label) for label, _ in found.notes), default=0) + 1
     for label, text in found.notes:
         yield f"  {label + ':':<{width}}  {text}"
@@ -54,10 +54,10 @@ def _lines(found: Diagnosis, *, ascii_only: bool) -> Iterator[str]:
         yield from _lines(found.pod, ascii_only=ascii_only)
     if found.left_out:
         yield "Not looked at:"
-        yield from (f"  {one}" for one in found.left_out)
+        yield from (f"  {fact}" for fact in found.left_out)
 
 
-def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
+def _problem_lines(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
     sign, arrow = _SIGNS[problem.severity], "→"
     if ascii_only:
         sign, arrow = IN_ASCII[sign], IN_ASCII[arrow]
@@ -66,15 +66,15 @@ def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
         yield f"{_INDENT}{arrow} {problem.fix}"
 
 
-def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield the room on each node, those with most first; nodes without any, by the reason."""
+def _node_lines(nodes: Sequence[NodeFit]) -> Iterator[str]:
+    """Yield a line for each node with room, most first; then the other nodes, by reason."""
     room = [node for node in nodes if node.code in _WITH_ROOM]
-    room.sort(key=lambda one: (one.code is not None, -one.largest_bytes, one.name))
+    room.sort(key=lambda node: (node.code is not None, -node.largest_bytes, node.name))
     without: dict[str, list[str]] = {}
     for node in nodes:
         if node.code not in _WITH_ROOM:
             without.setdefault(node.detail, []).append(node.name)
-    rows = [(node.name, _gpus(node)) for node in room[:MOST_NODES]]
+    rows = [(node.name, _describe_gpus(node)) for node in room[:MOST_NODES]]
     if len(room) > MOST_NODES:
         rows.append(("...", f"{len(room) - MOST_NODES} more nodes with less (-o json has all)"))
     rows += [
@@ -86,34 +86,34 @@ def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
         yield f"{_INDENT}{name:<{width}}  {text}"
 
 
-def _gpus(node: NodeFit) -> str:
+def _describe_gpus(node: NodeFit) -> str:
     gpus = sorted(node.gpus, key=lambda gpu: (-(gpu.free_bytes or 0), gpu.index))
-    parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
+    parts = [_describe_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
     if len(gpus) > _MOST_GPUS:
         parts.append(f"and {len(gpus) - _MOST_GPUS} more with less")
     old = f"  ({format_duration(node.age_s)} old)" if node.age_s > STALE_S else ""
     return "    ".join(parts) + old
 
 
-def _gpu(gpu: GpuFigures) -> str:
+def _describe_gpu(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return f"GPU {gpu.index}: {gpu.fault or 'unhealthy'}"
     free = "?" if gpu.free_bytes is None else format_amount(max(0, gpu.free_bytes), down=True)
     return f"GPU {gpu.index}: {free} free"
 
 
-def _value(found: Diagnosis) -> dict[str, Any]:
+def _diagnosis_value(found: Diagnosis) -> dict[str, Any]:
     value: dict[str, Any] = {
         "subject": found.subject._asdict(),
         "state": found.state.value,
         "headline": found.headline,
-        "problems": [one.json for one in found.problems],
-        "nodes": [_node_value(one) for one in found.nodes],
+        "problems": [problem.json for problem in found.problems],
+        "nodes": [_node_value(node) for node in found.nodes],
         "notes": [{"about": label, "text": text} for label, text in found.notes],
         "leftOut": list(found.left_out),
     }
     if found.pod is not None:
-        value["pod"] = _value(found.pod)
+        value["pod"] = _diagnosis_value(found.pod)
     return value
 
 

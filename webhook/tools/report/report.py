@@ -1,4 +1,4 @@
-"""Pods of a cluster as if they were created again and every rule enforced."""
+"""Report of pods as if they were created again and every rule enforced."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from typing import Final, NamedTuple
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.policy.model import Action, Policy
-from webhook.tools.problems.creation import find_violations
 from webhook.tools.problems.problem import Problem
-from webhook.tools.problems.recreation import PodOutcome, judge_recreation
+from webhook.tools.problems.recreation import PodOutcome, decide_recreation, find_violations
+from webhook.tools.snapshot.admission_rules import AdmissionRules
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.release import AdmissionRules
 from webhook.tools.snapshot.workloads import WorkloadState
 
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
-
-
 _JUDGED: Final = (PodOutcome.DENIED, PodOutcome.TRANSLATED, PodOutcome.ALLOWED)
 
 
 class RecreatedPod(NamedTuple):
-    """A stored pod as if it were created now."""
+    """Outcome for a stored pod if it were created now."""
 
     outcome: PodOutcome
     namespace: str
     name: str
     uid: str = ""
-    """Only set if it has GPU memory and vramwarden sees its namespace."""
+    """Only set if it has GPU memory and its namespace is not exempt."""
     workload: str = ""
     """Kind and name; only set if it is denied."""
     rule: str = ""
@@ -39,30 +36,30 @@ class RecreatedPod(NamedTuple):
 
 
 class DeniedGroup(NamedTuple):
-    """Pods of one namespace that one rule would deny for one reason, in the table's columns."""
+    """Pods of a namespace that a rule would deny for the same reason; a row of the table."""
 
     namespace: str
     rule: str
     action: str
-    """The rule's action today."""
+    """Current action of the rule."""
     reason: str
     pods: int
     workloads: int
     example: str
     """Name of the first pod."""
     message: str
-    """Sentence for that pod."""
+    """Reason and sentence for that pod."""
 
 
 class OverCap(NamedTuple):
-    """A pod that would have been stopped on one GPU for what it held."""
+    """A pod that would have been stopped for exceeding its cap on a GPU."""
 
     pod: RecreatedPod
     node: str
     gpu: GpuFigures
     figures: PodFigures
     since_s: float
-    """Unix time of the first time."""
+    """Unix time of the first excess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +71,13 @@ class RolloutReport:
     counts: Counter[PodOutcome]
     exempt_namespaces: int
     """Number of exempt namespaces with pods."""
-    why_usual: str
-    """Reason why the chart's defaults decide which namespaces are exempt; empty if they do not."""
+    why_default_scope: str
+    """Reason why the chart's default exemptions are assumed; empty if the real ones are known."""
     denied: Sequence[DeniedGroup]
     denied_workloads: Sequence[WorkloadState]
-    """Workloads whose pods vramwarden denies now."""
+    """Workloads whose pods vramwarden denies at present."""
     over_cap: Sequence[OverCap] | None
-    """None if pods have shares, and there are no figures of GPUs."""
+    """None if unknown: pods have GPU memory, and there are no figures."""
     missing: Sequence[str]
     """Facts that could not be read, and why."""
     now_s: float
@@ -88,16 +85,16 @@ class RolloutReport:
     @property
     def pods(self) -> int:
         """Number of pods to which a rule applies."""
-        return sum(self.counts[one] for one in _JUDGED)
+        return sum(self.counts[outcome] for outcome in _JUDGED)
 
     @property
     def has_findings(self) -> bool:
-        """Return True if a pod is or would be denied, or would have been stopped."""
+        """True if a pod is or would be denied, or would have been stopped."""
         return bool(self.denied or self.denied_workloads or self.over_cap)
 
 
-def enforcing(policy: Policy) -> Policy:
-    """Return the policy as it would be if every rule that only records enforced."""
+def enforce_all_rules(policy: Policy) -> Policy:
+    """Return the policy with action Enforce in place of Audit and Warn."""
     rules = tuple(
         replace(rule, action=Action.ENFORCE) if rule.action in _RECORDING else rule
         for rule in policy.rules
@@ -105,9 +102,9 @@ def enforcing(policy: Policy) -> Policy:
     return replace(policy, rules=rules)
 
 
-def judge_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
-    """Judge a stored pod as if it were created now."""
-    outcome, decision = judge_recreation(pod, rules)
+def recreate_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
+    """Return the outcome for a stored pod if it were created now."""
+    outcome, decision = decide_recreation(pod, rules)
     has_share = pod.managed and outcome is not PodOutcome.EXEMPT
     judged = RecreatedPod(outcome, pod.namespace, pod.name, pod.uid if has_share else "")
     if outcome is not PodOutcome.DENIED or decision is None:
@@ -120,12 +117,12 @@ def judge_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
 
 
 def group_denied(pods: Iterable[RecreatedPod], policy: Policy) -> list[DeniedGroup]:
-    """Return the denied pods by namespace, rule and reason, most pods first."""
+    """Return the denied pods by namespace, rule and reason, the largest group first."""
     actions = {rule.name: rule.action.value for rule in policy.rules}
     groups: dict[tuple[str, str, str], list[tuple[RecreatedPod, Problem]]] = {}
     for pod in pods:
-        for one in pod.problems:
-            groups.setdefault((pod.namespace, pod.rule, one.code), []).append((pod, one))
+        for problem in pod.problems:
+            groups.setdefault((pod.namespace, pod.rule, problem.code), []).append((pod, problem))
     return [
         DeniedGroup(
             namespace=namespace,
@@ -138,18 +135,18 @@ def group_denied(pods: Iterable[RecreatedPod], policy: Policy) -> list[DeniedGro
             message=f"{reason}: {found[0][1].message}",
         )
         for (namespace, rule, reason), found in sorted(
-            groups.items(), key=lambda one: (-len(one[1]), one[0])
+            groups.items(), key=lambda item: (-len(item[1]), item[0])
         )
     ]
 
 
 def find_over_cap(pods: Mapping[str, RecreatedPod], nodes: Iterable[NodeFigures]) -> list[OverCap]:
-    """Return which of the pods, by UID, would have been stopped; the first one first."""
+    """Return the pods, of those given by UID, that would have been stopped, oldest excess first."""
     found = [
-        OverCap(pods[one.uid], node.name, gpu, one, one.would_stop_since_s)
+        OverCap(pods[pod.uid], node.name, gpu, pod, pod.would_stop_since_s)
         for node in nodes
         for gpu in node.gpus
-        for one in gpu.pods
-        if one.would_stop and one.would_stop_since_s is not None and one.uid in pods
+        for pod in gpu.pods
+        if pod.would_stop and pod.would_stop_since_s is not None and pod.uid in pods
     ]
-    return sorted(found, key=lambda one: (one.since_s, *one.pod[1:3], one.gpu.index))
+    return sorted(found, key=lambda excess: (excess.since_s, *excess.pod[1:3], excess.gpu.index))
