@@ -1,4 +1,4 @@
-"""Every annotation, label, resource, variable and container name that others rely on; no logic."""
+"""Names of annotations, labels, resources, variables and containers; no logic."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "vramwarden.io/"
 DEFAULT_NAMESPACE: Final = "vramwarden-system"
-"""Of a release, where nobody says otherwise."""
+"""Default namespace of a release."""
 
-# What a developer writes on a pod.
+# Set on a pod by its developer.
 GPU_MEMORY_ANNOTATION: Final = PREFIX + "gpu-memory"
-"""VRAM per GPU: one quantity, or a list by container."""
+"""VRAM per GPU: one quantity, or a list of quantities by container."""
 GPU_CLASS_ANNOTATION: Final = PREFIX + "gpu-class"
-"""Name of a class in the policy."""
+"""Name of a GPU class in the policy."""
 GPU_COUNT_ANNOTATION: Final = PREFIX + "gpu-count"
-"""Number of GPUs, each with that much memory."""
+"""Number of GPUs, each with the requested memory."""
 ASKING_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
-"""All of them."""
+"""All annotations of a request."""
 
-# What we write on a pod.
+# Set on a pod by vramwarden.
 ADMITTED_ANNOTATION: Final = PREFIX + "admitted"
 """`v1 <rule name> <first 12 hex digits of the policy's digest>`."""
 IN_PLACE_OF_ANNOTATION: Final = PREFIX + "in-place-of"
-"""The resource in whose place a rule gave the pod its share: for people and tools."""
+"""Resource that a rule replaced by a share of a GPU; for people and tools."""
 GPU_ANNOTATION: Final = PREFIX + "gpu"
-"""UUIDs of the GPUs given at binding or late, comma-separated: for people, tools, the sidecar."""
+"""UUIDs of the assigned GPUs, comma-separated; for people, tools and the sidecar."""
 VISIBLE_DEVICES_ANNOTATION: Final = PREFIX + "visible-devices"
-"""The same GPUs as the node's container runtime spells them: what containers read."""
+"""The assigned GPUs by the names of the node's container runtime; for containers."""
 GPU_MEMORY_FRACTION_ANNOTATION: Final = PREFIX + "gpu-memory-fraction"
-"""The share of its GPU that a program may use."""
+"""Fraction of each GPU's memory that a program may use."""
 GPU_WAITS_ANNOTATION: Final = PREFIX + "gpu-waits"
-"""Why a pod that is bound has no GPU yet."""
+"""Reason for which a bound pod has no GPU yet."""
 DRIVER_LIMIT_ANNOTATION: Final = PREFIX + "driver-limit"
-"""`Auto` or `Require`: the pod's node can have the driver hold its cap; absent elsewhere."""
+"""`Auto` or `Require` if the driver of the pod's node can enforce its cap; otherwise absent."""
 BINDING_ANNOTATIONS: Final = (
     GPU_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
@@ -43,79 +43,79 @@ BINDING_ANNOTATIONS: Final = (
     DRIVER_LIMIT_ANNOTATION,
     GPU_WAITS_ANNOTATION,
 )
-"""What only a binding, or the late assignment in its place, writes."""
+"""Annotations that only a binding or a late assignment writes."""
 OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-"""What is asked for, by which rule it was admitted, what was given: no update changes them."""
+"""Annotations of the request, the admission and the assignment. No update may change them."""
 MANAGED_LABEL: Final = PREFIX + "managed"
 """`"true"` on every pod that has a demand."""
 
 VRAM_RESOURCE: Final = PREFIX + "vram"
 """The extended resource: bytes, requests equal to limits."""
 
-# What the node agent writes on a node.
+# Set on a node by the node agent.
 NODE_GPU_LABEL: Final = PREFIX + "gpu"
 NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
 """Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
 NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
-"""Free MiB of the GPU that has most; with `.2` to `.16` behind it, on each of so many GPUs.
+"""Free MiB of the GPU with the most; with suffix `.2` to `.16`, free on each of that many GPUs.
 
-Rounded down, and seconds old. It changes, so no pod may require it, only prefer it.
+Rounded down, and seconds old. It changes, so pods only prefer nodes by it.
 """
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
 NODE_DRIVER_LABEL: Final = PREFIX + "driver-version"
 NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
-"""`sidecar` where a sidecar can measure, else `none`."""
+"""`sidecar` if a sidecar can measure on the node, otherwise `none`."""
 ENFORCED_BY_SIDECAR: Final = "sidecar"
 NOT_ENFORCED: Final = "none"
 NODE_ENFORCEMENTS: Final = (ENFORCED_BY_SIDECAR, NOT_ENFORCED)
 NODE_SENTRY_LABEL: Final = PREFIX + "sentry"
-"""`"true"` if a sentry that may act measures every shared GPU of the node; absent otherwise."""
+"""`"true"` if a sentry that may stop processes measures every shared GPU; otherwise absent."""
 NODE_DEVICE_NAMES_LABEL: Final = PREFIX + "device-names"
-"""Which names of GPUs the node's container runtime resolves; see `core.nvidia.device_names`."""
+"""Names of GPUs that the node's container runtime resolves; see `core.nvidia.device_names`."""
 NODE_DRIVER_LIMIT_LABEL: Final = DRIVER_LIMIT_ANNOTATION
-"""`"true"` where the limiter proved that the driver holds cgroups to an amount; else absent."""
+"""`"true"` if the limiter proved that the driver limits cgroups; otherwise absent."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
 
 NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
-"""The agent's question which pods on its node have whole GPUs, named by its value; the webhook's
-replicas answer in the node's list of assignments."""
+"""Question of the agent: which pods on the node have whole GPUs? Its value identifies the question.
+The webhook's replicas answer in the node's assignment list."""
 NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
-"""Whether the node is shared and why not, as `Code: sentence`; see `core.node.node_fields`."""
+"""State of sharing with its reason, as `Code: sentence`; see `core.node.node_fields`."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
-"""The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
+"""DRA drivers that offer the node's GPUs, or did within five minutes, comma-separated."""
 
 LONGEST_LABEL: Final = 63
-"""Characters of a label's value, and of a key behind its domain, as Kubernetes bounds them."""
+"""Kubernetes' limit for a label's value, and for a key without its domain, in characters."""
 LONGEST_NAME: Final = 253
-"""Of an object's name, as of a node or a ConfigMap, and of a key's domain."""
+"""Kubernetes' limit for the name of an object and for the domain of a key, in characters."""
 LONGEST_PAIR: Final = LONGEST_NAME + 1 + LONGEST_LABEL
-"""Of a pod by its namespace and name, and of a key with its domain."""
+"""Limit for `namespace/name` of a pod, and for a key with its domain, in characters."""
 
-# What a cluster admin writes on a node.
+# Set on a node by a cluster admin.
 NODE_SHARE_LABEL: Final = PREFIX + "share"
-"""`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
+"""`"true"`: share the GPUs even if a device plugin offers them whole; `"false"`: never share."""
 
-# What a cluster admin writes on a namespace.
+# Set on a namespace by a cluster admin.
 EXEMPT_LABEL: Final = PREFIX + "webhook"
-"""`disabled`: no pod of the namespace is reviewed."""
+"""`disabled`: pods of the namespace are not reviewed."""
 
-# What containers with VRAM know of their cap.
+# Environment of containers with VRAM.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
-"""What the container asked for, per GPU."""
+"""Amount that the container requests, per GPU."""
 GPU_MEMORY_FRACTION_ENV: Final = "VRAMWARDEN_GPU_MEMORY_FRACTION"
-"""The annotation `gpu-memory-fraction`."""
+"""Value of the annotation `gpu-memory-fraction`."""
 
-# What the webhook writes in its own namespace.
+# Set by the webhook on ConfigMaps in its namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
-"""`"true"` on each ConfigMap that says which pods have which GPUs of a node."""
+"""`"true"` on each ConfigMap with the assignment list of a node."""
 ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
-"""The node whose assignments a ConfigMap holds."""
+"""Node of the assignment list."""
 
 DOCUMENTATION_URL_ENV: Final = "VRAMWARDEN_DOCUMENTATION_URL"
-"""Variable of webhook and agent: the chart's value `documentationURL`."""
+"""Variable of webhook and agent with the chart's value `documentationURL`."""
 
 WEBHOOK_CONFIGURATION: Final = "zz-vramwarden"
 """Default name of both webhook configurations.
@@ -128,28 +128,28 @@ The API server calls mutating webhooks in the order of these names
 ENFORCER_CONTAINER: Final = "vram-enforcer"
 ENFORCER_COMMAND: Final = ("python3", "-I", "-m", "webhook.sidecar")
 ENFORCER_PROBE: Final = "/opt/vramwarden/bin/vram-enforcer-probe"
-"""The kubelet's probes of it: a script of /bin/sh, in its image (webhook/sidecar/probe.sh)."""
+"""Script for the kubelet's probes, in the sidecar's image (webhook/sidecar/probe.sh)."""
 
 ENFORCER_IMAGE_REPOSITORY: Final = "vramwarden/enforcer"
 ENFORCER_RUN_VOLUME: Final = "vram-enforcer-run"
-"""Holds the heartbeat: the sidecar's root is read-only."""
+"""Volume for the heartbeat: the sidecar's root file system is read-only."""
 ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
 ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
-"""An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
+"""Empty volume at the token's path, so that the ServiceAccount plugin adds no token."""
 
-# The gate, which keeps containers from being created before their pod has its GPU.
+# The gate: no container is created before its pod has a GPU.
 GATE_VOLUME: Final = "vram-gate"
 GATE_PATH: Final = "/run/vram-gate"
 GATE_VARIABLE: Final = "VRAMWARDEN_GPU_ASSIGNMENT"
-"""The annotation `gpu-memory-fraction`; see `core.admission.gate`."""
+"""Variable from the annotation `gpu-memory-fraction`; see `core.admission.gate`."""
 
 OUR_VOLUMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, GATE_VOLUME)
-"""Volumes that no container may mount except as translation does."""
+"""Volumes that containers may only mount as translation does."""
 
 GPUS_ENV: Final = "VRAM_GPUS"
-"""The annotation `gpu`."""
+"""Value of the annotation `gpu`."""
 DRIVER_LIMIT_ENV: Final = "VRAM_DRIVER_LIMIT"
-"""The annotation `driver-limit`, as it was when the sidecar's container started."""
+"""Value of the annotation `driver-limit` at the start of the sidecar's container."""
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"
 POLL_INTERVAL_ENV: Final = "VRAM_POLL_INTERVAL"
 GRACE_ENV: Final = "VRAM_GRACE"
@@ -160,36 +160,36 @@ ON_EXCESS_ENV: Final = "VRAM_ON_EXCESS"
 """`Stop` if unset, or `Report`."""
 
 POD_RESTART_EXIT_CODE: Final = 88
-"""The sidecar ends with it where the whole pod must start anew."""
+"""Exit code of the sidecar to restart all containers of the pod."""
 
-# What the limiter leaves on its node, for the sentry.
+# Written by the limiter for the sentry.
 LIMITER_FOLDER: Final = "/run/vramwarden-limiter"
 """Folder of the node that the limiter writes and the sentry reads (`core.node.limiter_state`)."""
 
-# What the sentry writes.
+# Conditions and reporters.
 CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"
-"""Type of a pod's condition: `False` where the sentry stopped the pod for what it held."""
+"""Type of a pod's condition: `False` if the sentry stopped the pod for an excess."""
 SENTRY_ACTING_CONDITION: Final = PREFIX + "SentryActing"
 """Type of a node's condition, written by its agent: `False` while `NODE_SENTRY_LABEL` is absent."""
 SENTRY_REPORTER: Final = PREFIX + "sentry"
 AGENT_REPORTER: Final = PREFIX + "agent"
-"""The `reportingController` of each one's Events."""
+"""`reportingController` in the Events of sentry and agent."""
 
-# What is shown to people: the objects of our own API group.
+# Objects of our API group.
 API_GROUP: Final = PREFIX.rstrip("/")
 SEEING_API_VERSION: Final = PREFIX + "v1alpha1"
 GPU_NODE_KIND: Final = "GPUNode"
 GPU_NODES: Final = "gpunodes"
-"""Cluster-scoped, one per node with GPUs, written by its sentry."""
+"""Cluster-scoped objects, one per node with GPUs, written by the sentry."""
 GPU_NODES_PATH: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 VRAM_HISTORY_KIND: Final = "VRAMHistory"
 VRAM_HISTORIES: Final = "vramhistories"
-"""In the namespace of the workload, written by the webhook."""
+"""Objects in the namespace of the workload, written by the webhook."""
 VRAM_POLICY_KIND: Final = "VRAMPolicy"
-"""Kind of policy files; the API server has no objects of it."""
+"""Kind of policy files; no such objects exist in the API server."""
 WORKLOAD_LABEL: Final = PREFIX + "workload"
-"""On a pod, by its developer: the workload's name for histories, where the controller's does not
-serve."""
+"""Label of a pod, set by its developer: the workload's name for histories, instead of the
+controller's name."""
 
 READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("Pod", "annotations"): (*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION),
@@ -207,18 +207,18 @@ READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("ConfigMap", "annotations"): (ASSIGNMENTS_NODE_ANNOTATION,),
     ("ConfigMap", "labels"): (ASSIGNMENTS_LABEL,),
 }
-"""Keys by the kind of object and the field of its metadata in which they are read or written.
+"""Keys that are read or written, by kind of object and field of its metadata.
 
-Rules of a policy may read further labels.
+Rules of a policy may match other labels.
 """
 
-# Names that belong to others.
+# Names of other projects.
 DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
 NODES_GROUP: Final = "system:nodes"
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path, not a token
 APP_ARMOR_ANNOTATION_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
-"""Before a container's name. API servers make the field `appArmorProfile` of it after mutation."""
+"""Prefix of a container's name. API servers set the field `appArmorProfile` after mutation."""
 OS_LABEL: Final = "kubernetes.io/os"
 NVIDIA_RUNTIME_CLASS: Final = "nvidia"
-"""The RuntimeClass that NVIDIA's GPU Operator, k3s and others make."""
+"""RuntimeClass that NVIDIA's GPU Operator, k3s and others create."""

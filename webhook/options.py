@@ -1,7 +1,7 @@
-"""What commands share: how they end, their options, which cluster they ask, and completion.
+"""Shared parts of commands: exit codes, options, the connection to a cluster, and completion.
 
-A failure is a sentence on standard error and one of the exit codes below. Who asks a cluster acts
-with the user's own rights. Options of programs alone are in `cli.program_options`.
+A failure is a sentence on standard error and one of the exit codes below. Commands access a cluster
+with the user's rights. Options of programs are in `cli.program_options`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 
 class ExitCode(IntEnum):
-    """What every command that people run ends with, and what that means."""
+    """Exit codes of commands, with their meanings."""
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """Keep the meaning beside the number."""
+        """Create a member with a number and a meaning."""
         made = int.__new__(cls, code)
         made._value_, made.meaning = code, meaning
         return made
@@ -46,26 +46,26 @@ class ExitCode(IntEnum):
 
 
 def first_of(codes: Iterable[int]) -> ExitCode:
-    """Return the exit code of a command that met several: the first of 2, 1, 3; else 0."""
+    """Return one exit code for several: the first of 2, 1 and 3 that occurs; otherwise 0."""
     met = set(codes)
     order = (ExitCode.WRONG, ExitCode.FOUND, ExitCode.UNANSWERED)
     return next((one for one in order if one in met), ExitCode.DONE)
 
 
 class Failure(click.ClickException):
-    """Ends the command: it found what is wrong, or could not do what it was to do."""
+    """Ends a command that found a problem or failed."""
 
     exit_code = ExitCode.FOUND
 
 
 class WrongInput(click.ClickException):
-    """Ends a command that was given what cannot be read."""
+    """Ends a command whose input cannot be read."""
 
     exit_code = ExitCode.WRONG
 
 
 class NoCluster(click.ClickException):
-    """Ends a command that could read nothing of a cluster."""
+    """Ends a command that could not read from a cluster."""
 
     exit_code = ExitCode.UNANSWERED
 
@@ -75,19 +75,19 @@ def policy_failure(problems: Iterable[object]) -> Failure:
     return Failure("\n".join(["the policy is not valid:", *map(str, problems)]))
 
 
-# What tools share with the server.
+# Shared by tools and the server.
 
 ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 
 
 def default_enforcer_image() -> str:
-    """Return the image that rules use where they name none: this release's, or the platform's."""
+    """Return the sidecar's image for rules that name none: from the variable, or this release's."""
     return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
 
 
 def rollout_option(command: _Command) -> _Command:
-    """Take the option --rollout, which the server and `admit` share."""
-    from webhook.core.policy.model import Rollout  # noqa: PLC0415 - few need what it loads
+    """Add the option --rollout."""
+    from webhook.core.policy.model import Rollout  # noqa: PLC0415 - few commands need it
 
     return click.option(
         "--rollout",
@@ -99,11 +99,11 @@ def rollout_option(command: _Command) -> _Command:
     )(command)
 
 
-# What tools share: the form of what they write; which cluster, and as whom.
+# Shared by tools: the form of the output, the cluster, and the user.
 
 
 def output_option(text: str, *others: str) -> Callable[[_Command], _Command]:
-    """Take what is written as `output`: `text` for people, or others, usually `json`."""
+    """Add the option --output: `text` for people, or other forms, usually `json`."""
     return click.option(
         "-o",
         "--output",
@@ -115,14 +115,14 @@ def output_option(text: str, *others: str) -> Callable[[_Command], _Command]:
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Take which cluster is asked, as kubectl does: `kubeconfig`, `context`, `namespace`."""
+    """Add kubectl's options for the cluster: `kubeconfig`, `context`, `namespace`."""
     return connection_options(
         namespace_option("The namespace.  [default: the kubeconfig's, else `default`]")(command)
     )
 
 
 def namespace_option(text: str) -> Callable[[_Command], _Command]:
-    """Take `namespace`, of which `text` says what it means here."""
+    """Add the option --namespace with a help text."""
     return click.option(
         "-n",
         "--namespace",
@@ -134,7 +134,7 @@ def namespace_option(text: str) -> Callable[[_Command], _Command]:
 
 
 def _namespace(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Read `-n=team-a`, too, as kubectl does."""
+    """Return the namespace, also from `-n=team-a`, as kubectl does."""
     return text.removeprefix("=") or None if text else None
 
 
@@ -143,9 +143,9 @@ OF_KUBECTL: Final = frozenset(
 ) | {"-n", "--namespace", "--request-timeout"}
 """Options of `cluster_options`, each with a value."""
 TIMEOUT_S: Final = 30.0
-"""A person waits; a list of all nodes may take a while."""
+"""Timeout of a request, in seconds: a user waits, but a list of all nodes takes a while."""
 _IDENTITY: Final = f"{__name__}.identity"
-"""Where a command keeps who asks, in click's `meta`."""
+"""Key of the user's identity in click's `meta`."""
 _LIMIT_HELP: Final = (
     "How long the answer to one request may take, e.g. 5s; 0: as long as it does.  [default: 30s]"
 )
@@ -156,10 +156,10 @@ _GO_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e
 
 
 def connection_options(command: _Command) -> _Command:
-    """Take which cluster is asked, and no namespace: `kubeconfig`, `context`.
+    """Add kubectl's options for the connection, without --namespace.
 
-    Also who asks, and how long, which only `reach` needs to know: --as, --as-group, --as-uid,
-    --as-user-extra, --request-timeout.
+    `kubeconfig` and `context` are parameters of the command. Only `reach` reads the others: --as,
+    --as-group, --as-uid, --as-user-extra and --request-timeout.
     """
     kubeconfig = click.option(
         "--kubeconfig",
@@ -191,7 +191,7 @@ def _person_options(command: _Command) -> _Command:
 def _asks(
     name: str, field: str, read: Callable[[Any], Any] = lambda value: value, **more: Any
 ) -> Callable[[_Command], _Command]:
-    """Take an option that says who asks, and keep it for `reach` alone."""
+    """Return an option that is stored for `reach` and is no parameter of the command."""
 
     def keep(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if value is not None and value != ():
@@ -208,7 +208,7 @@ def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _limit(text: str) -> float | None:
-    """Read what kubectl takes: seconds without a unit, or a duration of Go's; empty is the usual.
+    """Parse a timeout as kubectl does: seconds, or a Go duration; empty means the default.
 
     Source: client-go, `clientcmd.ParseTimeout`.
     """
@@ -227,19 +227,19 @@ def _limit(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ReachedCluster:
-    """An API server as the user reaches it."""
+    """Connection to an API server with the user's rights."""
 
     kube: Kube
     namespace: str
-    """The user's: named, else of the kubeconfig's context, else `default`."""
+    """Namespace of the option, of the kubeconfig's context, or `default`."""
 
 
 def reach(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
 ) -> ReachedCluster:
-    """Find the API server, as who the command's options say; asks nothing yet.
+    """Return the connection that the command's options describe, without sending a request.
 
-    Raises NoCluster where none is known, and WrongInput where one is named that cannot be used.
+    Raises NoCluster if no cluster is configured, and WrongInput if a named one cannot be used.
     """
     # Imported here: the client would slow down every --help.
     from webhook.adapters.kube.connection import connect  # noqa: PLC0415
@@ -259,20 +259,20 @@ def reach(
 # Completion.
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-"""What answers a Tab: with the options typed so far, and the word that has begun."""
+"""Completion for a Tab: from the options typed so far and the incomplete word."""
 
 NAMESPACES: Final = "/api/v1/namespaces"
 PODS: Final = "/api/v1/namespaces/{namespace}/pods"
 NODES: Final = (GPU_NODES_PATH, "/api/v1/nodes")
-"""Collections: nodes with figures are all that a user may list, and those that have GPUs."""
+"""Collections with names of nodes: users may often list GPUNodes, which are the nodes with GPUs."""
 _TAB_S: Final = 2.0
-"""Who pressed Tab waits so long, and then types on."""
+"""Timeout of a completion, in seconds."""
 
 
 def names_of(*paths: str) -> Complete:
-    """Return what completes names, of the first of these collections that shows the user any.
+    """Return a completion with the names in the first collection that is not empty.
 
-    `{namespace}` in a path is the user's. No answer in time, or a failure, is no name.
+    `{namespace}` in a path is replaced by the user's. A timeout or a failure gives no names.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -282,7 +282,7 @@ def names_of(*paths: str) -> Complete:
 
 
 def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> list[str]:
-    """Return the names that begin so; see `names_of`."""
+    """Return the names that begin with `begun`; see `names_of`."""
 
     def read() -> list[str]:
         from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as in `reach`
@@ -309,11 +309,11 @@ def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -
 
 
 def _in_time(read: Callable[[], list[str]]) -> list[str]:
-    """Read on a thread, which is left behind where it takes too long: even a name server may."""
+    """Read on a thread, which is abandoned after a timeout: even DNS may take long."""
     found: list[str] = []
 
     def run() -> None:
-        with suppress(Exception):  # a shell has nowhere to show it
+        with suppress(Exception):  # a shell cannot show it
             found.extend(read())
 
     thread = Thread(target=run, name="completion", daemon=True)
