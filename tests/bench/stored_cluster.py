@@ -199,7 +199,7 @@ def _pod():
 
 def _node(gpus):
     inventory = Inventory(
-        known=tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
+        tracked=tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
         device_names="uuid", advertised=True,
     )  # fmt: skip
     state = build_desired_state(inventory, {})

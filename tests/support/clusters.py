@@ -207,7 +207,7 @@ def _inventory(node: NodeFigures, device_names: str) -> Inventory:
     # The agent knows each GPU, even one whose free memory its sentry does not know.
     every = replace(node, gpus=tuple(replace(gpu, free_bytes=0) for gpu in node.gpus))
     return Inventory(
-        known=tuple(map(TrackedGpu, placeable(every)[0])),
+        tracked=tuple(map(TrackedGpu, placeable(every)[0])),
         driver_version=node.driver_version,
         enforcement=node.enforcement,
         device_names=device_names,

@@ -83,7 +83,7 @@ NODE = {
     "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "8"}},
 }
 TWO = Inventory(
-    known=(TrackedGpu(a_gpu("b", 2000, 1)), TrackedGpu(a_gpu("a", 1000, 0))),
+    tracked=(TrackedGpu(a_gpu("b", 2000, 1)), TrackedGpu(a_gpu("a", 1000, 0))),
     driver_version="570.86.15",
     enforcement="sidecar",
     device_names="uuid",

@@ -117,7 +117,7 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
         )
         for index, size in enumerate(gpu_bytes)
     )
-    return Inventory(known=known, driver_version="570.86.15", enforcement="sidecar")
+    return Inventory(tracked=known, driver_version="570.86.15", enforcement="sidecar")
 
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:

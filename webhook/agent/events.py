@@ -91,15 +91,15 @@ def _log_doubts(
     journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}
-    left = {one.gpu.uuid for one in before.known} - {one.gpu.uuid for one in after.known}
+    left = {gpu.uuid for gpu in before.gpus} - {gpu.uuid for gpu in after.gpus}
     for uuid in sorted(left):
         why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
         journal.forget(f"gpu {uuid}")
         journal.forget(f"health {uuid}")
-    for one in after.known:
-        uuid = one.gpu.uuid
-        if one.doubted_since_s is None:
+    for entry in after.tracked:
+        uuid = entry.gpu.uuid
+        if entry.doubted_since_s is None:
             journal.over(f"gpu {uuid}", "a GPU is as advertised", gpu=uuid)
         elif uuid in seen:
             what = "a GPU reports another size; the node shows it if that lasts"
@@ -148,24 +148,24 @@ def _find_events(
     scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> Iterator[tuple[EventReason, str]]:
     seen = {gpu.uuid for gpu in scan.gpus}
-    now = {one.gpu.uuid: one for one in after.known}
-    known = {gpu.uuid: gpu.fault for gpu in before.gpus}
+    now = {entry.gpu.uuid: entry for entry in after.tracked}
+    faults = {gpu.uuid: gpu.fault for gpu in before.gpus}
     for gpu in after.gpus:
-        if gpu.fault and gpu.fault not in AVAILABILITY_FAULTS and gpu.fault != known.get(gpu.uuid):
+        if gpu.fault and gpu.fault not in AVAILABILITY_FAULTS and gpu.fault != faults.get(gpu.uuid):
             named = f"GPU {gpu.index} ({gpu.uuid})"
             sentence = f"{named}: {gpu.fault}; it gets no further pod. {_CURE}"
             yield EventReason.GPU_UNHEALTHY, sentence
     for was in before.gpus:
         named = f"GPU {was.index} ({was.uuid})"
-        one = now.get(was.uuid)
-        if one is None:
+        entry = now.get(was.uuid)
+        if entry is None:
             if was.healthy and was.uuid in seen:
                 yield EventReason.GPU_LOST, f"{named} left the list: it is in MIG mode now"
-        elif was.healthy and one.gpu.fault in {FAULT_LOST, FAULT_SILENT}:
+        elif was.healthy and entry.gpu.fault in {FAULT_LOST, FAULT_SILENT}:
             until = f"; it leaves the list if that lasts for {grace_s:g} s"
-            doubt = f"{one.gpu.fault}{until if one.gpu.fault == FAULT_LOST else ''}"
+            doubt = f"{entry.gpu.fault}{until if entry.gpu.fault == FAULT_LOST else ''}"
             yield EventReason.GPU_LOST, f"{named} {doubt}; it gets no further pod"
-        elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
+        elif not was.healthy and entry.gpu.healthy and was.memory_bytes == entry.gpu.memory_bytes:
             if was.fault and was.fault not in AVAILABILITY_FAULTS:
                 yield EventReason.GPU_HEALTHY, f"{named} is healthy again; it was not: {was.fault}"
             else:

@@ -245,30 +245,30 @@ class Agent:
         self._pods_changed |= self._assigned.poll(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        found = self._sharing.judge(self._node, self._inventory, now_s)
-        self._report_access_problems(found.shared, self._inventory)
-        made, listed = self._plan_patches(found, self._node, self._inventory)
-        self._unready_reason = "; ".join(listed)
+        decision = self._sharing.judge(self._node, self._inventory, now_s)
+        self._report_access_problems(decision.shared, self._inventory)
+        patches, changes = self._plan_patches(decision, self._node, self._inventory)
+        self._unready_reason = "; ".join(changes)
         if self._settings.dry_run:
             self._unready_reason = ""
-            if made:
-                self._journal.once("dry run", "info", "would patch the node", "; ".join(listed))
-        elif made and (
-            (self._pods_changed and is_free_memory_only(made)) or self._may_patch(now_s)
+            if patches:
+                self._journal.once("dry run", "info", "would patch the node", "; ".join(changes))
+        elif patches and (
+            (self._pods_changed and is_free_memory_only(patches)) or self._may_patch(now_s)
         ):
-            self._patch(made, listed)
-        elif made:
+            self._patch(patches, changes)
+        elif patches:
             what = "somebody else keeps changing the node; patching less often"
             self._journal.once("others", "warning", what, self._unready_reason)
         elif (
-            found.shared is not Shared.NO
+            decision.shared is not Shared.NO
             and self._scan is None
             and self._settings.fixed_bytes is None
         ):
             self._unready_reason = "the GPUs have not been scanned yet"
 
     def _plan_patches(
-        self, found: SharingDecision, node: dict[str, Any], inventory: Inventory
+        self, decision: SharingDecision, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return the patches that the node needs; the startup taint is removed last."""
         now_s, gpus = time.time(), inventory.gpus
@@ -286,16 +286,16 @@ class Agent:
                 sentry_acts=acts,
                 conditions=conditions,
             ),
-            found,
+            decision,
             promised_bytes=self._promised_bytes,
             question=self._sharing.question,
             dra_drivers=self._sharing.dra_drivers,
             unshared=inventory.unshared,
         )
-        made = build_patches(node, state)
-        awaits_sentry = bool(found.shared is not Shared.NO and gpus and not conditions)
-        if made or awaits_sentry or not self._sharing.is_settled(inventory):
-            return made, list(describe_changes(node, made))
+        patches = build_patches(node, state)
+        awaits_sentry = bool(decision.shared is not Shared.NO and gpus and not conditions)
+        if patches or awaits_sentry or not self._sharing.is_settled(inventory):
+            return patches, list(describe_changes(node, patches))
         key = self._settings.startup_taint
         taint = build_taint_removal(node, key)
         return Patches(taint), [f"taints[{key}]: removed"] if taint else []
@@ -305,9 +305,9 @@ class Agent:
         self._allowance = left or self._allowance
         return left is not None
 
-    def _patch(self, made: Patches, listed: list[str]) -> None:
+    def _patch(self, patches: Patches, changes: list[str]) -> None:
         try:
-            for patch, is_status in made.in_order():
+            for patch, is_status in patches.in_order():
                 self._node = self._kube.patch_node(self._settings.node, patch, status=is_status)
                 self._sharing.on_node(self._node, time.monotonic())
         except KubeError as error:
@@ -320,8 +320,8 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._patched_s = time.monotonic()
         self._succeed("patch", "the node can be patched")
-        if not is_free_memory_only(made):
-            self._journal.event("info", "node patched", node=self._settings.node, changes=listed)
+        if not is_free_memory_only(patches):
+            self._journal.event("info", "node patched", node=self._settings.node, changes=changes)
 
     def _check_driver(self, now_s: float) -> None:
         """Report a driver that hangs, and stop if only a new container can reach the driver."""

@@ -47,29 +47,29 @@ def agent(settings: AgentSettings) -> int:
 class ScanResult:
     """Result of one scan of GPUs and node."""
 
-    made: Patches
+    patches: Patches
     changes: tuple[str, ...]
     notes: tuple[str, ...]
     """Findings of the scan: unreadable parts, and settings that an admin should change."""
-    unread: str
+    node_error: str
     """Reason why the node could not be read; the patches are then those of an empty node."""
-    known: bool
+    is_conclusive: bool
     """True if a driver answered, GPUs are or were advertised, or nothing is to be advertised."""
     node: dict[str, Any]
     """The node; empty if it could not be read."""
-    whole: NodeState
+    shared_state: NodeState
     """Desired state of the node if its GPUs are shared."""
 
 
 def scan_once(settings: AgentSettings) -> ScanResult:
     """Read the node and scan its GPUs once, without changes."""
     node: dict[str, Any] = {}
-    unread = "" if settings.node else "no node is named; use --node or set NODE_NAME"
+    node_error = "" if settings.node else "no node is named; use --node or set NODE_NAME"
     if settings.node:
         try:
             node = connect(settings.kubeconfig).node(settings.node)
         except KubeError as error:
-            unread = str(error)
+            node_error = str(error)
     assigned, unassigned = _assigned_once(settings)
     seen = scan(NodeNvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
@@ -87,36 +87,39 @@ def scan_once(settings: AgentSettings) -> ScanResult:
         documentation_url=settings.documentation_url,
     )
     sharing = judge(node, inputs)
-    whole = build_desired_state(inventory, assigned)
+    shared_state = build_desired_state(inventory, assigned)
     promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
     state = apply_sharing(
         node,
-        whole,
+        shared_state,
         sharing,
         promised_bytes=promised,
         dra_drivers=dra_drivers or (),
         unshared=inventory.unshared,
     )
-    made = build_patches(node, state)
+    patches = build_patches(node, state)
     off = sharing.shared is Shared.NO
-    advice = (
+    problems = (
         find_access_problems(settings.access) if seen.gpus and inventory.gpus and not off else ()
     )
     return ScanResult(
-        made=made,
-        changes=tuple(describe_changes(node, made)),
+        patches=patches,
+        changes=tuple(describe_changes(node, patches)),
         notes=(
             *(f"skipped: GPU {uuid}: {why}" for uuid, why in find_skip_reasons(seen).items()),
             *(f"not healthy: GPU {gpu.uuid}: {gpu.fault}" for gpu in inventory.gpus if gpu.fault),
             *([f"NVML: {seen.failed}"] if seen.failed else []),
-            *(f"{one.what}: {one.why}" for one in advice),
+            *(f"{problem.what}: {problem.why}" for problem in problems),
             *([f"free memory: {unassigned}"] if unassigned else []),
             *([f"sharing: {sharing.sentence}"] if sharing.reason else []),
         ),
-        unread=unread,
-        known=not seen.failed or settings.fixed_bytes is not None or inventory.advertised or off,
+        node_error=node_error,
+        is_conclusive=off
+        or not seen.failed
+        or settings.fixed_bytes is not None
+        or inventory.advertised,
         node=node,
-        whole=whole,
+        shared_state=shared_state,
     )
 
 
@@ -151,5 +154,5 @@ def _age_and_claims(
 def patch_once(settings: AgentSettings, found: ScanResult) -> None:
     """Apply the patches of one scan; raise KubeError."""
     kube: Kube = connect(settings.kubeconfig)
-    for patch, is_status in found.made.in_order():
+    for patch, is_status in found.patches.in_order():
         kube.patch_node(settings.node, patch, status=is_status)

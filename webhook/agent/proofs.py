@@ -113,8 +113,8 @@ class GpuNodeProofs:
             figures = self._seen.figures if self._seen else None
             fault = find_sentry_fault(figures, gpus, now_s) or SentryFault.NO_SENTRY
             status, reason, message = "False", fault, _why(fault, figures, gpus)
-        said = {"status": status, "reason": reason, "message": message}
-        return {SENTRY_ACTING_CONDITION: {**said, "lastTransitionTime": write_time(api_now_s)}}
+        condition = {"status": status, "reason": reason, "message": message}
+        return {SENTRY_ACTING_CONDITION: {**condition, "lastTransitionTime": write_time(api_now_s)}}
 
     def _is_new(self, now_s: float) -> bool:
         return abs(now_s - self._started_s) <= SENTRY_FRESH_S

@@ -161,26 +161,26 @@ class NodeSharing:
         )
         self._remember_claims(inventory, now_s)
         inputs = self._inputs(node, inventory, now_s)
-        found = judge(node, inputs)
+        decision = judge(node, inputs)
         began = self._last is not None and self._last.shared is Shared.NO
-        if found.shared is not Shared.NO and (began or (before and not self._is_settling)):
+        if decision.shared is not Shared.NO and (began or (before and not self._is_settling)):
             # A pod with whole GPUs may have started since the last scan.
             self._scan = None
             self._scan_now()
             inputs = self._inputs(node, inventory, now_s)
-            found = judge(node, inputs)
-        if found.shared is Shared.DRAINING and self._awaits_assignments:
-            found = SharingDecision(Shared.NOT_YET)  # the assignments are not read yet
-        self._last = found
+            decision = judge(node, inputs)
+        if decision.shared is Shared.DRAINING and self._awaits_assignments:
+            decision = SharingDecision(Shared.NOT_YET)  # the assignments are not read yet
+        self._last = decision
         is_free = judge(node, replace(inputs, whole_pods=())).shared is Shared.YES
-        self._update_question(now_s, is_needed=is_free and found.shared is Shared.NOT_YET)
+        self._update_question(now_s, is_needed=is_free and decision.shared is Shared.NOT_YET)
         self._is_sharing = (
-            found.shared in {Shared.YES, Shared.DRAINING}
+            decision.shared in {Shared.YES, Shared.DRAINING}
             and inventory.vram_bytes > 0
             and (self._is_sharing or is_advertised(node))
         )
-        self._report(found)
-        return found
+        self._report(decision)
+        return decision
 
     def _remember_claims(self, inventory: Inventory, now_s: float) -> None:
         """Store the DRA drivers that offer one of the GPUs, for `SLICE_GRACE_S`."""
@@ -258,17 +258,17 @@ class NodeSharing:
             documentation_url=self._documentation_url,
         )
 
-    def _report(self, found: SharingDecision) -> None:
-        if found.shared is Shared.NOT_YET and not found.reason:
+    def _report(self, decision: SharingDecision) -> None:
+        if decision.shared is Shared.NOT_YET and not decision.reason:
             return  # waiting for a scan or an answer
-        before, self._reason = self._reason, found.reason
-        if before and before != found.reason:
+        before, self._reason = self._reason, decision.reason
+        if before and before != decision.reason:
             self._events.over(before)
-        if found.reason:
-            level = "warning" if found.reason.warning else "info"
-            self._journal.once("sharing", level, _MESSAGES[found.reason], found.sentence)
-            self._events.once(found.reason, found.sentence)
-        elif before and found.shared is Shared.YES:
+        if decision.reason:
+            level = "warning" if decision.reason.warning else "info"
+            self._journal.once("sharing", level, _MESSAGES[decision.reason], decision.sentence)
+            self._events.once(decision.reason, decision.sentence)
+        elif before and decision.shared is Shared.YES:
             self._journal.over("sharing", "the GPUs are shared")
             self._events.over(EventReason.GPUS_SHARED)
             sentence = "the GPUs of this node are shared by memory"
@@ -285,8 +285,8 @@ class DisplayedAssignments:
     for the scheduler.
     """
 
-    def __init__(self, at_first: Assignments | None) -> None:
-        self.shown = self._latest = at_first
+    def __init__(self, initial: Assignments | None) -> None:
+        self.shown = self._latest = initial
         """Assignments that the labels show; None if unknown."""
         self._shown_s = float("-inf")
 

@@ -226,22 +226,22 @@ def _run_once(settings: AgentSettings, *, tags: bool) -> None:
     found = scan_once(settings)
     for note in found.notes:
         click.echo(note, err=True)
-    if found.unread and not settings.dry_run:
-        raise Failure(found.unread)
-    if found.unread:
-        click.echo(f"node: {found.unread}", err=True)
-    if found.unread and not tags:
+    if found.node_error and not settings.dry_run:
+        raise Failure(found.node_error)
+    if found.node_error:
+        click.echo(f"node: {found.node_error}", err=True)
+    if found.node_error and not tags:
         click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
-    if not found.known:
+    if not found.is_conclusive:
         raise Failure(
             "no GPU can be read or is advertised; to try it without one: "
             f"{Page.LAPTOP.at(settings.documentation_url)}"
         )
-    if tags and not found.whole.vram_bytes:
+    if tags and not found.shared_state.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")
     if tags:
-        click.echo(_tags_as_yaml(found.node, found.whole, settings.startup_taint), nl=False)
-    elif not found.made:
+        click.echo(_tags_as_yaml(found.node, found.shared_state, settings.startup_taint), nl=False)
+    elif not found.patches:
         click.echo("nothing to patch", err=True)
     elif settings.dry_run:
         click.echo(_patches_as_yaml(settings.node or "NODE", found), nl=False)
@@ -259,8 +259,8 @@ def _patches_as_yaml(node: str, found: ScanResult) -> str:
     documents = [
         f"# node {node}{what}\n{yaml.safe_dump(patch, sort_keys=True, width=10**6)}"
         for what, patch in (
-            ("", found.made.metadata),
-            (", --subresource status", found.made.status),
+            ("", found.patches.metadata),
+            (", --subresource status", found.patches.status),
         )
         if patch is not None
     ]

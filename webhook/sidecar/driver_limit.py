@@ -91,8 +91,8 @@ class DriverLimitCheck:
         elif not why and before is None:
             self._journal.event("info", LogMessage.HELD, why="an allocation over the cap fails")
         elif not why and not before:
-            said = "what was allocated before the limit came does not count to it"
-            self._journal.verdict("info", LogMessage.HELD_LATE, said)
+            note = "what was allocated before the limit came does not count to it"
+            self._journal.verdict("info", LogMessage.HELD_LATE, note)
 
     def _query(self, gpu: str) -> tuple[int | None, str]:
         if not self._cgroup:

@@ -154,7 +154,9 @@ class Guard:
         if time.monotonic() - self._observed_s > stuck_after_s:
             return False
         holders = self._containers_with_memory
-        return any("" in holders or one.container in holders for one in self._workload_processes())
+        return any(
+            "" in holders or process.container in holders for process in self._workload_processes()
+        )
 
     def _judge(self, now_s: float) -> tuple[Action, ...]:
         judged = {gpu for gpu, samples in self._state.over.items() if samples}
@@ -165,7 +167,7 @@ class Guard:
         # A container is empty if its processes were only summed up; it may be any container.
         self._containers_with_memory |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
-        self._stops += sum(isinstance(one, Terminate | StopContainer) for one in actions)
+        self._stops += sum(isinstance(action, Terminate | StopContainer) for action in actions)
         self._update_process_name()
         return actions
 

@@ -94,8 +94,8 @@ def remove_failure(folder: str) -> None:
 
 def to_event_text(text: str, longest: int = _LONGEST) -> str:
     """Return text as one printable line, cut to `longest` bytes."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return " ".join(shown.split()).encode()[:longest].decode(errors="ignore")
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(printable.split()).encode()[:longest].decode(errors="ignore")
 
 
 def _write_file(folder: str, name: str, text: str) -> None:

@@ -118,7 +118,7 @@ class Observer:
             tuple(usage for gpu in self._paces for usage in self._usages[gpu]),
             "; ".join(faults),
             listed_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
-            counted={gpu: held for gpu in self._paces if (held := self._counted[gpu]) is not None},
+            counted={gpu: used for gpu in self._paces if (used := self._counted[gpu]) is not None},
         )
 
     def _find_gpus(self, now_s: float) -> str:
@@ -189,17 +189,17 @@ class Observer:
         A process that has ended but is still listed keeps its identity, since its memory is not
         freed.
         """
-        known = self._processes.get(pid)
-        if known is None or processes.is_gone(known, proc=self._proc):
-            known = processes.identify(pid, proc=self._proc) or known
-        if known is None:
+        process = self._processes.get(pid)
+        if process is None or processes.is_gone(process, proc=self._proc):
+            process = processes.identify(pid, proc=self._proc) or process
+        if process is None:
             before = self._unidentified.get((gpu, pid))
             stranger = Unidentified(before.since_s if before else now_s, used_bytes)
             self._unidentified[gpu, pid] = stranger
             return Process(pid, UNIDENTIFIED) if self._counts_for_pod(stranger, now_s) else None
         self._unidentified.pop((gpu, pid), None)
-        self._processes[pid] = known
-        return known
+        self._processes[pid] = process
+        return process
 
     def _forget(self, gpu: str, listed: set[int]) -> None:
         """Drop processes that are no longer listed."""

@@ -142,9 +142,9 @@ def _check_gpus(nvml: Nvml) -> SelfCheck:
     if not devices:
         why = "The driver shows no GPU to this container."
         return SelfCheck("gpus", passed=False, reason=why)
-    shown = ", ".join(f"{device.uuid} ({device.product})" for device in devices)
+    gpus = ", ".join(f"{device.uuid} ({device.product})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
-    return SelfCheck("gpus", passed=True, reason=f"Visible: {shown}.{missing}")
+    return SelfCheck("gpus", passed=True, reason=f"Visible: {gpus}.{missing}")
 
 
 def _sentence(error: NvmlError) -> str:

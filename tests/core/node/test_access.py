@@ -48,7 +48,7 @@ def test_names_are_those_of_the_table(option, by, inside, then):
 
 
 CDI = Access(visible_devices="void", runtime_class="nvidia")
-KNOWN = Inventory(known=(TrackedGpu(a_gpu()),), advertised=True)
+KNOWN = Inventory(tracked=(TrackedGpu(a_gpu()),), advertised=True)
 
 
 def test_names_are_known_once_a_gpu_was_seen_and_stay_while_none_answers():

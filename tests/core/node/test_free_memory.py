@@ -75,7 +75,7 @@ def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
 
 def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
     known = (TrackedGpu(a_gpu("a", 1000)), TrackedGpu(replace(a_gpu("b", 2000, 1), healthy=False)))
-    node = put_right(NODE, Inventory(known=known, advertised=True), {})
+    node = put_right(NODE, Inventory(tracked=known, advertised=True), {})
     assert free_labels(node) == {FREE: "1000", f"{FREE}.2": "0"}
 
 
@@ -85,7 +85,7 @@ def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
     + [(mib, 1024) for mib in (24_100, 81_300, 143_771)],
 )
 def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, step_mib):
-    one = Inventory(known=(TrackedGpu(a_gpu("a", size_mib)),), advertised=True)
+    one = Inventory(tracked=(TrackedGpu(a_gpu("a", size_mib)),), advertised=True)
     shown = [
         int(build_desired_state(one, assigned(("a", taken)) if taken else {}).labels[FREE])
         for taken in range(min(size_mib, 3000) + 1)
@@ -96,7 +96,7 @@ def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, 
 
 def test_what_is_not_a_whole_mebibyte_is_not_promised():
     odd = {"uid": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=1, since_s=0)}
-    tiny = Inventory(known=(TrackedGpu(a_gpu("a", 20)),), advertised=True)
+    tiny = Inventory(tracked=(TrackedGpu(a_gpu("a", 20)),), advertised=True)
     assert build_desired_state(tiny, odd).labels[FREE] == "19"
 
 
@@ -122,13 +122,13 @@ def test_they_go_with_the_gpus(inventory, assignments):
 
 def test_that_of_a_gpu_that_left_goes_too():
     node = put_right(NODE, TWO, {})
-    one = Inventory(known=(TrackedGpu(a_gpu("a", 1000)),), advertised=True)
+    one = Inventory(tracked=(TrackedGpu(a_gpu("a", 1000)),), advertised=True)
     assert free_labels(put_right(node, one, {})) == {FREE: "1000"}
 
 
 def test_of_more_gpus_than_that_it_is_said_of_the_first_sixteen():
     many = Inventory(
-        known=tuple(TrackedGpu(a_gpu(f"{n}", 1000 + n, n)) for n in range(20)), advertised=True
+        tracked=tuple(TrackedGpu(a_gpu(f"{n}", 1000 + n, n)) for n in range(20)), advertised=True
     )
     labels = free_labels(put_right(NODE, many, {}))
     assert sorted(labels) == sorted(ALL)

@@ -72,12 +72,12 @@ def test_a_gpu_that_is_not_as_advertised_gets_no_further_pod(case):
 
 @pytest.mark.parametrize("gpus", [BOTH.gpus, B_LOST])
 def test_a_driver_that_does_not_answer_changes_no_gpu_s_health(gpus):
-    start = replace(BOTH, known=tuple(map(TrackedGpu, gpus)))
+    start = replace(BOTH, tracked=tuple(map(TrackedGpu, gpus)))
     assert after((9.0, DOWN), start=start).gpus == gpus
 
 
 def test_a_gpu_that_answers_again_is_healthy_at_once():
-    start = replace(BOTH, known=tuple(map(TrackedGpu, B_LOST)))
+    start = replace(BOTH, tracked=tuple(map(TrackedGpu, B_LOST)))
     assert after((9.0, FINE), start=start).gpus == BOTH.gpus
 
 
@@ -129,7 +129,7 @@ def test_the_driver_s_numbering_names_and_version_are_followed_at_once():
         ({"recovery": 1, "compute_mode": 3}, "needs a reset of the GPU"),
     ],
 )
-@pytest.mark.parametrize("start", [None, BOTH, replace(BOTH, known=tuple(map(TrackedGpu, B_LOST)))])
+@pytest.mark.parametrize("start", [None, BOTH, replace(BOTH, tracked=tuple(map(TrackedGpu, B_LOST)))])
 def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state, fault, start):
     scan = a_scan(A, replace(seen("b", 2000, 1), **state))
     inventory = after((9.0, scan), start=start)
@@ -175,7 +175,7 @@ NEVER = a_scan(seen("a"), cannot_measure="driver 550 is blind", never_measures=T
     ],
 )
 def test_the_enforcement_label_falls_only_for_good_reason(before, scan, at_once, after_grace):
-    start = Inventory(known=(TrackedGpu(a_gpu()),), enforcement=before, advertised=True)
+    start = Inventory(tracked=(TrackedGpu(a_gpu()),), enforcement=before, advertised=True)
     assert after((0.0, scan), start=start).enforcement == at_once
     later = after((0.0, scan), (GRACE_S, scan), start=start)
     assert later.enforcement == after_grace

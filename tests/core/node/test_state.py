@@ -77,7 +77,7 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             fault="needs a reset",
         ),
     )
-    node = put_right(NODE, Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True))
+    node = put_right(NODE, Inventory(tracked=tuple(map(TrackedGpu, gpus)), advertised=True))
     assert json.loads(node["metadata"]["annotations"][GPUS]) == [
         {
             "uuid": "GPU-a",
@@ -148,7 +148,7 @@ def test_a_word_that_this_release_does_not_know_is_none(label):
 
 
 def test_what_is_not_known_yet_is_left_alone():
-    state = build_desired_state(Inventory(known=(TrackedGpu(a_gpu()),), advertised=True))
+    state = build_desired_state(Inventory(tracked=(TrackedGpu(a_gpu()),), advertised=True))
     unknown = {
         f"vramwarden.io/{name}" for name in ("driver-version", "enforcement", "device-names")
     }

@@ -199,7 +199,7 @@ class World(ApiServer):
             )
             for i, size in enumerate(mib)
         )
-        inventory = Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True)
+        inventory = Inventory(tracked=tuple(map(TrackedGpu, gpus)), advertised=True)
         shown = build_desired_state(inventory, sentry_acts=True)
         metadata = {"labels": shown.labels, "annotations": shown.annotations}
         self.put(f"{NODES}/{name}", merged({}, {"metadata": metadata}))

@@ -127,8 +127,8 @@ def _shown_by_images(runtime_class: str) -> AccessProblem:
 
 def _unknown_names(access: Access) -> AccessProblem:
     if access.by is GpuAccess.ENVIRONMENT:
-        shown = access.visible_devices[:LONGEST_WORD]
-        why = f"{VISIBLE_DEVICES_ENV} is {shown!r} in the agent, neither `all` nor `void`"
+        value = access.visible_devices[:LONGEST_WORD]
+        why = f"{VISIBLE_DEVICES_ENV} is {value!r} in the agent, neither `all` nor `void`"
     else:
         why = f"the agent's own access, {access.by}, does not tell"
     return AccessProblem(

@@ -49,8 +49,8 @@ def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]
     A command started by `kubectl exec` sees the container's configured variables, not the ones that
     the container runtime set, so it would detect other device names than the agent.
     """
-    shown = node_labels(node)
-    first, second = (shown, state.labels) if is_advertised(node) else (state.labels, shown)
+    labels = node_labels(node)
+    first, second = (labels, state.labels) if is_advertised(node) else (state.labels, labels)
     found = {key: first.get(key) or second.get(key) for key in _SELECTED}
     return {key: value for key, value in found.items() if value}
 

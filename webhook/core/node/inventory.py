@@ -89,7 +89,7 @@ class TrackedGpu:
 class Inventory:
     """Facts about a node's GPUs; most are stored in the node's annotation for the next start."""
 
-    known: tuple[TrackedGpu, ...] = ()
+    tracked: tuple[TrackedGpu, ...] = ()
     driver_version: str = ""
     enforcement: str = ""
     """Value of the label `enforcement`; empty while unknown."""
@@ -109,13 +109,13 @@ class Inventory:
     def gpus(self) -> tuple[Gpu, ...]:
         """Advertised GPUs in the driver's order."""
         return tuple(
-            sorted((tracked.gpu for tracked in self.known), key=lambda gpu: (gpu.index, gpu.uuid))
+            sorted((entry.gpu for entry in self.tracked), key=lambda gpu: (gpu.index, gpu.uuid))
         )
 
     @property
     def vram_bytes(self) -> int:
         """Sum of the memory that is shared."""
-        total = sum(tracked.gpu.memory_bytes for tracked in self.known)
+        total = sum(entry.gpu.memory_bytes for entry in self.tracked)
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
@@ -125,16 +125,16 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     An agent that starts while the driver is down thereby keeps what was advertised.
     """
     labels = node_labels(node)
-    known = tuple(map(TrackedGpu, read_gpus(node)[0]))
+    tracked = tuple(map(TrackedGpu, read_gpus(node)[0]))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
     verdict = read_verdict(node)
     return Inventory(
-        known=known,
+        tracked=tracked,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
-        advertised=bool(known),
+        advertised=bool(tracked),
         unshared=verdict.sentence if verdict and verdict.code is SharingCode.SOME_UNFIT else "",
     )
 
@@ -159,29 +159,31 @@ def apply_scan(
     if inventory.fixed_bytes is not None:
         return inventory
     if scan.failed:
-        known = tuple(TrackedGpu(tracked.gpu) for tracked in inventory.known)
-        return replace(inventory, known=known, doubted_since_s=None)
+        tracked = tuple(TrackedGpu(entry.gpu) for entry in inventory.tracked)
+        return replace(inventory, tracked=tracked, doubted_since_s=None)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
-    judged = (_judge(gpu, seen.get(gpu.gpu.uuid), scan, now_s, grace_s) for gpu in inventory.known)
-    old = {tracked.gpu.uuid for tracked in inventory.known}
+    judged = (
+        _judge(entry, seen.get(entry.gpu.uuid), scan, now_s, grace_s) for entry in inventory.tracked
+    )
+    old = {entry.gpu.uuid for entry in inventory.tracked}
     new = ((to_advertised_gpu(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
     joined = (TrackedGpu(_judge_health(gpu, by)) for gpu, by in new if gpu is not None)
-    known = (*filter(None, judged), *joined)
+    tracked = (*filter(None, judged), *joined)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
-        known=known,
+        tracked=tracked,
         driver_version=scan.driver_version or inventory.driver_version,
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
-        advertised=inventory.advertised or bool(known),
-        unshared=_why_unshared(scan, known) or (inventory.unshared if scan.unsure else ""),
+        advertised=inventory.advertised or bool(tracked),
+        unshared=_explain_unshared(scan, tracked) or (inventory.unshared if scan.unsure else ""),
     )
 
 
-def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
+def _explain_unshared(scan: Scan, tracked: Iterable[TrackedGpu]) -> str:
     """Return the sentence about GPUs without memory of their own; empty if there are none."""
-    advertised, reasons = {tracked.gpu.uuid for tracked in known}, find_skip_reasons(scan)
+    advertised, reasons = {entry.gpu.uuid for entry in tracked}, find_skip_reasons(scan)
     names = [
         f"GPU {gpu.index} ({gpu.product})"
         for gpu in scan.gpus
@@ -205,21 +207,21 @@ def find_skip_reasons(scan: Scan) -> dict[str, str]:
 
 
 def _judge(
-    known: TrackedGpu, seen: ScannedGpu | None, scan: Scan, now_s: float, grace_s: float
+    tracked: TrackedGpu, seen: ScannedGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> TrackedGpu | None:
     """Return an advertised GPU after a scan, or None if it leaves; see `apply_scan`."""
     now = to_advertised_gpu(seen) if seen else None
     if seen and seen.mig:
         return None
     if seen and now:
-        now = _judge_health(now, seen, known.gpu.fault)
-        if now.memory_bytes == known.gpu.memory_bytes:
+        now = _judge_health(now, seen, tracked.gpu.fault)
+        if now.memory_bytes == tracked.gpu.memory_bytes:
             return TrackedGpu(now)
-    if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return TrackedGpu(_ill(known.gpu, RESIZED if seen else FAULT_SILENT))
-    since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
+    if not now and (seen or {tracked.gpu.uuid, ""} & scan.unsure):
+        return TrackedGpu(_mark_unhealthy(tracked.gpu, RESIZED if seen else FAULT_SILENT))
+    since_s = now_s if tracked.doubted_since_s is None else tracked.doubted_since_s
     if now_s - since_s < grace_s:
-        return TrackedGpu(_ill(known.gpu, RESIZED if seen else FAULT_LOST), since_s)
+        return TrackedGpu(_mark_unhealthy(tracked.gpu, RESIZED if seen else FAULT_LOST), since_s)
     return TrackedGpu(now) if now else None
 
 
@@ -233,7 +235,7 @@ def _judge_health(gpu: Gpu, seen: ScannedGpu, before: str = "") -> Gpu:
     needs = RECOVERIES.get(seen.recovery or 0)
     faults = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
     fault = "; ".join(filter(None, faults)) or _mode_fault(seen, before)
-    return _ill(gpu, fault) if fault else gpu
+    return _mark_unhealthy(gpu, fault) if fault else gpu
 
 
 def _mode_fault(seen: ScannedGpu, before: str) -> str:
@@ -244,7 +246,7 @@ def _mode_fault(seen: ScannedGpu, before: str) -> str:
     return f"{MODE_FAULT}{mode}: run nvidia-smi -i {seen.uuid} -c DEFAULT" if mode else ""
 
 
-def _ill(gpu: Gpu, fault: str) -> Gpu:
+def _mark_unhealthy(gpu: Gpu, fault: str) -> Gpu:
     return replace(gpu, healthy=False, fault=fault[:MAX_FAULT_LENGTH])
 
 

@@ -169,8 +169,8 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 def read_dra_drivers(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers in a node's annotation: those that offer its GPUs, or did recently."""
-    shown = str(node_annotations(node).get(NODE_DRA_ANNOTATION) or "")
-    return tuple(filter(None, replace_unprintable(shown, LONGEST_STORED).split(",")))
+    drivers = str(node_annotations(node).get(NODE_DRA_ANNOTATION) or "")
+    return tuple(filter(None, replace_unprintable(drivers, LONGEST_STORED).split(",")))
 
 
 def allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:

@@ -167,8 +167,8 @@ def _free_labels(
     taken = ((allocation.uuids, allocation.memory_bytes) for allocation in assignments.values())
     left = free_bytes(gpus, taken)
     free = (_in_steps(gpu, left[gpu.uuid]) if gpu.healthy else 0 for gpu in gpus)
-    shown = map(str, sorted(free, reverse=True))
-    return dict(zip_longest(FREE_LABELS, islice(shown, MAX_COUNTED_GPUS)))
+    amounts = map(str, sorted(free, reverse=True))
+    return dict(zip_longest(FREE_LABELS, islice(amounts, MAX_COUNTED_GPUS)))
 
 
 def _in_steps(gpu: Gpu, left_bytes: int) -> int:

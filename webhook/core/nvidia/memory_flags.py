@@ -201,7 +201,7 @@ longer names that end in one of these."""
 _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     # vllm/engine/arg_utils.py, sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py,
     # TGI's launcher
-    **{f"{one}_parallel_size": (one, "") for one in ("tensor", "pipeline", "data")},
+    **{f"{factor}_parallel_size": (factor, "") for factor in ("tensor", "pipeline", "data")},
     **dict.fromkeys(("tp_size", "tp", "num_shard"), ("tensor", None)),
     **dict.fromkeys(("pp_size", "pp"), ("pipeline", None)),
     **dict.fromkeys(("dp_size", "dp"), ("data", None)),
@@ -306,16 +306,16 @@ def find_gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
 
     `known` is True for a program of the table.
     """
-    asked: dict[str, re.Match[str]] = {}
-    for flag, found in {one["flag"]: one for one in _GPU_FLAG.finditer(plain)}.items():
+    flags: dict[str, re.Match[str]] = {}
+    for flag, found in {match["flag"]: match for match in _GPU_FLAG.finditer(plain)}.items():
         factor, runs = _GPU_FLAGS[flag]
         if known if runs is None else re.search(runs, plain):
-            asked[factor] = found
+            flags[factor] = found
     if re.search("__enable_dp_attention|lmdeploy", plain):
-        asked.pop("data", None)  # these divide the GPUs of "tensor"
-    processes = [asked.pop("processes")] if "processes" in asked else []
-    model = [] if _SEVERAL_NODES.search(plain) else list(asked.values())
-    return max(processes, model, key=lambda flags: prod(int(one["count"]) for one in flags))
+        flags.pop("data", None)  # these divide the GPUs of "tensor"
+    processes = [flags.pop("processes")] if "processes" in flags else []
+    model = [] if _SEVERAL_NODES.search(plain) else list(flags.values())
+    return max(processes, model, key=lambda found: prod(int(match["count"]) for match in found))
 
 
 @lru_cache(maxsize=256)

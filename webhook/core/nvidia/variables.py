@@ -142,8 +142,8 @@ def hide_devices_unless_set(env: list[Json]) -> list[Json]:
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
     """Show a container its GPUs, and add missing `defaults` and driver libraries."""
     # The kubelet uses the last of several entries with the same name.
-    shown = replace_by_name(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
-    return _with_defaults(shown, defaults)
+    env = replace_by_name(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
+    return _with_defaults(env, defaults)
 
 
 def leave_to_device_plugin(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
