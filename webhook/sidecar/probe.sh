@@ -1,26 +1,26 @@
 #!/bin/sh
-# The kubelet's probes of the enforcer: `probe.sh startup [SECONDS]`, with how long it waits for the
-# guard, and `probe.sh liveness`; then, for tests, the run folder and proc. heartbeat.py says what
-# the files are. Each probe runs in the sidecar's hundredth of a core, so this starts no program,
-# except where it has to wait: sleep, and a startup probe mkfifo once.
+# The kubelet's probes of the enforcer: `probe.sh startup [SECONDS]`, with its maximum wait for the
+# guard, and `probe.sh liveness`. Tests append the run folder and proc. heartbeat.py describes the
+# files. Each probe runs in the sidecar's hundredth of a core, so it starts no program unless it has
+# to wait: then it runs sleep, and a startup probe runs mkfifo once.
 #
-# What a file says is only ever compared or printed: a number is one before it is reckoned with, and
-# no word of a file is a pattern, a file's name or a command. Needs a POSIX shell and proc(5).
+# Content of files is only compared or printed. Numbers are checked before arithmetic, and no word
+# is used as a pattern, a file name or a command. Needs a POSIX shell and proc(5).
 #
-# A workload that runs as our user can write the files as well. So a heartbeat says which process to
-# check, and the kernel says what it is worth: that process is of this very container, it is not
-# stopped, and it runs when it is woken. How old a beat may get is our own container's setting.
+# A workload that runs as our user can write the files as well. So a heartbeat only names the process
+# to check, and the kernel confirms that it is in this container, is not stopped, and runs when it is
+# woken. The maximum age of a heartbeat is a setting of our own container.
 
-exec 2>/dev/null # the kubelet makes Events of all that is printed; these are to be our words
-ulimit -t 1         # second of CPU: a tenant's file may have no end, and a probe takes a hundredth
+exec 2>/dev/null # the kubelet makes Events of all output, so only ours may be printed
+ulimit -t 1         # second of CPU: a tenant's file may be endless; a probe needs a hundredth
 set -f
 LC_ALL=C
 PATH=/usr/local/bin:/usr/bin:/bin
-PASSED_WITHIN_S=40 # how old a pass may be that lets a probe report; why: container.py
+PASSED_WITHIN_S=40 # maximum age of a pass that lets a probe report; see container.py
 
 kind=$1 seconds=${2:-0} run=${3:-/run/vram-enforcer} proc=${4:-/proc}
 
-# Say whether a word is a whole number as we write them, and short enough for arithmetic.
+# Succeed if a word is a whole number as we write it, and short enough for arithmetic.
 is_number() {
   case $1 in '' | *[!0-9]* | 0?* | ????????????????*) return 1 ;; esac
 }
@@ -31,19 +31,19 @@ tell_time() {
   IFS=' .' read -r whole part _ <"$proc/uptime" && now=$((whole * 100 + 1$part - 100))
 }
 
-# Say whether a process is the one that started then: proc(5)'s field 22. A name may hold brackets.
+# Succeed if a process has this start time, proc(5)'s field 22. A name may contain brackets.
 # Sets `state`, its third field.
 is_alive() {
   is_number "$1" && is_number "$2" && read -r stat <"$proc/$1/stat" || return
-  # shellcheck disable=SC2086 # into words, on purpose
+  # shellcheck disable=SC2086 # split into words on purpose
   set -- "$2" ${stat##*)}
   state=$2
   [ "${21}" = "$1" ]
 }
 
-# Say whether a process is of our own container: in the same cgroups, as this probe sees both. In a
-# cgroup namespace of our own, ours is `/` and all others begin with `/..`. No tenant can enter it.
-# It may not be this probe itself either.
+# Succeed if a process is in our container: this probe sees the same cgroups for both. In a private
+# cgroup namespace ours is `/` and all others begin with `/..`. No tenant can enter it. The process
+# must not be this probe itself.
 is_of_our_container() {
   [ "$1" != $$ ] && {
     while read -r ours <&3; do
@@ -53,18 +53,18 @@ is_of_our_container() {
   } 3<"$proc/self/cgroup" 4<"$proc/$1/cgroup"
 }
 
-# Set `ran` to how long and how often a process has had a CPU, as the kernel counts it. Fails where
-# it does not count, or the process is over.
+# Set `ran` to the time and number of runs of a process on a CPU. Fails if the kernel does not count
+# them, or the process has ended.
 tell_runs() {
   ran= times=
   read -r ran _ times <"$proc/$1/schedstat" && is_number "$times" && [ "$times" -gt 0 ] &&
     ran="$ran $times"
 }
 
-# Say whether a process runs when it is woken. The guard may sleep for a minute, so it need not run
-# by itself while a probe lasts. What an earlier probe saw could be compared with, but a tenant could
-# write that too. So we wake it, by a signal that it has a handler for and others ignore. Where it
-# waits within the kernel (D), for a driver or a disk, no signal wakes it: its beat's age judges.
+# Succeed if a process runs when it is woken. The guard may sleep for a minute, so it need not run
+# by itself during a probe. A tenant could forge a record of an earlier probe. So we wake the guard
+# by a signal that it handles and other processes ignore. No signal wakes a process that waits in
+# the kernel (D) for a driver or a disk: the age of its heartbeat decides.
 runs_when_woken() {
   [ "$state" != D ] && tell_runs "$1" || return 0
   ran_before=$ran tries=0
@@ -76,9 +76,9 @@ runs_when_woken() {
   done
 }
 
-# Set `limit` to how old a beat may get, in hundredths of a second: three intervals of observation,
-# and 15 s at least, for a throttled process with a slow driver is late, not dead. An interval that
-# cannot be read is short.
+# Set `limit` to the maximum age of a heartbeat in hundredths of a second: three intervals of
+# observation, at least 15 s, since a throttled process with a slow driver is late, not dead. An
+# unreadable interval counts as short.
 tell_limit() {
   limit=1500 interval_ms=0 text=${VRAM_POLL_INTERVAL:-}
   case $text in *[!0-9.hms]* | [!0-9]* | ?????????????????????????????????*) text= ;; esac
@@ -94,23 +94,23 @@ tell_limit() {
     interval_ms=$((interval_ms + whole * unit + (1${part%"${part#???}"} - 1000) * unit / 1000))
   done
   [ "$interval_ms" -le 5000 ] || limit=$((interval_ms * 3 / 10))
-  [ "$limit" -le 18000 ] || limit=18000 # 60 s is the most that a policy allows
+  [ "$limit" -le 18000 ] || limit=18000 # a policy allows 60 s at most
 }
 
-# Say whether a file may be read, or made: a pipe of a tenant's would hold us up, a device fill us.
+# Succeed if a file may be read or created: a tenant's pipe would block us, a device never ends.
 is_plain() {
   [ -f "$run/$1" ] || [ ! -e "$run/$1" ]
 }
 
-# Set `left` to what a process left in a file; fail where that process is over.
+# Set `left` to the sentence of a process in a file; fail if that process has ended.
 read_left() {
   left=
   is_plain "$1" && read -r who since left <"$run/$1"
   [ -n "$left" ] && is_alive "$who" "$since"
 }
 
-# Set `why` to what a sidecar that waits, or a self-test that failed, left; to $1 where neither did.
-# What a process left that is over is of the container before: the volume outlives it.
+# Set `why` to the sentence of a waiting sidecar or a failed self-test; to $1 if there is none.
+# A sentence of an ended process is from the previous container: the volume outlives it.
 explain() {
   if read_left waiting; then
     why=$left
@@ -122,9 +122,9 @@ explain() {
   fi
 }
 
-# Set `why` to why the probe fails, or to nothing where the enforcer is at work. The first beat comes
-# after the self-test, so one answer serves startup and liveness. A beat of a process that is over is
-# from before a restart.
+# Set `why` to the reason why the probe fails; empty if the enforcer works. The first heartbeat comes
+# after the self-test, so startup and liveness need the same answer. A heartbeat of an ended process
+# is from before a restart.
 scan() {
   why= failed= pid= began= beat= rest=
   if ! { is_plain heartbeat && read -r pid began beat rest <"$run/heartbeat"; } &&
@@ -152,9 +152,9 @@ scan() {
   fi
 }
 
-# Scan again whenever the enforcer rings, until it guards, has failed or the time is up: then the
-# pipe is at its end, for `sleep` was the last who had it open to write. It is open before we scan,
-# so no ring is missed. Probes that poll would take what a starting sidecar needs itself.
+# Check again whenever the enforcer writes to the pipe, until it guards, has failed or the time is
+# up. The pipe then ends, since `sleep` was its last writer. It is open before the check, so no write
+# is missed. Polling would use the CPU that a starting sidecar needs itself.
 wait_for_guard() {
   [ -p "$run/bell" ] || mkfifo -m 600 "$run/bell"
   [ -p "$run/bell" ] || return
@@ -170,8 +170,8 @@ wait_for_guard() {
   kill $!
 }
 
-# Where the enforcer is at work, fail once for a verdict, if the probe before passed. What cannot be
-# noted costs no more than an Event: it is not reported, for it would be again and again.
+# If the enforcer works, fail once for a verdict if the previous probe passed. A verdict that cannot
+# be marked as reported is not reported, since it would be reported repeatedly.
 report() {
   passed= id= verdict= reported=
   is_plain passed || return
@@ -200,7 +200,7 @@ esac || {
 }
 scan
 said=$why
-# Where the self-test fails, its container ends and takes us with it: what is said now counts.
+# After a failed self-test its container ends, and this probe with it: print the reason now.
 printf '%.1000s' "$said"
 if [ "$kind" = liveness ]; then
   report

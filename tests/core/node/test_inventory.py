@@ -129,7 +129,9 @@ def test_the_driver_s_numbering_names_and_version_are_followed_at_once():
         ({"recovery": 1, "compute_mode": 3}, "needs a reset of the GPU"),
     ],
 )
-@pytest.mark.parametrize("start", [None, BOTH, replace(BOTH, tracked=tuple(map(TrackedGpu, B_LOST)))])
+@pytest.mark.parametrize(
+    "start", [None, BOTH, replace(BOTH, tracked=tuple(map(TrackedGpu, B_LOST)))]
+)
 def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state, fault, start):
     scan = a_scan(A, replace(seen("b", 2000, 1), **state))
     inventory = after((9.0, scan), start=start)
