@@ -29,14 +29,8 @@ from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.nvidia.injection import INJECTORS
 from webhook.core.pod.complexity import CEL_LIMITS, UPDATE_LIMITS
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
-from webhook.core.policy.model import (
-    WHOLE_GPU_RESOURCES,
-    Action,
-    EnforceBy,
-    Isolation,
-    ResourceClaims,
-    VisibleDevices,
-)
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import Action, EnforceBy, Isolation, ResourceClaims, VisibleDevices
 from webhook.names import OUR_VOLUMES
 
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}

@@ -22,8 +22,9 @@ from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.complexity import CEL_LIMITS
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.fence import GPUS_KEY, MAX_WHOLE_GPUS_BYTES, _pattern, fence_data
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.match import Match
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, VisibleDevices
+from webhook.core.policy.model import Action, VisibleDevices
 
 NAME, KIND = "vramwarden-void", "MutatingAdmissionPolicy"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -1,4 +1,4 @@
-"""How messages name pages: by URL, or by their place in the documentation."""
+"""References to pages in messages: by URL, or by path in the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Here as in all folders of tests/support/fast_lane.py, what waits or starts a process fails."""
+"""Tests that wait or start a process fail in the folders of tests/support/fast_lane.py."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Amounts and times in few characters."""
+"""Short text forms of amounts, durations and names."""
 
 from __future__ import annotations
 

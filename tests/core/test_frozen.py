@@ -1,4 +1,4 @@
-"""Values without `dataclasses`: all that ours ask of them is as the standard library has it."""
+"""The classes of `frozen` behave like standard dataclasses in all features that we use."""
 
 import copy
 import dataclasses
@@ -9,7 +9,7 @@ from webhook.core import frozen
 
 
 def outcome(text, made_by):
-    """Return what an expression about two classes comes to, or which kind of error."""
+    """Return the value of an expression on two classes, or the type of its error."""
     field, replace = made_by.field, made_by.replace
 
     @made_by.dataclass(frozen=True, slots=True)

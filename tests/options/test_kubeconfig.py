@@ -1,4 +1,4 @@
-"""Kubeconfigs that name no cluster, several, or one whose certificate is not to be checked."""
+"""Kubeconfigs without a cluster, with several, or with `insecure-skip-tls-verify`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from webhook.cli.main import main
 
 @pytest.fixture(scope="module")
 def unchecked(tmp_path_factory):
-    """Yield a kubeconfig that leaves the certificate of an empty cluster unchecked."""
+    """Yield a kubeconfig that does not verify the certificate of an empty cluster."""
     folder = tmp_path_factory.mktemp("unchecked")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(context, issue_into_folder(folder, ["localhost"], datetime.now(UTC)))
@@ -46,7 +46,7 @@ def test_warnings_of_libraries_are_for_who_asks_for_them(unchecked, arguments, s
 
 
 FAILS = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "false"}}
-"""Its program for credentials fails, which the library logs."""
+"""Kubeconfig whose credential plugin fails, which the library logs."""
 
 
 def test_what_libraries_log_is_a_sentence_of_ours(tmp_path, capfd):
@@ -97,7 +97,7 @@ COMMANDS = {
     "certs status": ["--secret=gpu/tls"], "certs install": ["--secret=gpu/tls"],
     "certs rotate": ["--secret=gpu/tls"],
 }  # fmt: skip
-"""Each that asks a cluster, with what it needs."""
+"""Commands that access a cluster, with their arguments."""
 
 
 @pytest.mark.parametrize("content", [None, "", "{"], ids=["not there", "empty", "broken"])

@@ -17,9 +17,9 @@ from tests.support.pods import ENFORCEMENT
 from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.nvidia.programs import Program
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.match import Subject
 from webhook.core.policy.model import (
-    WHOLE_GPU_RESOURCES,
     Action,
     DriverLimit,
     EnforceBy,

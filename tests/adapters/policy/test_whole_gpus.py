@@ -12,8 +12,9 @@ from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.match import Subject
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Accounting, Action
+from webhook.core.policy.model import Accounting, Action
 
 RESOURCES = [
     "nvidia.com/mig-1g.10gb",

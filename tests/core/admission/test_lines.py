@@ -40,14 +40,8 @@ from webhook.core.pod.findings import Reason
 from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, OTHER_PRODUCTS_BY_RESOURCE
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
-from webhook.core.policy.model import (
-    WHOLE_GPU_RESOURCES,
-    Accounting,
-    Action,
-    Isolation,
-    MemoryBounds,
-    RunAs,
-)
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import Accounting, Action, Isolation, MemoryBounds, RunAs
 from webhook.names import ASKING_ANNOTATIONS
 
 MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS

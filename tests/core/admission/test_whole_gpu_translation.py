@@ -19,7 +19,8 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, Rollout
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import Action, Rollout
 
 GPU = "nvidia.com/gpu"
 PATH = f"spec.containers[0].resources.limits[{GPU}]"

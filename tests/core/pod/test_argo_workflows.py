@@ -1,4 +1,4 @@
-"""Pods of Argo's workflows are judged as its controller makes them."""
+"""Pods of Argo workflows have the fields that Argo's controller gives them."""
 
 from __future__ import annotations
 

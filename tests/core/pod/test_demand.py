@@ -267,7 +267,7 @@ def test_an_unknown_default_container_is_denied_at_its_annotation():
 
 
 class CountedName(str):
-    """A name that counts how often it is compared."""
+    """Name that counts its comparisons."""
 
     __slots__ = ()
     compared = 0
@@ -302,7 +302,7 @@ def test_a_list_is_read_until_sixteen_entries_are_wrong():
 
 
 def test_an_amount_for_an_unknown_container_is_planned_for_the_first_free_one():
-    """The plan decides what else a message says, so it must not depend on the order of a set."""
+    """Messages depend on the plan, so the plan must not depend on the order of a set."""
     names = [f"c{number}" for number in range(20)]
     pod = read_pod(a_pod("x=8Gi,y=4Gi,c1=1Gi", containers=named(*names)))
     demand, findings = plan_demand(pod, Suggestions(pod.containers))

@@ -1,4 +1,4 @@
-"""Durations are read exactly, though without fractions, which would cost the sidecar memory."""
+"""Durations are parsed exactly without `fractions`, which would cost the sidecar memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggestions are computed from bounds, within a budget of counted work."""
+"""Suggestions are computed from bounds, within a work budget."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def error_of(text):
 
 
 def suggested(text, most=None, least=None, others=()):
-    """Return the sentence on the amount of one container, and the amount that it suggests."""
+    """Return the sentence for one container's malformed amount, and the suggested amount."""
     names = ["main", *(name for name, _ in others)]
     pod = read_pod(a_pod(containers=[a_container(name) for name in names]))
     bounds = [AmountBounds('rule "r"', least, most)]
@@ -96,7 +96,7 @@ def test_a_pod_of_many_wrong_amounts_spends_the_budget_and_no_more(monkeypatch):
 
 @pytest.fixture(name="readings")
 def counted_readings(monkeypatch):
-    """Count how often a demand is read: each judgement of a pod reads it."""
+    """Count the reads of a demand: each judgement of a pod reads it once."""
     found = []
     real = case.new_case
 
@@ -110,7 +110,7 @@ def counted_readings(monkeypatch):
 
 
 def test_a_creation_is_judged_at_most_twice_whatever_is_suggested(readings):
-    """The second time is for all suggested lines together; a share for a GPU is a third."""
+    """The second read is for all suggestions together, the third for a share instead of a GPU."""
     for pod in PODS.values():
         for name, policy in POLICIES.items():
             readings.clear()

@@ -1,4 +1,4 @@
-"""Pod templates are found by their shape, in any kind; Kubernetes' own kinds by name."""
+"""Pod templates are found in any kind by their structure, in built-in kinds by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods are Guaranteed: the truth table of `is_guaranteed`, row by row."""
+"""The truth table of `is_guaranteed`, row by row."""
 
 import pytest
 

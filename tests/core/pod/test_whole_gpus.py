@@ -1,4 +1,4 @@
-"""Which pods have whole GPUs: by amounts, by the status, by claims."""
+"""Pods with whole GPUs: by resources, by status, by claims."""
 
 from __future__ import annotations
 

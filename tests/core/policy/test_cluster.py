@@ -1,4 +1,4 @@
-"""Which slices are chosen among those that are known."""
+"""Choice of MIG profiles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_smallest_of_one_node_are_chosen(nodes, amounts, chosen):
 
 
 class Read(dict):
-    """Profiles that count how often they are read."""
+    """Profiles that count their reads."""
 
     times = 0
 

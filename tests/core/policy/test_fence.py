@@ -1,4 +1,4 @@
-"""What the API server holds of a policy by itself."""
+"""Parameters of the fence for a policy, and their seal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods a rule governs: the table of `Match`, criterion by criterion and together."""
+"""The criteria of `Match`, one by one and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that govern no pod, and rules that tenants can leave, are warned of; no others are."""
+"""Warnings for rules that apply to no pod and rules that tenants can avoid, and no others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUBJECTS = st.builds(
 
 
 def narrowed(match: Match) -> st.SearchStrategy[Match]:
-    """Draw matches that are likely to be covered by one."""
+    """Draw matches that `match` often covers."""
     return st.builds(
         lambda other, keep: replace(match, **{name: getattr(other, name) for name in keep}),
         MATCHES,

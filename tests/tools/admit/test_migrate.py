@@ -13,7 +13,7 @@ import pytest
 from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_policy
 from tests.tools.admit.runs import run_in_full
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.show import reports

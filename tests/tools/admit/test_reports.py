@@ -13,7 +13,8 @@ import pytest
 from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run_in_full
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import Action
 from webhook.tools.admit.show import reports
 
 FOLDER = Path(__file__).parent / "reports"

@@ -13,9 +13,9 @@ from webhook.adapters.policy.models import ExamplePart, PolicyFile, RulePart
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, DocumentProblem, Path, show, show_path
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.match import add_name_label, matches_any
 from webhook.core.policy.model import (
-    WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
     DriverLimit,

@@ -44,12 +44,12 @@ from webhook.adapters.policy.parts import (
 )
 from webhook.core.nvidia.programs import DEFAULT_PROGRAMS, Program
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.match import Match
 from webhook.core.policy.model import (
     AUTO_RUNTIME_CLASS,
     CAPABILITIES,
     SAFE_HOST_PATHS,
-    WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
     EnforceBy,

@@ -17,8 +17,7 @@ Pods of KServe, NIM and Spark are described by fields of the object's kind. A Sp
 `nodeSelector` apply to both of its components. Fields that KServe takes from a ServingRuntime of
 the cluster, and Spark from a file, are not judged.
 
-Other objects may contain our keys, too. `search_stray_keys` finds these, and the author gets a
-warning that they were not judged.
+`search_stray_keys` finds our keys in other objects; their author gets a warning.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
 (`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api

@@ -50,10 +50,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from webhook.core.bounds import LONGEST_TIME
+from webhook.core.policy.gpu_resources import GPU_RESOURCES, NETWORK_RESOURCES
 from webhook.core.policy.match import Match
 from webhook.core.policy.model import (
-    GPU_RESOURCES,
-    NETWORK_RESOURCES,
     Accounting,
     Action,
     EnforceBy,

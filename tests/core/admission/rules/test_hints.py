@@ -9,7 +9,8 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.admission.rules.near_misses import comparable_keys, correction
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION
-from webhook.core.policy.model import WHOLE_GPU_RESOURCES, Action, MemoryBounds
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import Action, MemoryBounds
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
 BESIDE = f" and {MEMORY}: 8Gi, for example"

@@ -23,13 +23,8 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
-from webhook.core.policy.model import (
-    CAPABILITIES,
-    WHOLE_GPU_RESOURCES,
-    EnforceBy,
-    Isolation,
-    ResourceClaims,
-)
+from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
+from webhook.core.policy.model import CAPABILITIES, EnforceBy, Isolation, ResourceClaims
 
 NON_ROOT = a_rule(isolation=Isolation.NON_ROOT)
 HARDENED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "runAsUser": 1000}

@@ -25,7 +25,8 @@ from webhook.core.pod.memory_annotation import (
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE, WHOLE_GPU
 from webhook.core.pod.quantity import canonicalize, parse_quantity_or
 from webhook.core.pod.views import Container, requested_amounts
-from webhook.core.policy.model import AMD_DOMAIN, ResourceClaims, allowed_class_names
+from webhook.core.policy.gpu_resources import AMD_DOMAIN
+from webhook.core.policy.model import ResourceClaims, allowed_class_names
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
