@@ -1,1 +1,1 @@
-"""What both wings know of GPUNode, VRAMHistory and workloads; may import any other room of core."""
+"""Objects of GPUNode and VRAMHistory, and workloads. May import every other package of core."""

@@ -1,8 +1,8 @@
-"""What a pod that ended says of itself, and the run that this is in its workload's history.
+"""Pods that ended, and the runs that they become in their workload's history.
 
-The figures are of its sidecar's termination message, which a tenant can forge for its own pod; they
-are believed within the bounds of the GPUs that the node has and of the pod's own life. The sentry's
-peak, which no tenant can forge, counts beside them.
+The figures are from the sidecar's termination message, which a tenant can forge for its own pod.
+They are bounded by the GPUs of the node and the lifetime of the pod. The sentry's peak, which no
+tenant can forge, counts in addition.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ class EndedPod:
     uid: str
     namespace: str
     pod: str
-    """Its name."""
+    """Name of the pod."""
     node: str
     workload: Workload
     gpu_count: int
     requested_bytes: int
     began_s: float
-    """Unix time, as are others."""
+    """Unix time."""
     ended_s: float
-    """When its last container ended; where that is not known yet, when it was to be gone."""
+    """Unix time at which its last container ended, or else at which it was to be gone."""
     is_over: bool
-    """Nothing of it runs any more."""
+    """True if all of its containers ended."""
     termination: TerminationMessage | None = None
 
 
 def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
-    """Read a stored pod, of which placement knows `state`; None while it goes on. Never fails.
+    """Return a stored pod if it ended or is about to, else None; never fails.
+
+    `state` is the pod as placement reads it.
 
     | phase | being deleted | the sidecar, or without one all that ran | |
     | --- | --- | --- | --- |
     | Succeeded, Failed | any | has ended | over |
     | any other | yes | has ended | over |
     | any other | yes | runs, or nothing is known | about to end |
-    | Succeeded, Failed | no | nothing is known | None: nobody can say when |
+    | Succeeded, Failed | no | nothing is known | None: its end is unknown |
     | any other | no | any | None |
 
-    A pod that was never bound, or asks for nothing, has no ending.
+    A pod that was never bound, or requests nothing, is never returned.
     """
     metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     deleted_s = read_time(metadata.get("deletionTimestamp"))
@@ -94,17 +96,20 @@ def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
 
 
 def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
-    """Return the run of a pod that ended, given its node's GPUs, as far as they are known.
+    """Return the run of a pod that ended.
+
+    `gpus` are its node's GPUs; empty if unknown. `figures` are the sentry's.
 
     | termination message | the sentry's figures of the pod | peak and stops |
     | --- | --- | --- |
     | yes | yes | the larger of each |
-    | yes | no | of the words |
+    | yes | no | of the message |
     | no | yes | of the sentry |
     | no | no | no peak, no stops |
 
-    No peak is more than its GPU has, where the node's GPUs are known; and none lasted longer than
-    the pod. The driver held it where the sentry's last figures say so of each of its GPUs.
+    A peak is bounded by its GPU, if the node's GPUs are known, and the duration by the pod's
+    lifetime. The run is limited if the driver enforced the cap on each of its GPUs, by the sentry's
+    last figures.
     """
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
     words = ending.termination
@@ -142,7 +147,7 @@ def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None
 def read_termination_messages(enforcers: Sequence[Json]) -> TerminationMessage | None:
     """Return the sum of a sidecar's termination messages, from the statuses of its container.
 
-    It may have been started again once, so there may be two.
+    There may be two, since the sidecar may have been restarted once.
     """
     said = [
         found

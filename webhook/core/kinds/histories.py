@@ -1,6 +1,6 @@
-"""What the last pods of a workload held at most, as the object `VRAMHistory` keeps it.
+"""History of a workload: peaks of its last pods, as stored in the object `VRAMHistory`, and advice.
 
-Twenty runs are kept as they are: "the last 20 pods" is a sentence that people believe.
+The last twenty runs are stored as they are, since people trust figures "of the last 20 pods".
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MAX_RUNS: Final = 20
 MAX_AGE_S: Final = 30 * 86_400.0
 """Runs that ended longer ago are dropped."""
 MAX_CLOCK_SKEW_S: Final = 86_400.0
-"""A node's clock may be wrong by so much; a run that ends later than that is forged."""
+"""Maximum error of a node's clock, in seconds; a run that ends further in the future is forged."""
 MIN_RUNS: Final = 5
 MIN_TOTAL_S: Final = 3_600.0
-"""Advice begins with so many runs that were measured, and so long in sum."""
+"""Minimum number of measured runs for advice, and their minimum total duration."""
 MAX_WARNING_CHARS: Final = 120
-"""In characters, and the longest sentence that is kept."""
+"""Maximum length of a warning."""
 
 _GIB: Final = 2**30
 _RECENT_RUNS: Final = 5
 _WORTH_BYTES: Final = 2 * _GIB
 _FULL: Final = 97
-"""In percent of its cap: a run that held as much took whatever it was given."""
+"""Percentage of the cap from which on a peak counts as a filled cap."""
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _LONGEST_PREFIX: Final = 40
 
@@ -49,20 +49,20 @@ class Run:
     """One pod that ended."""
 
     pod: str
-    """Its name."""
+    """Name of the pod."""
     ended_s: float
     """Unix time."""
     requested_bytes: int
-    """Per GPU: its cap."""
+    """Cap per GPU."""
     gpus: int
     peak_bytes: int | None
-    """On the GPU on which it held most; None where nobody measured it."""
+    """Largest peak of its GPUs; None if it was not measured."""
     stops: int
     seconds: float
-    """For how long it was guarded."""
+    """Seconds for which its memory was watched."""
     product: str = ""
     limited: bool = False
-    """The driver held it to its cap: it took no more, whatever it wanted."""
+    """True if the driver enforced the cap, so its need beyond the peak is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +71,46 @@ class History:
 
     namespace: str
     kind: str
-    """As `Deployment`, `Job`, `CronJob`, `Pod`."""
+    """Kind, such as `Deployment`, `Job`, `CronJob` or `Pod`."""
     workload: str
     runs: tuple[Run, ...] = ()
-    """The newest last."""
+    """Runs, the newest last."""
 
 
 class Verdict(enum.Enum):
-    """What is to be said of a workload."""
+    """Verdict on a workload's request."""
 
     NEVER = "never"
-    """It asks for more than any GPU has."""
+    """It requests more than any GPU has."""
     FEW = "few"
-    """Too little is known."""
+    """Too few runs were measured."""
     MORE = "more"
     DENIED = "denied"
-    """The driver may have denied it more than its cap, so nobody knows what it needs."""
+    """The driver may have denied it more than its cap, so its need is unknown."""
     FILLS = "fills"
-    """It takes what it gets, so nobody knows what it needs."""
+    """It takes all that it gets, so its need is unknown."""
     LESS = "less"
     FITS = "fits"
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a workload should ask for, and why."""
+    """Amount that a workload should request, and the reason."""
 
     amount_bytes: int | None
-    """Per GPU; None where there is nothing to change, or too little is known."""
+    """Amount per GPU; None if nothing is to be changed, or too little is known."""
     why: str
-    """A sentence, as the column WHY of `vramwarden advise` has it."""
+    """Sentence in the column WHY of `vramwarden advise`."""
     verdict: Verdict = Verdict.FEW
 
 
 def history_name(workload: Workload) -> str:
-    """Name the object of a workload, in its namespace: `deployment-llama`.
+    """Return the name of a workload's object in its namespace, such as `deployment-llama`.
 
     | kind and name in lower case | the object's name |
     | --- | --- |
     | were lower case but for the kind, a DNS name, at most 253 characters | these, with a dash |
-    | else | what can be kept of the first 40 characters, and a hash |
+    | else | valid characters of the first 40, and a hash |
 
     Kubernetes: Object Names and IDs, "DNS Subdomain Names".
     """
@@ -123,10 +123,10 @@ def history_name(workload: Workload) -> str:
 
 
 def read_history(raw: Mapping[str, Any]) -> History | None:
-    """Read a stored object; None where it does not say whose it is.
+    """Return the history of a stored object, or None if the object names no workload.
 
-    Never fails: runs that are not as we write them are left out, and no more than the last twenty
-    are read. Whoever may write such objects deceives readers of one namespace.
+    Never fails: malformed runs are left out, and only the last twenty are read. Whoever may write
+    such objects can only deceive readers of one namespace.
     """
     metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     workload = as_object(status.get("workload"))
@@ -169,14 +169,14 @@ def write_history(history: History) -> Json:
 
 
 def append(history: History, run: Run, now_s: float) -> History:
-    """Return a history with one run more: the newest twenty, none older than thirty days.
+    """Return a history with another run: the newest twenty, none older than thirty days.
 
     | the run | then |
     | --- | --- |
-    | of a pod and an end that are there already | the same history: nobody counts a pod twice |
-    | older than thirty days, or than each of twenty others | likewise |
-    | ends more than a day from now | likewise |
-    | any other | added where its end belongs; what is too old, or too many, or to come, goes |
+    | of a pod and an end that are there already | the same history: a pod counts once |
+    | older than thirty days, or than each of twenty others | the same history |
+    | ends more than a day from now | the same history |
+    | any other | added in order of its end; old, surplus and future runs are dropped |
     """
     if any(_key(run) == _key(one) for one in history.runs):
         return history
@@ -186,56 +186,57 @@ def append(history: History, run: Run, now_s: float) -> History:
 
 
 def _counts(run: Run, now_s: float) -> bool:
-    """Say whether a run is neither too old nor still to come."""
+    """Return True if a run is neither too old nor in the future."""
     return -MAX_CLOCK_SKEW_S <= now_s - run.ended_s <= MAX_AGE_S
 
 
 def has_run(history: History, pod: str, began_s: float) -> bool:
-    """Say whether the run of a pod that began then is there, whatever its end is said to be.
+    """Return True if the history has the run of a pod that began then, whatever its end.
 
-    No two pods of a name live at the same time, so a run of its name that ended since is its own.
+    Two pods with one name never exist at the same time, so a run with its name that ended later is
+    its.
     """
     return any(run.pod == pod and run.ended_s >= began_s for run in history.runs)
 
 
 def is_expired(history: History, now_s: float) -> bool:
-    """Say whether its last run ended so long ago that the history may go."""
+    """Return True if no run is recent enough, so the history may be deleted."""
     return not any(_counts(run, now_s) for run in history.runs)
 
 
 def requested_bytes(history: History) -> int | None:
-    """Return what the last pod asked for, per GPU."""
+    """Return the amount per GPU that the last pod requested."""
     return history.runs[-1].requested_bytes if history.runs else None
 
 
 def peak_bytes(history: History) -> int | None:
-    """Return the most that a run held; None where none was measured."""
+    """Return the largest peak of all runs, or None if none was measured."""
     return max(
         (held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None), default=None
     )
 
 
 def count_measured_runs(history: History) -> int:
-    """Return of how many runs it is known what they held."""
+    """Return the number of runs with a known peak."""
     return sum(1 for run in history.runs if peak_or_cap_bytes(run) is not None)
 
 
 def median_peak_bytes(history: History) -> int | None:
-    """Return what half of the runs stayed within; None where too few were measured."""
+    """Return the median of the peaks, or None if too few were measured."""
     held = sorted(held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None)
     return held[(len(held) - 1) // 2] if len(held) >= MIN_RUNS else None
 
 
 def stops(history: History) -> int:
-    """Return how many runs were stopped for their cap."""
+    """Return the number of runs that were stopped for their cap."""
     return sum(1 for run in history.runs if run.stops)
 
 
 def advise(history: History, asked: int | None = None, largest_bytes: int | None = None) -> Advice:
-    """Return what to ask for, given what is asked per GPU (else what the last pod asked).
+    """Return the amount to request, given the requested amount per GPU (else that of the last pod).
 
-    `amount` is the `sufficient_request` of the largest peak, where a run that was stopped counts at
-    least its cap. The first row that fits counts:
+    `amount` is the `sufficient_request` of the largest peak. A run that was stopped counts with at
+    least its cap. The first matching row applies:
 
     | asks | runs | verdict | amount |
     | --- | --- | --- | --- |
@@ -247,8 +248,8 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     | amount is at most 2/3 of it, and 2Gi less | none was stopped or denied | less | the amount |
     | any | any | fits | none |
 
-    A cap is filled by who held 97 % of it or more. An amount that no GPU has is none; the sentence
-    says so.
+    A cap is filled by a peak of at least 97 % of it. An amount that no GPU has is None, and the
+    sentence says so.
     """
     asked = requested_bytes(history) if asked is None else asked
     if asked is not None and largest_bytes is not None and asked > largest_bytes:
@@ -285,14 +286,14 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
 
 
 def fills(peak_bytes: int, cap_bytes: int) -> bool:
-    """Say whether somebody who held so much took, as far as one can see, all of their cap."""
+    """Return True if a peak is at least 97 % of the cap."""
     return peak_bytes * 100 >= cap_bytes * _FULL
 
 
 def warn(history: History | None, asked: int, largest_bytes: int | None = None) -> str:
-    """Return the sentence for a pod that asks for so much per GPU; empty where there is none.
+    """Return the warning for a pod that requests an amount per GPU, or "".
 
-    At most `MAX_WARNING_CHARS` characters: the workload's name is cut before the figures are.
+    It has at most `MAX_WARNING_CHARS` characters; the name of the workload is cut first.
     """
     too_large = warn_of_size(asked, largest_bytes)
     if too_large or history is None:
@@ -325,7 +326,7 @@ def _too_little(runs: int, count_measured_runs: int) -> str:
 
 
 def peak_or_cap_bytes(run: Run) -> int | None:
-    """Return the peak of a run: at least its cap if it was stopped or denied memory at that."""
+    """Return the peak of a run; at least its cap if it was stopped or denied memory."""
     if run.stops or filled_driver_cap(run):
         return max(run.requested_bytes, run.peak_bytes or 0)
     return run.peak_bytes
@@ -337,7 +338,7 @@ def filled_driver_cap(run: Run) -> bool:
 
 
 def _key(run: Run) -> tuple[str, int]:
-    """Return what a run is known by once it was stored, which is to the second."""
+    """Return the identity of a run, whose end is stored to the second."""
     return run.pod, int(run.ended_s)
 
 
@@ -385,6 +386,6 @@ def _within(value: object, most: int) -> int | None:
 
 
 def _text(raw: Json, key: str) -> str:
-    """Return a text; one that would act on a terminal is none."""
+    """Return a text, or "" if it would control a terminal."""
     value = raw.get(key)
     return value[:LONGEST_STORED] if isinstance(value, str) and value.isprintable() else ""

@@ -1,7 +1,7 @@
-"""What a node's sentry saw, as the object `GPUNode` carries it: figures and UIDs, no names.
+"""The object `GPUNode`: figures of a node's sentry, with UIDs and without names.
 
-Everybody in the cluster may read it, so nothing of a namespace stands in it. Amounts in the object
-are whole MiB: what is taken is rounded up, what is left down.
+Every user of the cluster may read it, so it has no data of a namespace. Amounts in the object are
+whole MiB. Used and requested memory is rounded up, free memory is rounded down.
 """
 
 from __future__ import annotations
@@ -30,40 +30,41 @@ from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
 
 MAX_PODS: Final = 256
-"""Of a GPU, managed ones and others each."""
+"""Maximum number of pods per GPU, of managed and of unmanaged pods each."""
 STALE_S: Final = 180.0
-"""Figures that are older are said to be old: a sentry writes them every 60 to 65 s."""
+"""Age in seconds from which on figures are reported as old. A sentry writes them every 60 to 65
+s."""
 SENTRY_FRESH_S: Final = 120.0
 """Maximum age of figures that prove a sentry that acts, in seconds. Replacing a DaemonSet pod takes
 less. The condition becomes `False` only after the same time without proof."""
 HELD_BY_DRIVER, HELD_LATE, HELD_BY_SENTRY = "driver", "driver, late", "sentry"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", HELD_BY_SENTRY)
-"""Who may hold a pod to its cap, the strongest first."""
+"""Enforcers of a pod's cap, the strongest first."""
 BY_DRIVER: Final = (HELD_BY_DRIVER, HELD_LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFigures:
-    """A pod that was promised memory of a GPU."""
+    """A pod with an amount on a GPU."""
 
     uid: str
     cap_bytes: int
     used_bytes: int | None = None
-    """None where it could not be measured: unknown is not zero."""
+    """Memory in use; None if it could not be measured."""
     peak_bytes: int | None = None
     stops: int | None = None
-    """How often something of it was stopped for its cap, as far as is known."""
+    """Number of times that it was stopped for its cap; None if unknown."""
     would_stop: int | None = None
-    """Of how many excesses it was only reported that they would be stopped."""
+    """Number of excesses that were only reported instead of stopping the pod."""
     would_stop_since_s: float | None = None
     """Unix time of the first of them."""
     held_by: str = ""
-    """`driver`, `driver, late`, `sidecar` or `sentry`: who holds it to its cap now, the strongest;
-    empty where nobody does or that is unknown."""
+    """Strongest enforcer of its cap now: `driver`, `driver, late`, `sidecar` or `sentry`; empty if
+    none, or unknown."""
     idle_since_s: float | None = None
-    """Unix time since when none of its kernels was seen to run; None where one runs, or unknown."""
+    """Unix time of its last running kernel; None if a kernel runs, or unknown."""
     processes: int | None = field(default=None, compare=False)
-    """That the driver lists on the GPU; for metrics alone, the object has them not."""
+    """Number of its processes in the driver's list; only for metrics, not in the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +76,26 @@ class GpuFigures:
     product: str
     total_bytes: int
     usable_bytes: int
-    """Less what the driver keeps for itself."""
+    """Total without the memory that the driver reserves."""
     promised_bytes: int | None = None
-    """By the node's list; None while that cannot be followed."""
+    """Memory reserved by the node's assignment list; None while the list cannot be read."""
     used_bytes: int | None = None
     free_bytes: int | None = None
-    """What may still be promised; below zero where more was promised than there is."""
+    """Memory that may still be reserved; negative if more was reserved than there is."""
     unattributed_bytes: int | None = None
-    """In use, and listed for no process."""
+    """Memory in use that the driver lists for no process."""
     healthy: bool = True
     pods: tuple[PodFigures, ...] = ()
     unmanaged: Mapping[str, int] = field(default_factory=dict)
-    """What is held without a promise, by the pod's UID; empty for processes of no pod."""
+    """Unmanaged memory by UID of the pod; the key is empty for processes outside of pods."""
     fault: str = ""
-    """Why it is not healthy, as the node agent says it; empty where it does not."""
+    """Reason why it is unhealthy, from the node agent; may be empty."""
     measured: bool = False
-    """True if its use and its list of processes could be read at the last try."""
+    """True if its memory and its process list could be read at the last scan."""
 
     @property
     def unmanaged_bytes(self) -> int | None:
-        """In use without a promise; None where nobody knows what was promised."""
+        """Unmanaged memory of all pods and processes; None if the assignment list is unknown."""
         known = self.promised_bytes is not None or self.unmanaged
         return sum(self.unmanaged.values()) if known else None
 
@@ -108,20 +109,20 @@ class NodeFigures:
     """Unix time."""
     driver_version: str
     enforcement: str
-    """As the node's label of that name: `sidecar` or `none`."""
+    """Value of the node's label of that name: `sidecar` or `none`."""
     acts: bool = False
-    """True if the sentry may stop processes, has the right to, and follows its list of pods."""
+    """True if the sentry may stop processes, has the right to, and follows the assignment list."""
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
-    """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
+    """Reason why its GPUs are not shared; empty if they are."""
     limit: Proof | None = None
-    """Whether the driver can hold caps, by the node's limiter; None where there is none."""
+    """Proof of the node's limiter that the driver enforces caps; None without a limiter."""
     held: str = ""
-    """Why what is free on them is promised to nobody; empty where it may be."""
+    """Reason why no further pod gets a GPU; empty if one may."""
 
 
 class SentryFault(StrEnum):
-    """Reason why a node's sentry is not proved to act: the reason of the node's condition."""
+    """Reason of the node's condition while its sentry is not proved to act."""
 
     NO_SENTRY = "NoSentry"
     DOES_NOT_ACT = "SentryDoesNotAct"
@@ -131,7 +132,7 @@ class SentryFault(StrEnum):
 def find_sentry_fault(
     figures: NodeFigures | None, gpus: Iterable[Gpu | GpuFigures], now_s: float
 ) -> SentryFault | None:
-    """Return why figures prove no sentry that acts on these GPUs; None if they prove one.
+    """Return why figures do not prove a sentry that acts on these GPUs, or None if they do.
 
     `now_s` is a Unix time.
     """
@@ -145,7 +146,8 @@ def find_sentry_fault(
 def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[str, ...]:
     """Return the UUIDs of GPUs that a sentry does not measure.
 
-    A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
+    A GPU that does not answer the agent is left out. It gets no pod, and nothing there can be
+    measured.
     """
     measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
     answering = (gpu.uuid for gpu in gpus if gpu.fault not in {FAULT_LOST, FAULT_SILENT})
@@ -153,7 +155,7 @@ def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> t
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
-    """Return the object; with the node's UID it goes when the node goes."""
+    """Return the object; with `node_uid` it is owned by the node, and deleted with it."""
     metadata: Json = {"name": node.name}
     if node_uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
@@ -167,9 +169,9 @@ def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
 
 
 def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
-    """Read a stored object; None where it shows nothing yet.
+    """Return the figures of a stored object, or None if it has none yet.
 
-    Never fails: parts that are not as we write them are left out.
+    Never fails: malformed parts are left out.
     """
     metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     name, observed_s = metadata.get("name"), read_time(status.get("observedAt"))
@@ -190,14 +192,14 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
 
 
 def write_time(at_s: float) -> str:
-    """Return a Unix time as Kubernetes writes it, to the second."""
+    """Return a Unix time in the format of Kubernetes, to the second."""
     return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_time(value: object) -> float | None:
-    """Return the Unix time that a text in RFC 3339 says, None where it says none.
+    """Return the Unix time of an RFC 3339 timestamp, or None for anything else.
 
-    Nor where `write_time` could not write it: `9999-12-31T23:59:59-10:00` is in the year 10000.
+    A time that `write_time` could not write is None, too: `9999-12-31T23:59:59-10:00` is in 10000.
     """
     if not isinstance(value, str):
         return None
@@ -209,24 +211,24 @@ def read_time(value: object) -> float | None:
 
 
 def held_by(figures: Iterable[PodFigures]) -> str:
-    """Return who holds a pod to its cap, on the GPU on which it is held the least.
+    """Return the enforcer of a pod's cap on the GPU with the weakest one.
 
-    Empty where nobody does on one of them, or that is unknown.
+    Empty if one of them has none, or it is unknown.
     """
     found = {one.held_by for one in figures} or {""}
     return "" if found - {*HOLDERS} else max(found, key=HOLDERS.index)
 
 
 def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
-    """Return the usable bytes of the largest GPU; None if no node's figures are known."""
+    """Return the usable bytes of the largest GPU, or None if no node's figures are known."""
     sizes = (gpu.usable_bytes for node in nodes or () for gpu in node.gpus)
     return max(sizes, default=None)
 
 
 def get_idle_since_s(figures: Iterable[PodFigures]) -> float | None:
-    """Return since when (Unix time) no kernel of a pod was seen to run on any of its GPUs.
+    """Return the Unix time since which a pod is idle on all its GPUs.
 
-    None where one runs, or where that is unknown of a GPU.
+    None if a kernel of it runs, or if that is unknown for a GPU.
     """
     since_s: float | None = None
     for one in figures:

@@ -1,7 +1,7 @@
-"""Whose workload a pod is: what its history is kept by, and what `top workloads` adds up.
+"""Workloads: what creates a pod, as histories and `top workloads` group pods.
 
-A pod's own name says nothing about the next pod of the same Deployment, so the name of what creates
-such pods stands for them, without the parts that change with each roll-out or run.
+The name of a pod says nothing about the next pod of the same Deployment. So pods are grouped by the
+name of what creates them, without the parts that change with each rollout or run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from webhook.names import WORKLOAD_LABEL
 
 POD: Final = "Pod"
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""Names of what creates pods. The API server takes any text as that of an owner."""
+"""Names of owners. The API server accepts any text."""
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HASHED: Final = {
     "pod-template-hash": "Deployment",
     "rollouts-pod-template-hash": "Rollout",
 }
-"""The label whose value ends the name of a ReplicaSet, and whose ReplicaSet that is."""
+"""Label whose value ends the name of a ReplicaSet, and the kind that owns such a ReplicaSet."""
 _SCHEDULED: Final = re.compile(r"(.+)-[0-9]{8,10}")
-"""A CronJob's Jobs: the minute of the schedule, in minutes since 1970."""
+"""Name of a CronJob's Job, which ends with the scheduled time in minutes since 1970."""
 _RANDOM: Final = re.compile(r"(.+)-(?=[2-9]*[b-z])[bcdfghjklmnpqrstvwxz2456789]{5}")
-"""What `generateName` makes of a name: k8s.io/apimachinery/pkg/util/rand, `SafeEncodeString`."""
+"""Name from `generateName`: k8s.io/apimachinery/pkg/util/rand, `SafeEncodeString`."""
 _NAMED_BY_HAND: Final = frozenset(
     {"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"}
 )
@@ -36,19 +36,19 @@ _NAMED_BY_HAND: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What creates pods of one kind again and again."""
+    """Creator of similar pods."""
 
     kind: str
-    """As `Deployment`, `Job`, `CronJob`; `Pod` for one that nothing creates."""
+    """Kind, such as `Deployment`, `Job` or `CronJob`; `Pod` for a pod without an owner."""
     name: str
 
     def __str__(self) -> str:
-        """Return it as people write it: `Deployment/llama`."""
+        """Return kind and name: `Deployment/llama`."""
         return f"{self.kind}/{self.name}"
 
 
 def find_workload(metadata: Mapping[str, Any]) -> Workload:
-    """Return whose pod this is, by the pod's metadata; never fails.
+    """Return the workload of a pod, given the pod's metadata; never fails.
 
     | controller | the pod has | workload |
     | --- | --- | --- |
@@ -67,7 +67,8 @@ def find_workload(metadata: Mapping[str, Any]) -> Workload:
     | none | no generateName | Pod and its own name |
     | any | label vramwarden.io/workload=mine | of the kind above, mine |
 
-    A label that Kubernetes would not store is passed over, as is an owner without kind or name.
+    A label value that Kubernetes would not store is ignored, and an owner without kind or name,
+    too.
     """
     labels = as_object(metadata.get("labels"))
     return _renamed(_by_controller(metadata, labels), labels)
@@ -81,11 +82,11 @@ def _renamed(found: Workload, labels: Mapping[str, Any]) -> Workload:
 
 
 def predict_workload(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
-    """Return what `find_workload` will say of the pods of a workload, given their metadata.
+    """Return what `find_workload` will return for the pods of a workload, given their metadata.
 
     | it is | then |
     | --- | --- |
-    | a Job | as of a pod with that controller: it may be one of many of a CronJob |
+    | a Job | as for a pod with that controller: it may be one of many Jobs of a CronJob |
     | anything else | itself |
     | any, and its pods are labeled vramwarden.io/workload=mine | of that kind, mine |
     """
