@@ -19,7 +19,7 @@ from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder, UndecidedBinding
-from webhook.server.placement.late import ANNOTATE_EVERY_S, LateAssigner
+from webhook.server.placement.late_assigner import ANNOTATE_EVERY_S, LateAssigner
 from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers

@@ -38,7 +38,7 @@ from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.node_programs.events import EventWriter
 from webhook.sentry.actions import cap_report, limit_report
 from webhook.server.metrics import Metrics, PlacementMetrics
-from webhook.server.placement.late import LateAssigner
+from webhook.server.placement.late_assigner import LateAssigner
 
 GIB = 2**30
 KEY = b"0123456789abcdef" * 2

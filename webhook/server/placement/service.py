@@ -21,7 +21,7 @@ from webhook.server.metrics import HistoryMetrics, Metrics, PlacementMetrics
 from webhook.server.placement.assignment_gc import AssignmentGC
 from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.binder import Binder
-from webhook.server.placement.late import LateAssigner
+from webhook.server.placement.late_assigner import LateAssigner
 from webhook.server.placement.maintenance import ListMaintenance
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers

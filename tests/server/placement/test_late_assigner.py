@@ -33,7 +33,7 @@ from webhook.names import (
 from webhook.server.bounds import MAX_WAITING_UPDATES
 from webhook.server.placement import assignment_lists
 from webhook.server.placement.assignment_lists import AT_ONCE
-from webhook.server.placement.late import (
+from webhook.server.placement.late_assigner import (
     ANNOTATE_EVERY_S,
     CHECK_RIGHTS_EVERY_S,
     DELAY_S,
