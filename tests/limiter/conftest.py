@@ -13,7 +13,7 @@ __all__ = ["_built", "_packages", "make_stub"]
 
 @pytest.fixture
 def play(make_stub, tmp_path):
-    """Return what plays a scenario, whose first argument is a `LimitedNode` made of the second."""
+    """Return a function that plays a scenario on a `LimitedNode` made of its second argument."""
     if os.geteuid() != 0:
         pytest.skip("only root can set the driver's limits")
     stub = make_stub(tmp_path)

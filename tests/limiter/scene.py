@@ -22,7 +22,7 @@ def id_of(number):
 
 
 class Scripted:
-    """A scenario to be sent to an interpreter of its own."""
+    """Code of a scenario that runs in a separate interpreter."""
 
     def __init__(self, stub, scenario):
         self.stub, self.scenario = stub, scenario
@@ -95,7 +95,7 @@ class LimitedNode:
         return made
 
     def run(self, container, pid=0):
-        """Have processes in a container's cgroup, as another PID namespace sees them."""
+        """Put processes into a container's cgroup, shown as from another PID namespace."""
         (container / "cgroup.procs").write_text(f"{pid}\n")
         (container / "cgroup.events").write_text("populated 1\nfrozen 0\n")
 
@@ -115,7 +115,7 @@ class LimitedNode:
         self.limiter.on_report(AssignmentsSeen(lines), now_s)
 
     def limit(self, path, gpu=GPU):
-        """Return what the driver says of a cgroup: soft and hard, or None."""
+        """Return the driver's limits of a cgroup, soft and hard, or None."""
         with self.stub.nvml.Nvml() as nvml:
             nvml.devices()
             found = nvml.limit(gpu, str(self.kubepods / path))

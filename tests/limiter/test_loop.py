@@ -1,4 +1,4 @@
-"""What the limiter does with a list, cgroups and a driver; figures are the stub's."""
+"""The limiter's reaction to lists, cgroups and a driver; figures are the stub's."""
 
 import pytest
 
@@ -364,7 +364,7 @@ def test_the_proof_takes_an_amount_that_no_cap_is_below():
 
 
 def test_every_container_of_the_largest_pod_is_seen_whatever_a_tenant_makes_below_one(tmp_path):
-    """256 containers, a sidecar and a sandbox; each may have a limit of its own image."""
+    """A pod can have 256 containers, a sidecar and a sandbox, each with an own limit."""
     for number in range(258):
         (tmp_path / "pod" / id_of(number)).mkdir(parents=True)
     for number in range(900):

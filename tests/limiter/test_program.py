@@ -1,4 +1,4 @@
-"""The program in a pod of its own, as a runtime makes it, on real cgroups of version 2."""
+"""The program in a pod as a runtime creates it, on real cgroups of version 2."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def ended(program):
 
 
 def test_a_pods_limit_stands_before_it_runs_and_outlives_the_limiter(machine):
-    """Its program gets an error for what is beyond the cap, and lives; nobody is signalled."""
+    """The program gets an out-of-memory error beyond the cap, and no signal is sent."""
     machine.list(1)
     limiter = machine.limiter()
     wait_until("a proof", lambda: machine.state()["proof"].get("holds"))

@@ -1,4 +1,4 @@
-"""What a program of a node reports in the API server, and that nobody waits for that."""
+"""Events and conditions of the node's programs; reporting never waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B = EventReason.GPU_LOST, EventReason.GPU_UNHEALTHY
 
 
 class Bench:
-    """An EventWriter of the node `gpu-1`, which writes when the test says so, beside a pod."""
+    """EventWriter of the node `gpu-1`, which writes when the test calls it, and a pod."""
 
     def __init__(self):
         self.api, self.said, self.now_s = ApiServer(), [], 0.0

@@ -1,4 +1,4 @@
-"""What a program ends with, and that a bug of its threads ends it."""
+"""Exit codes of a node's program; a bug in one of its threads ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub and an API server for nodes of their own, or one line that says why there are none."""
+"""The NVML stub for scenarios on isolated nodes; skips if a node cannot be isolated."""
 
 import pytest
 

@@ -1,10 +1,9 @@
-"""A node in namespaces of its own: pods with sidecars, tenants, bystanders, and the sentry.
+"""An isolated node: pods with sidecars, tenants, bystanders, and the sentry.
 
-Pods are as a runtime makes them: a first process that only waits, and per container a cgroup and a
-mount namespace. Their containers share its PID namespace, or have one each. What NVML lists is the
-stub's; who is in a list is taken from the processes' names, see `tenant.py`. Where the driver has
-limits, a limiter runs, too, and what the driver counts of a pod is what its tenants allocate by the
-stub's libcuda.so.1.
+Pods are as a runtime creates them: a sandbox process that only waits, and per container a cgroup
+and a mount namespace. Containers share the sandbox's PID namespace, or have one each. The NVML stub
+lists processes by their names, see `tenant.py`. If the driver has limits, a limiter runs, too, and
+the driver counts what tenants allocate by the stub's libcuda.so.1.
 """
 
 import contextlib
@@ -188,7 +187,7 @@ class Pod:
         os.execve(command[0], command, {"PATH": PATH, **environment})  # noqa: S606 - our own
 
     def follow(self, now_s):
-        """Take note of who is named so, and of when the excess began and ended."""
+        """Record processes named for the stub, and when the excess began and ended."""
         alive = set()
         for path in self.cgroup.rglob("cgroup.procs"):
             alive |= set(map(int, path.read_text().split()))
@@ -215,7 +214,7 @@ class Pod:
             self.ended_s = now_s
 
     def is_over(self, since_s):
-        """Say whether the excess ended so long ago, and did not begin again."""
+        """Return True if the excess ended this many seconds ago, and did not begin again."""
         return bool(self.ended_s) and time.monotonic() - self.ended_s > since_s
 
     def report(self):
@@ -248,13 +247,13 @@ class Node:
         self.limits = sent.get("limits", False)
         self.version = sent.get("driver", "580.65.06")
         self.shares = sent.get("shares", True)
-        """Whether the containers of pods by Sentry share a PID namespace."""
+        """True if the containers of pods by Sentry share a PID namespace."""
         self.pauses = sent.get("pauses", True)
-        """Whether their sandboxes have a process if they do not."""
+        """True if the sandboxes of pods without a shared namespace have a process."""
         self.driver = self.has_driver("node")
         self.sentry = None
         self.scanned = {}
-        """How many scans there had been, when a process was noted."""
+        """Number of scans before a process was recorded, by the path of its note."""
 
     def has_driver(self, name):
         return Driver(self.folder / name, self.library, limits=self.limits, version=self.version)
@@ -286,7 +285,7 @@ class Node:
         return self.quietly(execute)
 
     def follow(self, pods, more=()):
-        """Let the driver list what the pods hold, and others of the node."""
+        """Make the driver list the pods' processes and others of the node."""
         listed = dict(more)
         for pod in pods:
             pod.follow(time.monotonic())
@@ -305,7 +304,7 @@ class Node:
         }
 
     def note_whom_the_sentry_has_seen(self, pods):
-        """Tell who is listed once two scans have begun and ended since: it may go on."""
+        """Create the `.seen` files of listed processes once two scans began and ended since."""
         new = [pod.notes / str(pid) for pod in pods for pid in map(pod.inner.get, pod.noted)]
         new = [path for path in new if not path.with_suffix(".seen").exists()]
         if new and any(one["msg"] == "started" for one in self.events()):
@@ -329,7 +328,7 @@ class Node:
         return self._ours(uid, command, "pass", self.folder / "limiter.log", False, CAP_SYS_ADMIN)
 
     def _ours(self, uid, command, constants, *how):
-        """Start a program of ours in a pod of its own."""
+        """Start one of our programs in a separate pod."""
         code = f"from webhook.cli.main import main; {constants}; main()"
         command = [sys.executable, "-c", code, *command, "--node=n1", "--namespace=sys"]
         environment = self.driver.environment | {
@@ -339,7 +338,7 @@ class Node:
         return self.process(cgroup, command, environment, *how)
 
     def limited(self):
-        """Return the UIDs of pods that the limiter says the driver holds."""
+        """Return the UIDs of pods that are limited by the driver, by the limiter's report."""
         text = STATE.read_text() if STATE.exists() else '{"limited": []}'
         return {one["uid"] for one in json.loads(text)["limited"]}
 

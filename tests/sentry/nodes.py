@@ -1,4 +1,4 @@
-"""Plays a scenario on a node of its own (`node_scene.py`), beside an API server of ours."""
+"""Plays a scenario on an isolated node (`node_scene.py`) with an API server of the tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgro
 
 @cache
 def missing(file="cgroup.procs"):
-    """Say why no scenario can run here; empty where it can."""
+    """Return why no scenario can run here; empty if one can."""
     if os.geteuid() != 0:
         return "only root can make the cgroups of a node"
     if not _hierarchy(file):
@@ -32,7 +32,7 @@ def missing(file="cgroup.procs"):
 
 @cache
 def _hierarchy(file="cgroup.procs"):
-    """Return where a cgroup can be made that has this file, or nothing."""
+    """Return a folder in which a cgroup with this file can be created; empty if there is none."""
     for hierarchy in HIERARCHIES:
         made = Path(hierarchy, f"vramwarden-sentry-{os.getpid()}-try")
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class Api(ApiServer):
 
 
 def play(folder, library, api, name, **sent):
-    """Return what the scenario returns."""
+    """Run a scenario and return its result."""
     sent |= {
         "folder": str(folder), "library": str(library), "kubeconfig": str(api.kubeconfig),
         "lines": str(api.lines),

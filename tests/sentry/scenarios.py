@@ -1,4 +1,4 @@
-"""What happens on the node of `node_scene.py`."""
+"""Scenarios on the node of `node_scene.py`."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ ATTACKS = {
     "beside": ("beside", 0, 0),
     "within": ("within", 0, 0),
 }
-"""What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
+"""Action of the workload, its user, the sidecar's user (None: another image), and container."""
 
 BY_SENTRY = ATTACKS | {
     "handler": ("handler", 0, None),
@@ -51,13 +51,13 @@ NEIGHBOURS = ("handler", "polite", "stop")
 """Those with another container that holds little."""
 
 GUARDED = {"honest": 101, "orphaned": 104, "crowded": 106}
-"""Who leaves its sidecar alone, which is to stop it: what it does, and its pod's number."""
+"""Action and pod number of tenants that do not touch their sidecar, which should stop them."""
 
 CAPPED = {"capped": 105, "forked": 107}
 """Honest pods that hold their cap, and one or two contexts that the driver does not count."""
 
 ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
-"""Who starts again what is stopped, or holds what nobody owns, ends with all of its pod."""
+"""Actions after which the whole pod ends: restarting processes, or memory without an owner."""
 
 PYTHON = (sys.executable, "-I", "-S")
 SOON = "scanner.LISTED_S = 0.5; judge.LATER_S = 0.5"
@@ -70,7 +70,7 @@ def uid_of(number):
 
 
 def attacked(node, sent):
-    """Let every tenant attack at once, beside those who are held by a sidecar, and bystanders."""
+    """Run all attacks at once, with pods that their sidecars stop, and bystanders."""
     if node.limits:
         node.start_limiter(uid_of(201), sent["kubeconfig"])
     by = sent.get("by", "Sidecar")
@@ -160,7 +160,7 @@ def nest(pod, other):
 
 
 def watched(node, sent):
-    """Let one pod be over its cap with nobody to guard it, until the test has seen enough."""
+    """Keep a pod without a sidecar over its cap until the test has seen enough."""
     pod = Pod(node, "greedy", uid_of(1))
     promise(sent, pod.line() | {"late_s": 0.1})
     node.start_sentry(uid_of(200), sent["kubeconfig"], *sent["options"], constants=SOON)
@@ -180,7 +180,7 @@ def watched(node, sent):
 
 
 def measured(node, sent):
-    """Let the sentry see eight GPUs with four pods each, which idle, and nobody over the cap."""
+    """Run the sentry with eight GPUs of four idle pods each, none over its cap."""
     pods = [uid_of(number) for number in range(1, 33)]
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
     line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}

@@ -1,11 +1,11 @@
 """A tenant's process: `HOW NOTES`.
 
-It names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much. The scene (`node_scene.py`) makes
-the driver list it from then on, whatever it is named later, and puts a file named by its number
-into the folder NOTES, and one with `.seen` behind it once the sentry has scanned since.
+It changes its name to `gpu<MiB>` or `ghost<MiB>` once it holds that amount. From then on the driver
+of the scene (`node_scene.py`) lists it, even if its name changes again. The scene also creates a
+file named by its PID in the folder NOTES, and one with the suffix `.seen` after the next scan.
 
-Where the driver has limits, it is asked for as much as it gives, and denies what is beyond: all
-else is memory that it does not count.
+If the driver has limits, the tenant first allocates all that the driver allows. The rest is memory
+that the driver does not count.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def holds(mib, kind="gpu"):
 
 
 def allocated(mib):
-    """Allocate so much, and return the driver's code; 2 is its out-of-memory error."""
+    """Allocate this amount; return the driver's code, 2 for out of memory."""
     if not LIMITED:
         return 0
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -59,7 +59,7 @@ def name(text):
 
 
 def enforcer():
-    """Return the enforcer's number once it guards, as anybody in the pod finds it."""
+    """Return the enforcer's PID once it runs, as any process of the pod can find it."""
     while True:
         for path in Path("/proc").glob("[1-9]*"):
             try:
@@ -107,7 +107,7 @@ def supervise():
 
 
 def fork():
-    """Start somebody every moment, who does the same."""
+    """Start a process at short intervals, which does the same."""
     for _ in range(6):
         child(lambda: time.sleep(60))
         time.sleep(0.3)
@@ -128,7 +128,7 @@ def orphan():
 
 
 def imports():
-    """Keep what others allocated, who end: each of them has all of the cap anew."""
+    """Keep memory that other processes allocated before they ended, each as much as the cap."""
     for number in range(1, 9):
         assert os.waitpid(child(lambda: os._exit(allocated(CAP_MIB))), 0)[1] == 0
         name(f"gpu{number * CAP_MIB}")
@@ -136,7 +136,7 @@ def imports():
 
 
 def crowd(count, mib):
-    """Start processes that hold so much each, none of which the driver counts."""
+    """Start processes that each hold this amount, none of it counted by the driver."""
     for _ in range(count):
         child(lambda: (name(f"gpu{mib}"), wait()))
 

@@ -16,10 +16,10 @@ from tests.sentry.scenarios import ATTACKS, BY_SENTRY, CAPPED, GUARDED, NEIGHBOU
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 
 STALE_S = 0.5
-"""After so long a gap the scene's driver still lists who is dead, and the sentry may go on."""
+"""Gap in seconds after which the scene's driver may still list an ended process."""
 
 ENDED = {"kill", "starve", "swapped"}
-"""By the tenant, or by itself: without descriptors it sees nothing, and wants a new start."""
+"""The tenant can end it, or it ends itself: without descriptors it needs a restart."""
 
 BY_BOTH = {"supervisor"}
 """Its sidecar is at work, too: which of them is first, is the machine's mood."""
@@ -33,8 +33,8 @@ HOW = {
     "by sentry, shared": {"private": True, "by": "Sentry", "driver": "550.54.14"},
     "by sentry, no sandbox": {"private": True, "by": "Sentry", "shares": False, "pauses": False},
 }
-"""In the node's cgroup namespace, or in one of the sentry's own. By Sentry the containers of a pod
-may share the sandbox's process namespace, and the runtime may have no process for the sandbox."""
+"""The sentry is in the node's cgroup namespace or in a private one. Containers of a pod by
+Sentry share the sandbox's PID namespace or not. The runtime has a sandbox process or not."""
 
 
 @pytest.fixture(scope="module", params=HOW.values(), ids=HOW)
@@ -64,7 +64,7 @@ def of(events, uid):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_excess_ends(played, attack):
-    """By when, is said where time is an argument: `test_judge` and `test_pause`."""
+    """The time limits are in `test_judge` and `test_pause`, where time is an argument."""
     pod = played["pods"][attack]
     assert pod["excess"]
     assert pod["lasted_s"] is not None

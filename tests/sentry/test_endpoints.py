@@ -1,4 +1,4 @@
-"""What probes and Prometheus read, also while others keep connections open."""
+"""Answers to probes and Prometheus, also while many connections are open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from tests.sentry.worlds import OTHER
+from tests.sentry.fakes import OTHER
 from tests.support.cluster_programs import wait_until
 from webhook.adapters import plain_http
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
@@ -189,7 +189,7 @@ UNMANAGED = 'vramwarden_gpu_memory_unmanaged_bytes{gpu="1",node="n1",pod_uid="%s
 
 
 def shares(count, **figures):
-    """Return so many pods, to be on each GPU."""
+    """Return this number of pods, for each GPU."""
     values = {"cap_bytes": 10, "used_bytes": 4, "peak_bytes": 5, "stops": 1} | figures
     return tuple(PodFigures(uid=f"u{n}", **({"processes": 2} | values)) for n in range(count))
 

@@ -1,4 +1,4 @@
-"""The object of a node: how often it is written, and what becomes of it where that fails."""
+"""Writes of a node's object: how often, and after failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Bench:
             self.api.put(OBJECT, stored)
         self.version = self.stored_version()
         self.written_s = []
-        """When something was stored."""
+        """Times of writes."""
         self.said, self.sent = [], []
         self.jitter_s = jitter_s
         self.start()
@@ -84,7 +84,7 @@ class Bench:
 
     @property
     def stored(self):
-        """What is stored of the object, without what API servers add."""
+        """Stored object, without the fields that API servers add."""
         found = self.api.objects[OBJECT]
         ours = {key: found["metadata"][key] for key in ("name", "ownerReferences")
                 if key in found["metadata"]}  # fmt: skip
@@ -299,7 +299,7 @@ storms = st.lists(
 
 
 def let_fail(api, fails):
-    """Let all requests fail with a code from now on, or each write's answer be lost, or neither."""
+    """Make all requests fail with a code, or lose each write's answer, or neither."""
     api.recovers()
     if fails == "lost":
         api.fails("PATCH|POST", api.loses_the_answer, forever=True)
@@ -309,7 +309,7 @@ def let_fail(api, fails):
 
 @given(storms, seconds(5))
 def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, jitter_s):
-    """Also where an answer is lost, the object is deleted, or the thread wakes for nothing."""
+    """This holds if an answer is lost, the object is deleted, or the thread wakes early."""
     bench = Bench(jitter_s=jitter_s)
     for number, (later_s, used, pods, fails, deleted) in enumerate(storm):
         let_fail(bench.api, fails)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sentry.worlds import OTHER, TRAINER, a_scan, held
+from tests.sentry.fakes import OTHER, TRAINER, a_scan, held
 from webhook.sentry.scanner import ProcessScan
 from webhook.sentry.usage import STORED_S, IdleTracker
 
@@ -16,7 +16,7 @@ ON_BOTH = ON_A | {"GPU-b": (held(60, 600, OTHER),)}
 
 
 def told(idleness, *readings, lists=ON_A, every_s=10, first=1):
-    """Take readings, the first at 10 s; return since when each pod idles after each of them."""
+    """Add readings from 10 s on; return the idle times of pods after each."""
     found = []
     for number, samples in enumerate(readings, first):
         ran = samples if isinstance(samples, dict) and "GPU-a" in samples else {"GPU-a": samples}

@@ -1,4 +1,4 @@
-"""Who is stopped, when, and who never is: incidents and laws."""
+"""Which processes are stopped, and when: incidents and laws."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import (
+from tests.sentry.fakes import (
     CAP_MIB,
     OTHER,
     TRAINER,
-    a_line,
     a_scan,
+    an_assignment,
     cap_terms,
     held,
     sentry_terms,
@@ -67,7 +67,7 @@ class ListedJudge:
 def played(scans, lines=None, *, every_s=0.5, counted_bytes=lambda *_: None):
     """Yield each time with its actions; scans are `every_s` apart."""
     judge = ListedJudge(counted_bytes)
-    judge.on_list(lines if lines is not None else {TRAINER: a_line()})
+    judge.on_list(lines if lines is not None else {TRAINER: an_assignment()})
     for number, scan in enumerate(scans):
         yield number * every_s, judge.judge(scan, number * every_s)
 
@@ -93,8 +93,8 @@ def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
 
 
 def by_sentry(scans, every_s, **terms):
-    """Return what is done to a pod by Sentry: when, and what to which process."""
-    lines = {TRAINER: a_line(held=sentry_terms(**terms))}
+    """Return the actions on a pod by Sentry: time, type and PID."""
+    lines = {TRAINER: an_assignment(terms=sentry_terms(**terms))}
     return [
         (now_s, type(action), getattr(action, "process", None) and action.process.pid)
         for now_s, actions in played(scans, lines, every_s=every_s)
@@ -104,7 +104,7 @@ def by_sentry(scans, every_s, **terms):
 
 @pytest.mark.parametrize("delay_s", [0.2, 1.0, 1.5, 2.5, 10.5, 60.5])
 def test_by_sentry_a_process_is_stopped_once_its_pod_was_seen_over_the_cap_for_late_s(delay_s):
-    """What happened between two scans, or before the sentry started, counts for nothing."""
+    """Time between two scans, or before the sentry started, does not count."""
     over = [a_scan(held(50, 5000))] * 700
     for before in ([], [a_scan()]):
         (when_s, what, pid), *_ = by_sentry([*before, *over], 0.1, delay_s=delay_s)
@@ -126,7 +126,7 @@ def test_by_sentry_the_grace_is_between_the_signals_and_the_second_excess_ends_t
 
 def test_memory_is_waited_for_in_a_hurry_only_after_sigkill():
     judge = ListedJudge()
-    judge.on_list({TRAINER: a_line(held=sentry_terms(grace_s=2.0))})
+    judge.on_list({TRAINER: an_assignment(terms=sentry_terms(grace_s=2.0))})
     ending = []
     for number in range(9):
         judge.judge(a_scan(held(50, 5000)), number / 2)
@@ -151,7 +151,7 @@ def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_w
     ],
 )
 def test_the_shortest_poll_of_pods_by_sentry_that_may_be_stopped_counts(terms, poll_s):
-    lines = {str(number): a_line(held=one) for number, one in enumerate(terms)}
+    lines = {str(number): an_assignment(terms=one) for number, one in enumerate(terms)}
     assert NodeAssignments().with_list(AssignmentsSeen(lines), 0.0).poll_s == poll_s
 
 
@@ -197,7 +197,7 @@ def test_two_contexts_that_the_driver_does_not_count_are_not_judged_up_to_the_ca
         return counted_mib and counted_mib * 2**20
 
     scan = a_scan(*(held(50 + number, mib) for number, mib in enumerate(listed)))
-    found = stops([scan] * 24, {TRAINER: a_line("*")}, counted_bytes=counted_bytes)
+    found = stops([scan] * 24, {TRAINER: an_assignment("*")}, counted_bytes=counted_bytes)
     assert [who for _, _, who in found] == [50] * stopped
     assert set(asked) == {(TRAINER, "GPU-a", CAP_MIB * 2**20)}
 
@@ -210,7 +210,7 @@ def test_processes_that_are_started_again_and_again_do_not_begin_at_zero():
 
 
 def test_each_pod_has_a_judgement_of_its_own():
-    lines = {TRAINER: a_line(), OTHER: a_line(pod="team/other")}
+    lines = {TRAINER: an_assignment(), OTHER: an_assignment(pod="team/other")}
     scan = a_scan(held(50, 5000), held(60, 900, OTHER))
     assert stops([scan] * 24, lines) == [(LATE_S, TRAINER, 50)]
 
@@ -226,13 +226,13 @@ def test_eleven_seconds_of_excess_and_as_long_within_the_cap_are_never_stopped()
 def test_memory_on_a_gpu_that_the_line_does_not_name_is_not_judged():
     scan = a_scan(b=(held(50, 5000),))
     assert stops([scan] * 60) == []
-    assert stops([scan] * 24, {TRAINER: a_line("*")}) == [(LATE_S, TRAINER, 50)]
+    assert stops([scan] * 24, {TRAINER: an_assignment("*")}) == [(LATE_S, TRAINER, 50)]
 
 
 def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
     judge = ListedJudge()
     for now_s in (0.0, 10.0):
-        judge.on_list({TRAINER: a_line(), OTHER: a_line()})
+        judge.on_list({TRAINER: an_assignment(), OTHER: an_assignment()})
         assert judge.judge(a_scan(held(50, 5000)), now_s) == []
         assert judge.active == {TRAINER}
         assert judge.judge(a_scan(), now_s + 0.5) == []
@@ -244,7 +244,7 @@ def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
 def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothing():
     """Its containers run on for as long as it asked for."""
     judge = ListedJudge()
-    judge.on_list({TRAINER: a_line(), OTHER: a_line("GPU-b")})
+    judge.on_list({TRAINER: an_assignment(), OTHER: an_assignment("GPU-b")})
     judge.judge(a_scan(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)
     judge.on_list({})
     assert set(judge.capped) == {TRAINER, OTHER}
@@ -264,42 +264,45 @@ def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothi
 @pytest.mark.parametrize("before", [TRAINER, OTHER])
 def test_unreadable_terms_do_not_end_the_judgement_of_a_pod_that_holds_memory(before):
     judge = ListedJudge()
-    judge.on_list({before: a_line()})
+    judge.on_list({before: an_assignment()})
     judge.judge(a_scan(held(50, 900)), 0.0)
-    judge.on_list({TRAINER: replace(a_line(), terms=None)})
+    judge.on_list({TRAINER: replace(an_assignment(), terms=None)})
     assert set(judge.capped) == {TRAINER} & {before}
 
 
 def test_a_malformed_list_leaves_terms_and_pods_as_they_were_read_last():
-    before = {"gone": a_line(), TRAINER: a_line()}
-    read = {TRAINER: replace(a_line("GPU-b"), terms=None), OTHER: replace(a_line(), terms=None)}
+    before = {"gone": an_assignment(), TRAINER: an_assignment()}
+    read = {
+        TRAINER: replace(an_assignment("GPU-b"), terms=None),
+        OTHER: replace(an_assignment(), terms=None),
+    }
     assert keep_last_entries(read, before) == {
-        "gone": a_line(), TRAINER: a_line("GPU-b"), OTHER: read[OTHER],
+        "gone": an_assignment(), TRAINER: an_assignment("GPU-b"), OTHER: read[OTHER],
     }  # fmt: skip
-    cap = {TRAINER: a_line(held=cap_terms(cap_mib=3000))}
+    cap = {TRAINER: an_assignment(terms=cap_terms(cap_mib=3000))}
     assert keep_last_entries(cap, before) == before | cap
 
 
 def test_of_pods_that_a_malformed_list_does_not_name_the_newest_are_kept():
-    before = {str(number): a_line() for number in range(2 * MOST_KEPT)}
-    kept = keep_last_entries({"0": a_line()}, before)
+    before = {str(number): an_assignment() for number in range(2 * MOST_KEPT)}
+    kept = keep_last_entries({"0": an_assignment()}, before)
     assert list(kept) == [*map(str, range(MOST_KEPT, 2 * MOST_KEPT)), "0"]
 
 
 def test_a_line_that_says_something_else_now_counts_at_once():
     judge = ListedJudge()
-    judge.on_list({TRAINER: a_line()})
+    judge.on_list({TRAINER: an_assignment()})
     judge.judge(a_scan(held(50, 900)), 0.0)
-    judge.on_list({TRAINER: a_line(held=cap_terms(cap_mib=500))})
+    judge.on_list({TRAINER: an_assignment(terms=cap_terms(cap_mib=500))})
     assert (judge.thresholds["GPU-a"], judge.judge(a_scan(held(50, 900)), 1.0)) == (520 * 2**20, [])
     assert judge.active == {TRAINER}
-    judge.on_list({TRAINER: a_line(held=cap_terms(enforce=False))})
+    judge.on_list({TRAINER: an_assignment(terms=cap_terms(enforce=False))})
     assert judge.capped == {}
 
 
 def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotten():
     judge = ListedJudge()
-    judge.on_list({TRAINER: a_line()})
+    judge.on_list({TRAINER: an_assignment()})
     for second in range(8):
         judge.judge(a_scan(held(50, 5000)), float(second))
     broken = ProcessScan(failed="the driver is down", fault=Fault.DRIVER_DOWN)
@@ -312,9 +315,9 @@ def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotte
 def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():
     judge = ListedJudge()
     lines = {
-        TRAINER: a_line(),
-        OTHER: a_line("GPU-a", "GPU-b", held=cap_terms(cap_mib=3000)),
-        "reported": a_line("GPU-b", held=cap_terms(cap_mib=1, enforce=False)),
+        TRAINER: an_assignment(),
+        OTHER: an_assignment("GPU-a", "GPU-b", terms=cap_terms(cap_mib=3000)),
+        "reported": an_assignment("GPU-b", terms=cap_terms(cap_mib=1, enforce=False)),
     }
     judge.on_list(lines)
     assert judge.thresholds == {"GPU-a": 1020 * 2**20, "GPU-b": 3020 * 2**20}
@@ -346,7 +349,7 @@ def signals(script, lines):
 
 @given(st.lists(LOOKS, max_size=60))
 def test_only_a_pods_own_living_processes_are_stopped(script):
-    lines = {TRAINER: a_line("*"), OTHER: a_line("*")}
+    lines = {TRAINER: an_assignment("*"), OTHER: an_assignment("*")}
     for number, (_, actions) in enumerate(played(script, lines, every_s=2.0)):
         there = {
             (one.owner.place.pod, one.owner.process)
@@ -369,9 +372,9 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
 
 @given(st.lists(LOOKS, max_size=60), st.booleans())
 def test_a_pod_that_may_not_be_stopped_never_is(script, known):
-    lines = {TRAINER: a_line("*", held=cap_terms(enforce=False))}
+    lines = {TRAINER: an_assignment("*", terms=cap_terms(enforce=False))}
     if not known:  # its terms cannot be read
-        lines = {TRAINER: replace(a_line("*"), memory_bytes=1, terms=None)}
+        lines = {TRAINER: replace(an_assignment("*"), memory_bytes=1, terms=None)}
     assert list(signals(script, lines)) == []
 
 
@@ -385,7 +388,7 @@ UNKNOWN = st.builds(lambda pid: held(pid, None), st.integers(50, 54))
 
 @given(st.lists(st.lists(UNKNOWN, max_size=4).map(lambda listed: a_scan(*listed)), max_size=60))
 def test_what_has_no_figure_never_leads_to_a_signal(script):
-    assert list(signals(script, {TRAINER: a_line()})) == []
+    assert list(signals(script, {TRAINER: an_assignment()})) == []
 
 
 @given(
@@ -404,7 +407,7 @@ def test_an_excess_that_its_sidecar_ends_in_its_time_never_leads_to_a_signal(his
     for over, mib, within, rest in history:
         script += [a_scan(held(50, mib))] * over
         script += [a_scan(*([held(51, rest)] if rest else []))] * within
-    assert list(signals(script, {TRAINER: a_line()})) == []
+    assert list(signals(script, {TRAINER: an_assignment()})) == []
 
 
 SMALL = st.builds(
@@ -422,7 +425,9 @@ SMALL = st.builds(
 def test_an_excess_that_lasts_is_ended_in_fifteen_seconds_whatever_was_listed_before(before, mib):
     found = [
         now_s
-        for now_s, _, who in stops([*before, *[a_scan(held(70, mib))] * 31], {TRAINER: a_line()})
+        for now_s, _, who in stops(
+            [*before, *[a_scan(held(70, mib))] * 31], {TRAINER: an_assignment()}
+        )
         if who == 70
     ]
     assert found

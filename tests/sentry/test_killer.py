@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
+from tests.sentry.fakes import ID, OTHER, OTHER_ID, TRAINER, Node, owner
 from webhook.adapters.processes import Delivery
 from webhook.sentry.killer import CONTEXT_BYTES, ENDING_S, ROUNDS, Killer, PodEnd
 
@@ -59,7 +59,7 @@ def test_where_nothing_proves_who_the_enforcer_is_only_containers_that_hold_memo
 
 @pytest.mark.parametrize("sidecar", [True, False])
 def test_a_process_without_a_number_in_the_pod_is_the_runtimes(sidecar):
-    """As CRI-O's conmon, which may be in the container's cgroup and started before it."""
+    """An example is CRI-O's conmon, which may be in the container's cgroup and start before it."""
     node = pod()
     node.alive |= {pid: owner(pid, container=where, started=0)
                    for pid, where in ((45, PAUSE_ID), (46, ENFORCER_ID), (47, ID))}  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_sandbox_that_shares_its_namespace_is_spared_whatever_it_holds():
 
 
 def test_of_processes_that_started_within_one_clock_tick_number_1_is_the_first():
-    """The other one has a lower number on the node if those began anew meanwhile."""
+    """The other process has a lower PID on the node if PIDs wrapped around meanwhile."""
     node = pod()
     node.alive[39] = owner(39, container=PAUSE_ID, started=1)
     ended(node, sidecar=False)
@@ -159,7 +159,7 @@ def test_of_processes_that_started_within_one_clock_tick_number_1_is_the_first()
 
 @pytest.mark.parametrize(("kubelets", "left"), [({50}, set()), (set(), {50})])
 def test_a_process_in_an_unreadable_cgroup_may_be_of_the_oldest_container(kubelets, left):
-    """Its path may be too long to be shown; then only the kubelet's mounts tell a program."""
+    """Its path may be too long to be shown; then only the kubelet's mounts identify a program."""
     node = Node(owner(50, started=1), owner(51, container=""))
     node.inner, node.kubelets = {50: 1}, kubelets
     ended(node, {"": GIB}, sidecar=False)
@@ -211,7 +211,7 @@ def test_a_process_whose_handlers_cannot_be_read_gets_sigkill():
 def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_context(
     enforcers, held, left
 ):
-    """And the sandbox whatever it holds: somebody of its user made it, and the others end."""
+    """The sandbox is spared even if it holds memory, which another process of its user caused."""
     node = pod()
     node.enforcers = enforcers
     for pid in sorted(enforcers):
@@ -271,7 +271,7 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
 
 
 def searched(node):
-    """Return what was killed before each search for the pod's processes, which takes a minute."""
+    """Return the PIDs killed before each search for the pod's processes, which takes a minute."""
     before, in_pod, now_s = [], node.in_pod, [0.0]
 
     def search(pod):
@@ -298,7 +298,7 @@ def test_a_process_that_holds_memory_ends_before_the_others_are_searched(sidecar
 
 
 def test_a_number_1_with_mounts_of_the_kubelet_ends_before_the_others_are_searched():
-    """It holds the memory, and starts so many others that the search for them lasts."""
+    """It holds memory, and starts so many processes that the search takes long."""
     node = own_namespaces()
     node.kubelets = {50, 60}
     before, clock = searched(node)

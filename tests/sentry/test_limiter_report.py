@@ -1,4 +1,4 @@
-"""What the node's limiter left in its file, and what follows from it for pods of the list."""
+"""The limiter's file, and its effect on pods of the list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, cap_terms, sentry_terms
+from tests.sentry.fakes import CAP_MIB, MIB, OTHER, TRAINER, an_assignment, cap_terms, sentry_terms
 from webhook.core.node.limiter_state import (
     LARGEST_FILE_BYTES,
     STALE_AFTER_S,
@@ -26,7 +26,7 @@ STATE = LimiterState(written_s=1000.0, started_s=5.0, proof=PROVEN, limited=(HEL
 
 
 class Left:
-    """A limiter's file, and who reads it."""
+    """A limiter's file and its reader."""
 
     def __init__(self, folder):
         self.path, self.now_s = folder / STATE_FILE, 1000.0
@@ -46,7 +46,7 @@ class Left:
 
     def find_holder(self, line=None, gpu="GPU-a", enforcement="sidecar", *, acts=True):
         of = {"enforcement": enforcement, "acts": acts}
-        return self.limits.find_holder(TRAINER, line or a_line("*"), gpu, **of)
+        return self.limits.find_holder(TRAINER, line or an_assignment("*"), gpu, **of)
 
     def counted_bytes(self):
         return self.limits.counted_bytes(TRAINER, "GPU-a", CAP_MIB * MIB)
@@ -127,25 +127,25 @@ NO_ACT, REPORTS = cap_terms(enforce=False), replace(cap_terms(enforce=False), re
 @pytest.mark.parametrize(
     ("limited", "line", "asked", "holder"),
     [
-        ({}, a_line(), {"enforcement": ""}, "driver"),
-        ({"uid": TRAINER.upper()}, a_line(), {}, "driver"),
-        ({"hard_bytes": 5}, a_line(held=NO_ACT), {"acts": False}, "driver"),
-        ({"late": True}, a_line(), {}, "driver, late"),
-        ({}, replace(a_line(), terms=None), {}, "driver"),
-        (MORE, a_line(), {}, "sidecar"),
-        (MORE, a_line(), {"acts": False}, "sidecar"),
-        ({"gpu": "GPU-b"}, a_line(), {}, "sidecar"),
-        ({"uid": OTHER}, a_line(), {}, "sidecar"),
-        (MORE, a_line(), {"enforcement": "none"}, "sentry"),
-        (MORE, a_line(), {"enforcement": "none", "acts": False}, ""),
-        (MORE, a_line(held=sentry_terms()), {}, "sentry"),
-        (MORE, a_line(held=sentry_terms()), {"enforcement": "none"}, "sentry"),
-        (MORE, a_line(held=sentry_terms()), {"acts": False}, ""),
-        (MORE, a_line(held=sentry_terms(enforce=False)), {}, ""),
-        ({}, a_line(held=sentry_terms()), {}, "driver"),
-        (MORE, a_line(held=NO_ACT), {}, ""),
-        (MORE, a_line(held=REPORTS), {"enforcement": "none"}, ""),
-        (MORE, replace(a_line(), terms=None), {}, ""),
+        ({}, an_assignment(), {"enforcement": ""}, "driver"),
+        ({"uid": TRAINER.upper()}, an_assignment(), {}, "driver"),
+        ({"hard_bytes": 5}, an_assignment(terms=NO_ACT), {"acts": False}, "driver"),
+        ({"late": True}, an_assignment(), {}, "driver, late"),
+        ({}, replace(an_assignment(), terms=None), {}, "driver"),
+        (MORE, an_assignment(), {}, "sidecar"),
+        (MORE, an_assignment(), {"acts": False}, "sidecar"),
+        ({"gpu": "GPU-b"}, an_assignment(), {}, "sidecar"),
+        ({"uid": OTHER}, an_assignment(), {}, "sidecar"),
+        (MORE, an_assignment(), {"enforcement": "none"}, "sentry"),
+        (MORE, an_assignment(), {"enforcement": "none", "acts": False}, ""),
+        (MORE, an_assignment(terms=sentry_terms()), {}, "sentry"),
+        (MORE, an_assignment(terms=sentry_terms()), {"enforcement": "none"}, "sentry"),
+        (MORE, an_assignment(terms=sentry_terms()), {"acts": False}, ""),
+        (MORE, an_assignment(terms=sentry_terms(enforce=False)), {}, ""),
+        ({}, an_assignment(terms=sentry_terms()), {}, "driver"),
+        (MORE, an_assignment(terms=NO_ACT), {}, ""),
+        (MORE, an_assignment(terms=REPORTS), {"enforcement": "none"}, ""),
+        (MORE, replace(an_assignment(), terms=None), {}, ""),
     ],
 )
 def test_the_strongest_holds_a_pod(left, limited, line, asked, holder):
@@ -155,7 +155,7 @@ def test_the_strongest_holds_a_pod(left, limited, line, asked, holder):
 
 
 def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
-    line = {TRAINER: a_line()}
+    line = {TRAINER: an_assignment()}
     numbers = []
 
     def tell(promises, **more):
@@ -167,6 +167,6 @@ def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
     tell({}, events=(first,))
     tell(line, events=(first, second))
     tell(line, events=(first, second, replace(first, number=3)))
-    tell(line | {OTHER: a_line()}, events=(first, second))
+    tell(line | {OTHER: an_assignment()}, events=(first, second))
     tell(line, events=(first,), started_s=6.0)
     assert numbers == [[], [(TRAINER, 1)], [(TRAINER, 3)], [(OTHER, 2)], [(TRAINER, 1)]]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, cap_terms, sentry_terms
+from tests.sentry.fakes import ID, OTHER, TRAINER, Driver, an_assignment, cap_terms, sentry_terms
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.host_environment import Fact
 from webhook.adapters.journal import Journal
@@ -48,7 +48,7 @@ from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
-SEEN = AssignmentsSeen({TRAINER: a_line()})
+SEEN = AssignmentsSeen({TRAINER: an_assignment()})
 NOTHING_STORED = NodeFigures(name="n1", observed_s=0.0, driver_version="", enforcement="")
 
 
@@ -68,7 +68,7 @@ class Bench:
         return [json.loads(line)["msg"] for line in self.said]
 
     def hold(self, held, pid=50):
-        """Let a process hold so much."""
+        """List a process with this amount."""
         self.driver.lists["GPU-a"] = {pid: held} if held else {}
         self.driver.used["GPU-a"] = held
 
@@ -102,7 +102,7 @@ def over(tmp_path, clock, monkeypatch):
         put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
         put(tmp_path, pid, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
         bench = Bench(tmp_path, clock, pod_uid=OTHER, **settings)
-        bench.sentry.on_report(AssignmentsSeen({TRAINER: line or a_line()}))
+        bench.sentry.on_report(AssignmentsSeen({TRAINER: line or an_assignment()}))
         bench.hold(5 * GIB, pid)
         return bench
 
@@ -169,7 +169,7 @@ def test_a_list_is_news_where_it_differs(bench):
     assert bench.sentry.on_report(AssignmentsSeen({})) is True
 
 
-@pytest.mark.parametrize("read", [{}, {TRAINER: replace(a_line(), terms=None)}])
+@pytest.mark.parametrize("read", [{}, {TRAINER: replace(an_assignment(), terms=None)}])
 def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read):
     sentry = bench.sentry
     sentry._status._acts = True
@@ -192,7 +192,7 @@ def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read)
 
 
 def test_a_uid_is_found_whatever_its_case(bench):
-    bench.sentry.on_report(AssignmentsSeen({TRAINER.upper(): a_line()}))
+    bench.sentry.on_report(AssignmentsSeen({TRAINER.upper(): an_assignment()}))
     assignments = bench.sentry._assignments
     assert set(assignments.capped) == set(assignments.listed) == {TRAINER}
 
@@ -256,7 +256,7 @@ def test_a_driver_that_was_replaced_needs_a_new_container(bench):
 
 def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     put(tmp_path, 50, cgroup="0::/\n")
-    bench.sentry.on_report(AssignmentsSeen({TRAINER: a_line(), OTHER: a_line("*")}))
+    bench.sentry.on_report(AssignmentsSeen({TRAINER: an_assignment(), OTHER: an_assignment("*")}))
     bench.driver.lists["GPU-a"] = {50: None}
     bench.driver.used["GPU-a"] = None
     for second in range(60):
@@ -352,7 +352,7 @@ def signals(monkeypatch):
 def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
     over, signals, terms, events, sent, words
 ):
-    bench = over(line=a_line(held=terms))
+    bench = over(line=an_assignment(terms=terms))
     bench.run(30)
     assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
     by_sidecar = bool(words)
@@ -381,14 +381,14 @@ def test_the_list_of_a_gpu_is_read_at_each_scan_until_its_pod_is_idle(over):
 def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
     pauses_s = []
     for terms in (cap_terms(), sentry_terms(1.5), sentry_terms(0.8)):
-        bench.sentry.on_report(AssignmentsSeen({TRAINER: a_line(held=terms)}))
+        bench.sentry.on_report(AssignmentsSeen({TRAINER: an_assignment(terms=terms)}))
         pauses_s.append(bench.sentry.pause_s(bench.sentry.step(clock[0])))
     assert pauses_s == [1.0, 1.0, 0.4]
 
 
 def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals):
     """The driver may go on listing it for a moment."""
-    bench = over(line=a_line(held=sentry_terms(grace_s=3.0)))
+    bench = over(line=an_assignment(terms=sentry_terms(grace_s=3.0)))
     bench.run(3)
     assert [number for _, number, *_ in signals] == [SIGTERM]
     shutil.rmtree(tmp_path / "50")
@@ -399,7 +399,7 @@ def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals
 
 
 def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signals):
-    bench = over(line=a_line(held=sentry_terms(grace_s=3.0)))
+    bench = over(line=an_assignment(terms=sentry_terms(grace_s=3.0)))
     ends, listed = [], []
 
     def end(_uid, holders, _held, **more):
@@ -432,7 +432,7 @@ MEASURED = CapTerms(cap_bytes=GIB, tolerance_bytes=0, delay_s=6.5, enforce=False
     ],
 )
 def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, terms, act, why):
-    bench = over(line=replace(a_line(), terms=terms), act=act)
+    bench = over(line=replace(an_assignment(), terms=terms), act=act)
     bench.sentry._actions._killer = None  # whoever is asked to stop anybody fails
     for held in (5 * GIB, 0, 5 * GIB):
         bench.hold(held)
@@ -449,13 +449,13 @@ def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, terms, a
 
 
 def test_a_pod_that_nobody_holds_is_measured_and_not_reported(over):
-    bench = over(line=replace(a_line(), terms=MEASURED))
+    bench = over(line=replace(an_assignment(), terms=MEASURED))
     bench.run(50)
     assert bench.events() == []
 
 
 def stored(**of_pod):
-    """Return what an earlier sentry wrote of the pod."""
+    """Return the figures that the previous sentry stored of the pod."""
     gpu = GpuFigures(
         uuid="GPU-a", index=0, product="H200", total_bytes=80 * GIB, usable_bytes=79 * GIB,
         pods=(PodFigures(uid=TRAINER, cap_bytes=GIB, **of_pod),),
@@ -487,7 +487,7 @@ def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over
 
 
 def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(over):
-    """As where memory is held by who has no number in the pod: each second it would be again."""
+    """E.g. memory of a process without a PID in the pod: it would be logged each second."""
     bench = over()
     bench.run(100)
     assert bench.events() == [
@@ -500,7 +500,7 @@ def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(over):
 
 @pytest.fixture
 def offered(bench):
-    """Return what is offered to be written."""
+    """Return the figures that are offered to the writer."""
     found = []
     bench.sentry._writer.offer = found.append
     return found
@@ -524,7 +524,7 @@ def test_where_nothing_was_stored_the_first_scan_is_offered(bench, offered):
 
 
 def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench):
-    """A counter that rises to what was stored would scan like so many stops of now."""
+    """Otherwise a counter that rises to the stored number reads like that many new stops."""
     bench.sentry.on_report(SEEN)
     bench.sentry._stats.stats = {TRAINER: (2, None)}
     bench.sentry.step(0.0)

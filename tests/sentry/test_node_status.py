@@ -1,4 +1,4 @@
-"""What people are shown of a scan: by whom memory was promised, used, and at most used."""
+"""Figures of a scan for people: assigned memory, use and peaks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import (
+from tests.sentry.fakes import (
     CAP_MIB,
     MIB,
     OTHER,
     TOTAL_MIB,
     TRAINER,
     a_gpu,
-    a_line,
+    an_assignment,
     cap_terms,
     held,
 )
@@ -44,7 +44,7 @@ LOST = ProcessScan(failed="gone", fault=Fault.DRIVER_DOWN)
 
 
 def a_scan(a=0, b=0, on_a=None, on_b=None, version="580.65.06"):
-    """Return a scan with so many MiB in use; a list of None was not read."""
+    """Return a scan with these MiB in use; a list of None was not read."""
     gpus = (a_gpu("GPU-a", 0, _bytes(a)), a_gpu("GPU-b", 1, _bytes(b)))
     lists = {"GPU-a": on_a, "GPU-b": on_b}
     listed = {gpu: tuple(listed) for gpu, listed in lists.items() if listed is not None}
@@ -59,7 +59,7 @@ OWN = OwnNode("u-1", "sidecar")
 
 
 def shown(status, unmanaged=None, *, own=OWN, followed=True):
-    """Return what the status is after a scan that reads no list at the time of the last one."""
+    """Return the status after another scan, without lists, at the time of the last one."""
     return status.show(unmanaged, own, followed=followed)
 
 
@@ -112,7 +112,10 @@ def a_pod(uid, cap_mib, used_mib):
 
 
 def test_a_node_with_everything_known():
-    lines = {TRAINER: a_line("GPU-a"), OTHER: a_line("*", held=cap_terms(cap_mib=500), pod="x/y")}
+    lines = {
+        TRAINER: an_assignment("GPU-a"),
+        OTHER: an_assignment("*", terms=cap_terms(cap_mib=500), pod="x/y"),
+    }
     scan = a_scan(
         5000, 700, [held(50, 900), held(51, 30), held(60, 40, OTHER)], [held(60, 600, OTHER)]
     )
@@ -159,7 +162,7 @@ def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_sai
     never = shown(seen(scan), followed=False).gpus[0]
     assert (never.promised_bytes, never.free_bytes, never.pods) == (None, None, ())
     assert (never.used_bytes, never.unattributed_bytes) == (5000 * MIB, 4100 * MIB)
-    away = shown(seen(scan, lines={TRAINER: a_line()}), followed=False).gpus[0]
+    away = shown(seen(scan, lines={TRAINER: an_assignment()}), followed=False).gpus[0]
     assert (away.promised_bytes, away.free_bytes) == (None, None)
     assert away.pods == (
         share(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=900 * MIB, peak_bytes=900 * MIB),
@@ -202,7 +205,7 @@ def test_a_sentry_acts_if_it_may_and_follows_its_list_of_pods():
 
 
 def test_what_cannot_be_measured_is_absent_and_never_zero():
-    lines = {TRAINER: a_line(), OTHER: a_line("GPU-b")}
+    lines = {TRAINER: an_assignment(), OTHER: an_assignment("GPU-b")}
     unread = pods_of(seen(a_scan(100), lines=lines))[TRAINER]
     assert (unread.used_bytes, unread.peak_bytes, unread.stops) == (None, None, None)
     blind = seen(
@@ -218,8 +221,8 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
 
 
 def test_of_a_pod_that_came_after_the_list_was_read_nothing_is_known():
-    figures = seen(a_scan(5000, 0, [held(50, 900)], []), lines={TRAINER: a_line()})
-    figures.on_list({TRAINER: a_line(), OTHER: a_line(pod="x/y")})
+    figures = seen(a_scan(5000, 0, [held(50, 900)], []), lines={TRAINER: an_assignment()})
+    figures.on_list({TRAINER: an_assignment(), OTHER: an_assignment(pod="x/y")})
     held_by = {uid: (one.used_bytes, one.processes) for uid, one in pods_of(figures).items()}
     assert held_by == {OTHER: (None, None), TRAINER: (900 * MIB, 1)}
     figures.see(a_scan(5000, 0, [held(50, 900)]), 5.0)
@@ -241,7 +244,7 @@ def test_usable_is_what_the_node_agent_advertises():
 
 
 def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
-    figures = seen(a_scan(500, 0, [held(50, 400)], []), lines={TRAINER: a_line()})
+    figures = seen(a_scan(500, 0, [held(50, 400)], []), lines={TRAINER: an_assignment()})
     only_b = ProcessScan(gpus=(a_gpu("GPU-b", 1),))
     for scan in (only_b, LOST):
         figures.see(scan, REMEMBER_S - 1)
@@ -256,7 +259,7 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
 
 
 def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
-    figures = seen(a_scan(500, 0, [held(50, 400)]), lines={TRAINER: a_line()})
+    figures = seen(a_scan(500, 0, [held(50, 400)]), lines={TRAINER: an_assignment()})
     figures.see(a_scan(500), OLD_LIST_S - 1)
     assert pods_of(figures)[TRAINER].used_bytes == 400 * MIB
     figures.see(a_scan(500), OLD_LIST_S)
@@ -277,11 +280,11 @@ def test_no_more_pods_of_a_gpu_are_shown_than_are_read():
 
 def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
     scans = [a_scan(900, 0, [held(50, mib)]) for mib in (100, 800, 300)]
-    figures = seen(*scans, lines={TRAINER: a_line()})
+    figures = seen(*scans, lines={TRAINER: an_assignment()})
     assert pods_of(figures)[TRAINER].peak_bytes == 800 * MIB
-    figures.on_list({OTHER: a_line()})
+    figures.on_list({OTHER: an_assignment()})
     assert OTHER in pods_of(figures)
-    figures.on_list({TRAINER: a_line()})
+    figures.on_list({TRAINER: an_assignment()})
     assert pods_of(figures)[TRAINER].peak_bytes is None
 
 
@@ -291,8 +294,8 @@ def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
         (("GPU-a",), {}, 700, 500),
         (("GPU-a",), {}, 300, 300),
         (("GPU-a",), {}, 50, 100),
-        (("GPU-a",), {OTHER: a_line()}, 700, 100),
-        (("GPU-a",), {OTHER: a_line("*")}, 700, 100),
+        (("GPU-a",), {OTHER: an_assignment()}, 700, 100),
+        (("GPU-a",), {OTHER: an_assignment("*")}, 700, 100),
         (("GPU-a", "GPU-b"), {}, 700, 100),
         (("*",), {}, 700, 100),
     ],
@@ -309,40 +312,40 @@ def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
 def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use(
     gpus, company, said, peak
 ):
-    """Of a pod that is listed with 100 MiB on a GPU of which 500 are in use."""
-    lines, stats = {TRAINER: a_line(*gpus)} | company, {TRAINER: (0, said * MIB)}
+    """The pod is listed with 100 MiB on a GPU of which 500 are in use."""
+    lines, stats = {TRAINER: an_assignment(*gpus)} | company, {TRAINER: (0, said * MIB)}
     figures = seen(a_scan(500, 0, [held(50, 100)], []), a_scan(200), lines=lines, stats=stats)
     assert pods_of(figures)[TRAINER].peak_bytes == peak * MIB
 
 
 def test_since_when_a_pod_idles_is_kept_by_the_sentry_that_comes_after():
     quiet = replace(a_scan(500, 0, [held(50, 100)], []), ran={"GPU-a": {}})
-    figures = seen(quiet, quiet, lines={TRAINER: a_line(), OTHER: a_line()})
+    figures = seen(quiet, quiet, lines={TRAINER: an_assignment(), OTHER: an_assignment()})
     idle = {uid: one.idle_since_s for uid, one in pods_of(figures).items()}
     assert idle == {TRAINER: 1000.0, OTHER: None}
     stored = replace(shown(figures), observed_s=1001.0)
     later = ScannedStatus()
     later.seed(stored, 0.0)
-    later.on_list({TRAINER: a_line()})
+    later.on_list({TRAINER: an_assignment()})
     for second in (100.0, 110.0):
         later.see(quiet, second)
     assert pods_of(later)[TRAINER].idle_since_s == 1000.0
 
 
 def test_what_a_sidecar_says_later_counts_up_to_what_was_in_use_while_the_pod_was_alone():
-    late = seen(a_scan(900, 0, [held(50, 100)]), a_scan(200), lines={TRAINER: a_line()})
+    late = seen(a_scan(900, 0, [held(50, 100)]), a_scan(200), lines={TRAINER: an_assignment()})
     late.stats = {TRAINER: (0, 800 * MIB)}
     late.see(a_scan(200), 3.0)
     assert pods_of(late)[TRAINER].peak_bytes == 800 * MIB
-    figures = seen(a_scan(900), lines={TRAINER: a_line(), OTHER: a_line()})
-    figures.on_list({TRAINER: a_line()})
+    figures = seen(a_scan(900), lines={TRAINER: an_assignment(), OTHER: an_assignment()})
+    figures.on_list({TRAINER: an_assignment()})
     figures.stats = {TRAINER: (0, 900 * MIB)}
     figures.see(a_scan(200), 1.0)
     assert pods_of(figures)[TRAINER].peak_bytes == 200 * MIB
 
 
 def test_stops_are_ours_and_what_the_sidecar_said_at_most():
-    figures = seen(a_scan(), lines={TRAINER: a_line()})
+    figures = seen(a_scan(), lines={TRAINER: an_assignment()})
     assert pods_of(figures)[TRAINER].stops is None
     figures.stats = {TRAINER: (0, None), OTHER: (5, None)}
     figures.see(a_scan(), 1.0)
@@ -356,7 +359,7 @@ def test_stops_are_ours_and_what_the_sidecar_said_at_most():
 
 
 def restart(figures):
-    """Return figures that know what the others' object says, as it is stored."""
+    """Return a new status, seeded with the stored object of another one."""
     stored = read_gpu_node(write_gpu_node(shown(figures)))
     fresh = ScannedStatus()
     fresh.seed(stored, 0.0)
@@ -364,10 +367,10 @@ def restart(figures):
 
 
 def test_after_a_restart_stops_are_counted_on_and_none_twice():
-    figures = seen(a_scan(), lines={TRAINER: a_line()}, stats={TRAINER: (2, None)})
+    figures = seen(a_scan(), lines={TRAINER: an_assignment()}, stats={TRAINER: (2, None)})
     figures.stopped(TRAINER)
     fresh = restart(figures)
-    fresh.on_list({TRAINER: a_line()})
+    fresh.on_list({TRAINER: an_assignment()})
     fresh.see(a_scan(), 1.0)
     counted = [pods_of(fresh)[TRAINER].stops]
     for said in (2, 3):
@@ -377,7 +380,7 @@ def test_after_a_restart_stops_are_counted_on_and_none_twice():
     fresh.stopped(TRAINER)
     assert [*counted, pods_of(fresh)[TRAINER].stops] == [3, 3, 4, 5]
     early = ScannedStatus()
-    early.on_list({TRAINER: a_line()})
+    early.on_list({TRAINER: an_assignment()})
     early.stats = {TRAINER: (2, None)}
     early.see(a_scan(), 0.5)
     early.seed(read_gpu_node(write_gpu_node(shown(figures))), 0.0)
@@ -386,8 +389,8 @@ def test_after_a_restart_stops_are_counted_on_and_none_twice():
 
 
 def test_a_gpu_that_was_lost_before_a_restart_is_shown_for_as_long_after_it():
-    fresh = restart(seen(a_scan(500, 0, [], []), lines={TRAINER: a_line()}))
-    fresh.on_list({TRAINER: a_line()})
+    fresh = restart(seen(a_scan(500, 0, [], []), lines={TRAINER: an_assignment()}))
+    fresh.on_list({TRAINER: an_assignment()})
     fresh.see(ProcessScan(gpus=(a_gpu("GPU-b", 1),)), REMEMBER_S - 1)
     assert [(gpu.uuid, gpu.healthy) for gpu in shown(fresh).gpus] == [
         ("GPU-a", False), ("GPU-b", True),
@@ -417,7 +420,7 @@ steps = st.lists(
 @given(steps, st.booleans())
 def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
     """It is never above what was seen of the GPU, never below what was listed, and never sinks."""
-    lines = {uid: a_line() for uid in (PODS if with_company else PODS[:1])}
+    lines = {uid: an_assignment() for uid in (PODS if with_company else PODS[:1])}
     figures = seen(lines=lines)
     most_listed, most_used, before, said = {}, 0, {}, {}
     for now_s, (what, one, other) in enumerate(done):
@@ -455,6 +458,6 @@ names = st.text(alphabet="abcdefghij", min_size=5, max_size=9)
 
 @given(st.lists(st.tuples(names, names), min_size=1, max_size=4))
 def test_no_name_of_a_namespace_or_a_pod_is_in_the_object(pods):
-    lines = {f"u{n}": a_line("*", pod=f"ns-{a}/pod-{b}") for n, (a, b) in enumerate(pods)}
+    lines = {f"u{n}": an_assignment("*", pod=f"ns-{a}/pod-{b}") for n, (a, b) in enumerate(pods)}
     written = str(write_gpu_node(shown(seen(a_scan(), lines=lines)), "u-1"))
     assert not [one for pair in pods for one in pair if f"-{one}" in written]

@@ -1,4 +1,4 @@
-"""How long the sentry waits for the next scan."""
+"""Pause of the sentry until the next scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program on a node of its own: what it does with lines, options and an API server away."""
+"""The program on an isolated node: assignments, options, and loss of the API server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def once_said(tmp_path, over, *wanted):
 
 
 def watched(tmp_path, library, api, *options, until, meanwhile=lambda _: None):
-    """Let the sentry run until it has logged these messages; meanwhile may await others."""
+    """Run the sentry until it logged these messages; meanwhile may await others."""
     over = threading.Event()
 
     def tell():
@@ -86,7 +86,7 @@ def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path,
 
 
 def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_path, library, api):
-    """The list was read; from then on nobody answers."""
+    """The list was read, and then the API server stops answering."""
 
     def leave(over):
         while not any("watch" in one.query for one in api.asked) and not over.wait(0.05):

@@ -1,4 +1,4 @@
-"""When lists are read, and whose a listed process is."""
+"""When process lists are read, and the owners of listed processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_scan, held, owner
+from tests.sentry.fakes import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_scan, held, owner
 from webhook.adapters import processes
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.gpus import EVERY_GPU
@@ -118,7 +118,7 @@ def test_who_ended_before_anybody_saw_whose_it_is_is_nobodys():
     [(99.0, OTHER), (100.0, OTHER), (100.01, None), (500.0, None)],
 )
 def test_who_started_after_a_number_was_listed_does_not_hold_its_memory(started_s, whose):
-    """A tenant may let somebody else's process get the number of its own that is over."""
+    """A tenant may free a PID over its cap so that a process of another pod gets it."""
     driver, node = Driver("GPU-a"), Node()
     driver.lists["GPU-a"] = {50: 5000 * MIB}
     observer = ProcessScanner(driver, node, boot_s=lambda: 100.0)

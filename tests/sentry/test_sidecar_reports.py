@@ -1,11 +1,11 @@
-"""Which process is a pod's sidecar, and what is read of it."""
+"""Which process is a pod's sidecar, and the report in its name."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 
-from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Node, owner
+from tests.sentry.fakes import ID, MIB, OTHER, OTHER_ID, TRAINER, Node, owner
 from tests.support.fake_proc import put
 from webhook.adapters.node_processes import NodeProcesses
 from webhook.sentry.program_reports import SEARCH_EVERY_S, SidecarReports

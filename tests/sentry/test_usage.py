@@ -1,11 +1,11 @@
-"""Which memory nobody was promised, and when nothing is said of it."""
+"""Unmanaged memory, and when none is reported."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, cap_terms, held
+from tests.sentry.fakes import MIB, OTHER, TRAINER, a_scan, an_assignment, cap_terms, held
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.assignments import NodeAssignments
 from webhook.sentry.scanner import ProcessScan
@@ -32,7 +32,7 @@ def test_the_table_of_the_docstring():
         held(50, 100), held(51, 30), held(60, 200, OTHER), held(70, 300, ""), held(71, 400, None),
         b=(held(50, 500),),
     )  # fmt: skip
-    assert found(scan, {TRAINER: a_line()}) == {
+    assert found(scan, {TRAINER: an_assignment()}) == {
         ("GPU-a", OTHER): 200,
         ("GPU-a", ""): 700,
         ("GPU-b", TRAINER): 500,
@@ -42,7 +42,7 @@ def test_the_table_of_the_docstring():
 def test_a_line_of_any_release_and_kind_manages():
     scan = a_scan(held(50, 100), b=(held(50, 100),))
     old = Assignment(pod="team/train", uuids=("*",), memory_bytes=1, since_s=1)
-    for line in (old, a_line("*"), a_line("*", held=cap_terms(enforce=False))):
+    for line in (old, an_assignment("*"), an_assignment("*", terms=cap_terms(enforce=False))):
         assert found(scan, {TRAINER: line}) == {}
 
 
@@ -91,7 +91,7 @@ def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
 
 
 def test_it_is_said_who_holds_how_much_where():
-    tracker, assignments = UsageTracker(), listed({TRAINER: a_line()})
+    tracker, assignments = UsageTracker(), listed({TRAINER: an_assignment()})
     scan = a_scan(b=(held(50, 500), held(60, 200, OTHER), held(70, 300, "")))
     tracker.update(scan, assignments, 0.0)
     where, others = "Mi on GPU 1 (GPU-b) are held by", "it can push others out"
@@ -113,5 +113,5 @@ def test_it_is_said_who_holds_how_much_where():
 )
 def test_a_managed_pod_on_its_own_gpus_is_never_unmanaged(managed, processes):
     scan = a_scan(*(held(pid, mib) for pid, mib in processes))
-    lines = {uid: a_line() for uid in managed} | {TRAINER: a_line()}
+    lines = {uid: an_assignment() for uid in managed} | {TRAINER: an_assignment()}
     assert found(scan, lines) == {}

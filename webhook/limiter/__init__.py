@@ -1,8 +1,8 @@
-"""The limiter: has a node's driver hold pods to their caps, where the driver can (r615 or newer).
+"""The limiter: makes the node's driver enforce the caps of pods, on drivers from r615 on.
 
-A program of its own, since setting a limit takes CAP_SYS_ADMIN of the node, which the sentry and
-the agent do not have. It reads the node's list of who has which GPUs and knows nothing else of the
-cluster; what it did is in a file for the sentry (`webhook.core.node.limiter_state`).
+It is a separate program, since setting a limit needs CAP_SYS_ADMIN of the node, which the sentry
+and the agent do not have. It reads the node's assignment list and nothing else of the cluster. It
+reports to the sentry by a file (`webhook.core.node.limiter_state`).
 
 | API group | resource | verbs |
 | --- | --- | --- |
@@ -11,20 +11,20 @@ cluster; what it did is in a file for the sentry (`webhook.core.node.limiter_sta
 | thread | does |
 | --- | --- |
 | main | finds cgroups, sets and reads limits, writes the file |
-| watcher | reports each change of the list of who has which of the node's GPUs |
-| watchdog | ends the program where the driver has kept the main one waiting for a minute |
+| watcher | reports each change of the assignment list |
+| watchdog | ends the program if a call of the driver has not returned for a minute |
 
-A pod is on the list before it is bound, and the kubelet makes its cgroup before its sandbox: so the
-limit stands on the pod's cgroup before anything of it runs. What the driver does with it depends on
-its back end, which is found by what a set on our own pod does to our container (`proof.py`):
+A pod is on the list before it is bound, and the kubelet creates its cgroup before its sandbox.
+Therefore the pod's cgroup has its limit before a process of the pod runs. The effect depends on the
+driver's back end, which is found by setting a limit on the limiter's own pod (`prove`):
 
-| back end | a limit is | on the pod's cgroup | on each container's |
+| back end | a limit is | on the pod's cgroup | on a container's cgroup |
 | --- | --- | --- | --- |
-| misc | kept by the driver, by cgroup | soft and hard: the cap | ours where somebody set another |
-| dmem | `dmem.max`, a file of the kernel | soft 0, hard the cap | the same, as it appears |
+| misc | stored by the driver | soft and hard: the cap | the cap, if it has another limit |
+| dmem | `dmem.max`, a file of the kernel | soft 0, hard the cap | the same, once it exists |
 
-On misc the nearest cgroup with a limit counts, so a container's own replaces its pod's.
-A limit is never made less and never taken away while its pod lives.
+On misc the nearest cgroup with a limit counts, so a container's limit replaces that of its pod.
+A limit is never lowered and never removed while its pod exists.
 
 May import: `webhook.node_programs`, `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

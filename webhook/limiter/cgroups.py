@@ -1,15 +1,15 @@
-"""The node's cgroups (version 2), beneath a mount of them, and where in them pods are.
+"""Cgroups (version 2) of the node's pods, below a mount of the node's cgroup file system.
 
-The kubelet's directory of all pods is found where our own is: the one that is named by our pod's
-UID and holds this very process. That works in a cgroup namespace of our own, as unprivileged
-containers have it, and in the node's, since `cgroup.procs` names us by our number in both, and
-others' processes, which are in other PID namespaces, by 0. No directory of a pod is searched for
-another, so nothing that a tenant makes is taken for the kubelet's.
+The kubelet's directory of pods is found from that of the limiter's own pod: its name has the pod's
+UID, and it contains this process. That works in the node's cgroup namespace and in a private one,
+as unprivileged containers have it. `cgroup.procs` shows this process by its own PID in both, and
+processes of other PID namespaces as 0. Directories of pods are not searched for other pods, so no
+directory that a tenant creates is taken for the kubelet's.
 
-A path is opened component by component and no symbolic link is followed. NVML then gets the path as
-text, as NVIDIA documents it, and that stays the same directory: a cgroup file system has no
-symbolic links and cannot rename (`cgroup2` has no such operation), and down to the pod's directory
-root of the node alone makes and removes any; its name holds a UID, which never comes again.
+A path is opened component by component, and no symbolic link is followed. NVML then gets the path
+as text, as NVIDIA documents it. It stays the same directory: a cgroup file system has no symbolic
+links and no rename, only root on the node creates and removes directories down to a pod's, and the
+name of a pod's directory has a UID, which is never reused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from webhook.core.node.cgroups import (
 )
 
 MOST_SEARCHED: Final = 10_000
-"""Directories, until our own is found."""
+"""Maximum number of directories searched for the limiter's own."""
 MOST_LEAVES: Final = 512
-"""Number of cgroups read below a pod's. It has at most 256 containers (`TooComplex`), a sidecar and
-a sandbox, which come first; a tenant may make any number below its own."""
+"""Maximum number of cgroups read below a pod's. A pod has at most 256 containers (`TooComplex`), a
+sidecar and a sandbox, which are read first. A tenant can create any number below its own."""
 DEEPEST_LEAF: Final = 2
-"""Below a pod's: a container's, and `container` below that, where crun puts its processes."""
+"""Depth below a pod's cgroup: that of a container, and crun's cgroup `container` below it."""
 DMEM: Final = "dmem"
 _LONGEST_FILE: Final = 2**16
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -42,32 +42,32 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A cgroup below a pod's."""
+    """Cgroup below a pod's."""
 
     path: str
-    """Below the mount."""
+    """Path below the mount."""
     number: int
-    """The kernel's own of this directory."""
+    """Inode number."""
     container: str
-    """64 hex digits; empty where its name has none."""
+    """Container ID of 64 hex digits; empty if the name has none."""
     runs: bool
-    """Whether it has processes."""
+    """True if it has processes."""
 
 
 class NodeCgroups:
-    """The cgroups beneath a mount; every path is relative to it."""
+    """Cgroups below a mount; all paths are relative to it."""
 
     def __init__(self, mount: str, own_uid: str) -> None:
-        """Prepare; `own_uid` is our own pod's."""
+        """Set up; `own_uid` is the UID of the limiter's pod."""
         self._mount = mount
         self._own_uid = own_uid
         self.own_pod = ""
-        """Our own pod's, once it was found; and our container's."""
+        """Path of the limiter's pod, empty until found; that of its container follows."""
         self.own_leaf = ""
         self._kubepods = ""
 
     def find_own(self) -> str:
-        """Find out where we are; return why that cannot be, or nothing."""
+        """Find the limiter's own cgroup; return why that failed, empty if it did not."""
         if self._kubepods and self._holds_us(self.own_pod):
             return ""
         self.own_pod = self.own_leaf = self._kubepods = ""
@@ -84,12 +84,12 @@ class NodeCgroups:
         )
 
     def pod(self, uid: str) -> str:
-        """Return where a pod's cgroup is; empty where it has none, or none yet."""
+        """Return the path of a pod's cgroup; empty if it does not exist."""
         paths = list_pod_directories(self._kubepods, uid) if self._kubepods else ()
         return next(filter(self.exists, paths), "")
 
     def exists(self, path: str) -> bool:
-        """Say whether there is such a cgroup."""
+        """Return True if the cgroup exists."""
         try:
             os.close(self._open(path))
         except OSError:
@@ -97,7 +97,7 @@ class NodeCgroups:
         return True
 
     def leaves(self, pod: str) -> tuple[Leaf, ...]:
-        """Return what is below a pod's, nearest first; nothing where it is gone."""
+        """Return the cgroups below a pod's, nearest first; none if the pod's is gone."""
         found: list[Leaf] = []
         above = [(pod, "")]
         for _ in range(DEEPEST_LEAF):
@@ -111,18 +111,18 @@ class NodeCgroups:
         return tuple(found)
 
     def for_driver(self, path: str) -> str:
-        """Return the path for NVML of a cgroup that is there; raises OSError where it is not."""
+        """Return the path for NVML of an existing cgroup; raise OSError if it does not exist."""
         os.close(self._open(path))
         return f"{self._mount}/{path}"
 
     def offers_dmem(self) -> bool:
-        """Say whether the kernel has the controller."""
+        """Return True if the kernel has the dmem controller."""
         return DMEM in self._read("", "cgroup.controllers").split()
 
     def enable_dmem(self, path: str) -> None:
-        """Have everything below this cgroup have the controller's files; raises OSError.
+        """Enable the dmem controller for everything below this cgroup; raise OSError.
 
-        Without effect on a kernel without it: what the driver can do there, it says itself.
+        It has no effect on a kernel without dmem; then setting a limit shows what the driver can.
         """
         if not self.offers_dmem():
             return
@@ -133,7 +133,7 @@ class NodeCgroups:
                 self._write(above, "cgroup.subtree_control", f"+{DMEM}")
 
     def _holds_us(self, pod: str) -> bool:
-        """Find our container's in a pod's; false where it is in none of them."""
+        """Find the limiter's container below a pod; return False if it is not there."""
         me = str(os.getpid())
         inside = (leaf.path for leaf in self.leaves(pod))
         here = (one for one in inside if me in self._read(one, "cgroup.procs").split())
@@ -145,7 +145,7 @@ class NodeCgroups:
         return "populated 1" in self._read(path, "cgroup.events")
 
     def _directories(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yield those beneath, nearest first, and of pods only their own."""
+        """Yield path and name of directories below, nearest first, and none below pods."""
         waiting, left = deque([path]), MOST_SEARCHED
         while waiting and left > 0:
             above = waiting.popleft()
@@ -157,7 +157,7 @@ class NodeCgroups:
                     waiting.append(below)
 
     def _below(self, path: str, most: int) -> list[tuple[str, int]]:
-        """Return names and numbers of directories in one; none where it is gone."""
+        """Return names and inode numbers of the directories in one; none if it is gone."""
         found: list[tuple[str, int]] = []
         with contextlib.suppress(OSError):
             descriptor = self._open(path)
@@ -173,7 +173,7 @@ class NodeCgroups:
         return found
 
     def _open(self, path: str) -> int:
-        """Open a directory beneath the mount, component by component; raises OSError."""
+        """Open a directory below the mount, component by component; raise OSError."""
         descriptor = os.open(self._mount, _DIRECTORY)
         for part in path.split("/") if path else ():
             try:
@@ -184,7 +184,7 @@ class NodeCgroups:
         return descriptor
 
     def _read(self, path: str, file: str) -> str:
-        """Return a file of a cgroup; empty where it, or its cgroup, is not there."""
+        """Return the text of a file of a cgroup; empty if the file or the cgroup does not exist."""
         try:
             with self._file(path, file, os.O_RDONLY) as descriptor:
                 return os.read(descriptor, _LONGEST_FILE).decode(errors="replace")
@@ -197,7 +197,7 @@ class NodeCgroups:
 
     @contextlib.contextmanager
     def _file(self, path: str, file: str, flags: int) -> Iterator[int]:
-        """Open a file of a cgroup for the length of a block; raises OSError."""
+        """Open a file of a cgroup for the duration of a block; raise OSError."""
         at = self._open(path)
         try:
             descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)

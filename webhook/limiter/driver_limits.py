@@ -1,4 +1,9 @@
-"""One pod under the driver's limit: set and read back on its cgroup, and on its containers'."""
+"""Driver limits of pods, set and read on their cgroups, and the proof that they work on a node.
+
+Reading a limit proves nothing: a driver that is too old, one whose mode is off, and one without a
+limit on this cgroup give the same answer. For the proof a small limit is set on the limiter's own
+pod, read, and removed. That has no other effect, since this pod holds no GPU memory.
+"""
 
 from __future__ import annotations
 
@@ -18,63 +23,63 @@ from webhook.core.pod.gpus import EVERY_GPU
 from webhook.limiter.cgroups import Leaf, NodeCgroups
 
 Late = dict[tuple[str, str, int], bool]
-"""Of each limit, by pod, GPU and amount, whether it came late; the newest of them."""
+"""Whether each of the newest limits was set late, by pod, GPU and amount."""
 
 SOON_S: Final = 150.0
-"""For so long a listed pod's cgroup is searched for in short steps: an entry without a binding is
-off the list after 120 s."""
+"""Time for which the cgroup of a listed pod is searched at short intervals, in seconds: an entry
+without a binding leaves the list after 120 s."""
 YOUNG_S: Final = 30.0
 
 _FIRST: Final = 2
-"""Containers that run before any of the user's can: the sandbox and the sidecar."""
+"""Number of containers that run before the user's: the sandbox and the sidecar."""
 _FAILED: Final = frozenset({Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED})
 
 
 @dataclass(slots=True, kw_only=True)
 class LimitedPod:
-    """A pod of the list that the driver is to hold."""
+    """Pod on the list that the driver should limit."""
 
     uid: str
     cap_bytes: int
     gpus: tuple[str, ...]
     since_s: float
     path: str = ""
-    """Of its cgroup; empty until that is there."""
+    """Path of its cgroup; empty until it exists."""
     leaves: tuple[Leaf, ...] = ()
     searched_s: float = float("-inf")
     set_s: float = float("inf")
-    """When all of its GPUs first had its limit."""
+    """Time at which all of its GPUs first had the limit."""
     held: dict[str, PodLimitState] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """Why it could not be limited the last time, by GPU."""
+    """Reason why the last try to limit it failed, by GPU; empty after success."""
 
     def is_young(self, now_s: float) -> bool:
-        """Say whether its cgroups are searched for in short steps."""
+        """Return True if its cgroups are searched at short intervals."""
         if self.set_s > now_s:
             return now_s - self.since_s < SOON_S
         return now_s - self.set_s < YOUNG_S
 
 
 class PodLimiter:
-    """Has the driver hold pods, and remembers what is to be told of that."""
+    """Makes the driver limit pods, and collects events for the sentry."""
 
     def __init__(self, nvml: NodeNvml, cgroups: NodeCgroups, journal: Journal, late: Late) -> None:
-        """Prepare; `late` is what the last run knew."""
+        """Set up; `late` is from the previous run."""
         self._nvml = nvml
         self._cgroups = cgroups
         self._journal = journal
         self.late = late
-        self.told: deque[LimitEvent] = deque(maxlen=MOST_EVENTS)
-        self._tellings = 0
+        self.events: deque[LimitEvent] = deque(maxlen=MOST_EVENTS)
+        self._event_count = 0
         self.misc = True
-        """Whether that is the back end; dmem otherwise."""
+        """True for back end misc, False for dmem."""
         self.changed = False
-        """Whether there is something new to be told."""
+        """True if the file for the sentry must be written again."""
 
     def limit(self, pod: LimitedPod, gpus: tuple[str, ...], now_s: float) -> bool:
-        """Have the driver hold one pod on each of its GPUs, of those that are whole.
+        """Limit one pod on each of its GPUs that are in `gpus`, the GPUs without MIG.
 
-        Return whether the driver still does as it proved. Raises NvmlError where it is gone.
+        Return False if the driver no longer behaves as in the proof. Raise NvmlError if it is gone.
         """
         proven = True
         if not pod.path:
@@ -108,10 +113,10 @@ class PodLimiter:
     def _limit_on(self, pod: LimitedPod, uuid: str) -> None:
         """Set and read the limit of a pod's cgroup.
 
-        It is set the first time also where it is read already: that may be an ancestor's, or what
-        the driver keeps of a cgroup that is gone. It came late where none of ours was there and
-        more containers ran than the sandbox and the sidecar, which waits for it: what they held by
-        then is never counted. What was said of that before is kept, also over a restart.
+        The first time it is set even if it can be read already: that limit may be an ancestor's, or
+        one that the driver kept of a removed cgroup. The limit is late if it was not there, and
+        more containers ran than the sandbox and the sidecar, which waits for it: the driver never
+        counts the memory that they held before. `late` is kept once it is known, also by a restart.
         """
         path, want = self._cgroups.for_driver(pod.path), self._want(pod)
         if not self.misc:
@@ -147,15 +152,15 @@ class PodLimiter:
         pod.held[uuid] = PodLimitState(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
 
     def _limit_leaves(self, pod: LimitedPod, uuid: str) -> None:
-        """Have no container's own limit be another than its pod's.
+        """Replace limits of containers that differ from their pod's.
 
-        | back end | what is read of a container | then |
+        | back end | limit read of a container | action |
         | --- | --- | --- |
-        | misc | its pod's limit | nothing |
-        | misc | another: it has one of its own | ours in its place, and told |
-        | dmem | ours | nothing |
-        | dmem | none, as each is born | ours |
-        | dmem | another amount | ours in its place, and told |
+        | misc | its pod's limit | none |
+        | misc | another limit, set on the container | set the pod's limit, and report it |
+        | dmem | its pod's limit | none |
+        | dmem | none, as for a new container | set the pod's limit |
+        | dmem | another amount | set the pod's limit, and report it |
         """
         want = self._want(pod)
         denied: LimitDeniedError | None = None
@@ -181,7 +186,7 @@ class PodLimiter:
             raise NvmlError("nvmlDeviceSetMemoryLimits_v1", 3, gpu=uuid)
 
     def _want(self, pod: LimitedPod) -> tuple[int, int]:
-        """Return soft and hard: dmem's soft limit is `dmem.min`, which a removed leaf leaves."""
+        """Return soft and hard limit; dmem has no soft one, as `dmem.min` outlives a container."""
         return (pod.cap_bytes if self.misc else 0), pod.cap_bytes
 
     def _report(self, pod: LimitedPod, uuid: str, leaf: Leaf, had_bytes: int) -> None:
@@ -196,9 +201,9 @@ class PodLimiter:
         self._add_event(pod, "a container had a limit of its own", why)
 
     def _add_event(self, pod: LimitedPod, what: str, why: str) -> None:
-        """Log it, and have the sentry report it as an Event of the pod."""
-        self._tellings += 1
-        self.told.append(LimitEvent(self._tellings, pod.uid, why))
+        """Log an event of a pod, and add it to those that the sentry reports."""
+        self._event_count += 1
+        self.events.append(LimitEvent(self._event_count, pod.uid, why))
         self.changed = True
         self._journal.event("warning", what, why=why, uid=pod.uid)
 
@@ -218,20 +223,20 @@ _VGPU: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 def prove(
     nvml: NodeNvml, version: str, gpus: Iterable[ScannedGpu], cgroups: NodeCgroups, *, dmem: bool
 ) -> Proof:
-    """Try it on each GPU; raises NvmlError where the driver as a whole fails.
+    """Return whether limits work on each GPU; raise NvmlError if the driver as a whole fails.
 
     | driver, cgroups, GPUs | holds |
     | --- | --- |
     | before r615 | not tried |
     | cgroup v1, or pods have no cgroups | not tried |
     | no GPU, or all of them in MIG mode or without memory of their own | not tried |
-    | one that is a vGPU, or of one process alone, as under MPS | not tried |
-    | the driver does not take it, or says another amount, on one of them | no |
-    | it takes it and says it on all of them | yes |
+    | a vGPU, or a GPU in compute mode Exclusive_Process, as under MPS | not tried |
+    | the driver rejects the limit, or returns another amount, on a GPU | no |
+    | the driver accepts and returns the limit on all GPUs | yes |
 
-    A vGPU's memory is the host's to limit. NVIDIA's plugin puts GPUs under MPS into compute mode
-    Exclusive_Process: the driver would charge MPS's server for all that its clients hold, and
-    without MPS nobody shares such a GPU.
+    The memory of a vGPU is limited by its host. NVIDIA's plugin sets compute mode Exclusive_Process
+    for MPS. The driver would charge the memory of all clients to the MPS server, and without MPS
+    such a GPU is not shared.
     """
     if not can_limit_cgroups(version):
         return _not(f"not tried: driver {version} has no limits, r{LIMITS_FROM} or newer has")
@@ -259,7 +264,7 @@ def prove(
 
 
 def why_denied(error: NvmlError) -> str:
-    """Say why a limit was not set, and what to do where it is a right that is missing."""
+    """Return why a limit was not set, and the missing right if that is the reason."""
     if error.fault is Fault.NO_PERMISSION:
         return (
             f"{error.gpu}: the driver denies it to us (code {error.code}): it takes CAP_SYS_ADMIN"
@@ -270,10 +275,10 @@ def why_denied(error: NvmlError) -> str:
 
 
 def _prove_on(nvml: NodeNvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) -> Proof:
-    """Set on our own pod, and read it there and on our container.
+    """Set a limit on the limiter's own pod, and read it there and on its container.
 
-    Which back end it is, nothing tells, for the mode that the driver was loaded with decides. On
-    misc a container reads its pod's limit; on dmem it has a file of its own.
+    The container's limit shows the back end, which the driver does not report: on misc it is that
+    of the pod, on dmem each cgroup has a separate one.
     """
     compute, virtual = nvml.modes(uuid)
     if virtual == _VGPU:

@@ -1,4 +1,4 @@
-"""The limiter's loop: find the cgroups of listed pods, have the driver limit them, read it back."""
+"""The limiter's loop: finds the cgroups of listed pods, sets and reads their driver limits."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from webhook.node_programs.program import (
 Message = AssignmentsSeen | AssignmentsUnread
 
 STEP_S: Final = 0.1
-"""Between searches for the cgroup of a pod that was just listed, and for containers of a young
-one; they take no call of the driver. From a pod's cgroup to its sandbox a kubelet takes longer."""
+"""Interval of searches for cgroups of young pods, in seconds. A search needs no call of the driver.
+A kubelet needs more time between creating a pod's cgroup and its sandbox."""
 SELDOM_S: Final = 2.0
 AGAIN_S: Final = 1.0
-"""After a container's cgroup was first seen its limits are read once more: a runtime's hook may
-have set one moments later."""
+"""Time after a container's cgroup was found until its limit is read again, in seconds: a hook of
+the runtime may set one late."""
 PROVE_EVERY_S: Final = 600.0
 RETRY_S: Final = 60.0
 WITHDRAW_AFTER_S: Final = STALE_AFTER_S
-"""How long the driver may fail before the proof is withdrawn, so that a short failure is none.
+"""Time that the driver may fail before the proof is withdrawn, in seconds.
 
-The agent withdraws the label itself once its own scan finds the driver gone or replaced.
+The agent removes the label itself once its own scan finds the driver gone or replaced.
 """
 
 _STUCK: Final = 142
@@ -65,7 +65,7 @@ _NAMED: Final = 3
 
 
 class Limiter:
-    """Has the driver hold the pods of its node until it is stopped."""
+    """Makes the driver limit the pods of its node until it is stopped."""
 
     def __init__(
         self, settings: LimiterSettings, kube: Kube, nvml: NodeNvml, journal: Journal
@@ -79,20 +79,20 @@ class Limiter:
         self._pods: dict[str, LimitedPod] = {}
         self._proof = Proof(holds=False, why=_NOT_YET)
         self._proved: tuple[str, frozenset[str]] = ("", frozenset())
-        """By which driver and on which GPUs it was tried last, and when."""
+        """Driver version and GPUs of the last proof; its time follows."""
         self._proved_s = float("-inf")
         self._reading_s = float("-inf")
-        """When the driver is to be asked next."""
+        """Time of the next read of limits."""
         self._again_s = float("inf")
-        """When it is to be asked once more about what is new."""
+        """Time of an additional read for new containers."""
         self._written_s = float("-inf")
-        """When the file was written last."""
+        """Time of the last write of the file."""
         self._changed = True
         self._started_s = time.time()
         self._beat_s = time.monotonic()
         self._driver = DriverStatus(scanned_s=self._beat_s, answered_s=self._beat_s)
         self._failing_s: float | None = None
-        """Since when the driver does not answer."""
+        """Time since which the driver does not answer; None if it does."""
         self._limits = PodLimiter(nvml, self._cgroups, journal, self._read_late())
 
     def run(self) -> NoReturn:
@@ -109,7 +109,7 @@ class Limiter:
                 message = self._inbox.get()
 
     def on_report(self, message: Message, now_s: float) -> None:
-        """Take what the watcher reports."""
+        """Handle a report of the watcher."""
         if isinstance(message, AssignmentsUnread):
             what = "the list of who was promised what cannot be followed"
             self._journal.once("list", "warning", what, message.why)
@@ -117,14 +117,14 @@ class Limiter:
         self._journal.over("list", "the list of who was promised what is followed again")
         listed: dict[str, LimitedPod] = {}
         unreadable: list[str] = []
-        for uid, one in message.assignments.items():
-            terms = one.terms
+        for uid, assignment in message.assignments.items():
+            terms = assignment.terms
             if terms is None or terms.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
                 continue
             if list_pod_directories("kubepods", uid) and 0 < terms.cap_bytes < NO_LIMIT:
-                listed[uid] = self._wanted(uid, terms.cap_bytes, one.uuids, now_s)
+                listed[uid] = self._wanted(uid, terms.cap_bytes, assignment.uuids, now_s)
             else:
-                unreadable.append(one.pod)
+                unreadable.append(assignment.pod)
         if unreadable:
             what = "lines of the list have no UID or no cap"
             self._journal.once("lines", "error", what, ", ".join(unreadable[:_NAMED]))
@@ -132,7 +132,7 @@ class Limiter:
         self._pods = listed
 
     def step(self, now_s: float) -> float:
-        """Do what is due, and return how long to wait."""
+        """Do what is due; return the pause until the next step, in seconds."""
         if self._proof.holds:
             self._find_cgroups(now_s)
         if now_s >= min(self._reading_s, self._again_s):
@@ -150,20 +150,20 @@ class Limiter:
         return max(STEP_S, soonest_s - now_s)
 
     def _wanted(self, uid: str, cap_bytes: int, gpus: tuple[str, ...], now_s: float) -> LimitedPod:
-        """Return what is known of a pod that the driver is to hold.
+        """Return the state of a pod that the driver should limit.
 
-        Its cap is never less than it was: the driver's entry would count what is held already.
+        Its cap is never lowered, since the driver counts the memory that the pod already holds.
         """
-        known = self._pods.get(uid)
-        if known is None:
+        pod = self._pods.get(uid)
+        if pod is None:
             return LimitedPod(uid=uid, cap_bytes=cap_bytes, gpus=gpus, since_s=now_s)
-        if cap_bytes > known.cap_bytes or set(gpus) - set(known.gpus):
-            known.cap_bytes = max(cap_bytes, known.cap_bytes)
-            known.gpus, self._reading_s = gpus, now_s
-        return known
+        if cap_bytes > pod.cap_bytes or set(gpus) - set(pod.gpus):
+            pod.cap_bytes = max(cap_bytes, pod.cap_bytes)
+            pod.gpus, self._reading_s = gpus, now_s
+        return pod
 
     def _find_cgroups(self, now_s: float) -> None:
-        """Find cgroups, of pods and of their containers; what is new is limited at once."""
+        """Find the cgroups of pods and containers; new ones are limited at once."""
         for pod in self._pods.values():
             if not pod.is_young(now_s) and now_s - pod.searched_s < SELDOM_S:
                 continue
@@ -178,7 +178,7 @@ class Limiter:
             pod.leaves = leaves
 
     def _ask(self, now_s: float) -> None:
-        """Open the driver, prove and limit, and close it."""
+        """Open the driver, prove that limits work, set limits, and close it."""
         scan = scan_with(
             self._nvml,
             self._settings.kernel_driver,
@@ -230,14 +230,14 @@ class Limiter:
             self._journal.event("warning", "the driver holds no caps here", why=proof.why)
 
     def _write(self, now_s: float) -> None:
-        """Write the file for the sentry by a rename; a full disk must not stop us."""
+        """Replace the file for the sentry; an error such as a full disk is only logged."""
         held = self._pods.values() if self._proof.holds else ()
         state = LimiterState(
             written_s=time.time(),
             started_s=self._started_s,
             proof=self._proof,
-            limited=tuple(one for pod in held for one in pod.held.values()),
-            events=tuple(self._limits.told),
+            limited=tuple(limit for pod in held for limit in pod.held.values()),
+            events=tuple(self._limits.events),
         )
         path = f"{self._settings.folder}/{STATE_FILE}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -253,18 +253,18 @@ class Limiter:
             self._journal.once("file", "error", what, str(error))
 
     def _read_late(self) -> Late:
-        """Return what the last run knew of limits that it set."""
+        """Return, for limits that the previous run set, whether they were set late."""
         path = f"{self._settings.folder}/{STATE_FILE}"
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
                 state = read_limiter_state(file.read(LARGEST_FILE_BYTES).decode(errors="replace"))
         except OSError:
             state = None
-        known = state.limited if state else ()
-        return {(one.uid, one.gpu, one.hard_bytes): one.late for one in known}
+        limits = state.limited if state else ()
+        return {(limit.uid, limit.gpu, limit.hard_bytes): limit.late for limit in limits}
 
     def _watch_over(self) -> None:
-        """End the program where a call of the driver does not return: nothing else would."""
+        """End the program if a call of the driver does not return."""
         while time.monotonic() - self._beat_s < STUCK_AFTER_S + WRITE_INTERVAL_S:
             time.sleep(WRITE_INTERVAL_S)
         self._journal.event("error", "the driver does not return")
@@ -272,10 +272,10 @@ class Limiter:
 
 
 def limiter(settings: LimiterSettings) -> int:
-    """Have the driver hold a node's pods until SIGTERM; returns the exit code.
+    """Make the driver limit a node's pods until SIGTERM; return the exit code.
 
-    That of `run_program`; 142 (128 and SIGALRM, as the sentry's) where the driver did not answer
-    for a minute.
+    It is that of `run_program`, or 142 (128 + SIGALRM, as for the sentry) if a call of the driver
+    did not return for a minute.
     """
 
     def work(kube: Kube, journal: Journal) -> NoReturn:

@@ -10,23 +10,23 @@ from webhook.core.node.access import KERNEL_DRIVER
 from webhook.names import LIMITER_FOLDER
 
 CGROUPS: Final = "/host/sys/fs/cgroup"
-"""Where the chart mounts the node's cgroups."""
+"""Path at which the chart mounts the node's cgroups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterSettings:
-    """Which node, and how."""
+    """Settings of the limiter of one node."""
 
     node: str
     namespace: str
-    """Where the webhook keeps the lists of who has which GPUs."""
+    """Namespace of the assignment lists, which is the webhook's."""
     pod_uid: str = ""
-    """Our own, by which our cgroup is found, and so the kubelet's."""
+    """UID of the limiter's pod, to find its cgroup and thereby the kubelet's."""
     cgroups: str = CGROUPS
     dmem: bool = False
-    """Whether to enable the kernel's controller dmem down to each pod where the driver uses it."""
+    """True to enable the kernel's dmem controller down to each pod, if the driver uses it."""
     folder: str = LIMITER_FOLDER
-    """Where what was done is written, for the sentry."""
+    """Folder of the report for the sentry."""
     kernel_driver: str = KERNEL_DRIVER
-    """The file that exists while the kernel has a driver."""
+    """Path of a file that exists while the kernel has a driver."""
     kubeconfig: Path | None = None

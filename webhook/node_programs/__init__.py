@@ -1,5 +1,5 @@
-"""What agent, sentry and limiter share: programs for the GPUs of their node.
+"""Code shared by the programs of a node: agent, sentry and limiter.
 
-They stay programs of their own (webhook/decisions/05-two-daemonsets.md). May import:
-`webhook.adapters`, `webhook.core` and `webhook.names`; the sidecar does not import it.
+They are separate programs, see webhook/decisions/05-two-daemonsets.md. May import:
+`webhook.adapters`, `webhook.core` and `webhook.names`. The sidecar does not import it.
 """

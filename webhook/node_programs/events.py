@@ -1,6 +1,6 @@
-"""What a program of a node reports in the API server: Events, and conditions of pods.
+"""Writes Events and pod conditions on a thread of its own.
 
-On a thread of its own with a bounded queue: whoever stops a process waits for nobody.
+Its queue is bounded, and reporting never waits for the API server.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.events import EventReason, TokenBucket
 
 WAITING: Final = 200
-"""Reports that wait; what does not fit is in the log alone."""
+"""Maximum length of the queue. A report that does not fit is only logged."""
 
 OF_AN_OBJECT: Final = 10
 OF_AN_OBJECT_EVERY_S: Final = 300.0
-"""So many of a pod or node at once and then one in so many seconds, as kubelets bound them: a
-device plugin that comes and goes, or a pod that is over its cap again and again, must not fill the
-API server. The log has them all."""
+"""Limit of reports about one pod or node: a burst of `OF_AN_OBJECT`, then one in this many seconds,
+as kubelets limit Events. A pod that exceeds its cap again and again must not fill the API server.
+All reports are logged."""
 
 MOST_OBJECTS: Final = 500
-"""Of whose reports is remembered how many there were."""
+"""Maximum number of objects whose reports are counted."""
 
 RETRY_S: Final = 600.0
-"""For how long one report is retried while the API server does not answer."""
+"""Time for which a report is retried, in seconds."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
@@ -42,20 +42,20 @@ _INVALID: Final = 422
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReport:
-    """One Event, and what it is about."""
+    """Event, with an optional pod condition."""
 
     about: Json
-    """An ObjectReference, with the UID."""
+    """ObjectReference with a UID."""
     reason: EventReason
     sentence: str
     action: str
-    """One word for what was done or seen."""
+    """One word, the Event's `action`."""
     condition: Json | None = None
-    """A condition that the pod gets as well, without its time."""
+    """Condition for the pod, without a time; None for no condition."""
 
 
 class EventWriter:
-    """Takes reports at once, and writes them as soon as the API server lets it."""
+    """Queues reports, and writes them on its thread."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EventWriter:
         what: str = "events of the node",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `action` is what it does with its node, `what` is written as the log says it."""
+        """Set up; `action` is that of Events about the node, `what` is their name in the log."""
         self.node = node
         self._kube = kube
         self._journal = journal
@@ -82,22 +82,22 @@ class EventWriter:
         self.waiting: queue.Queue[EventReport] = queue.Queue(WAITING)
 
     def once(self, reason: EventReason, sentence: str) -> None:
-        """Report something of the node, unless it was the last thing with this reason."""
+        """Report about the node, unless its last report with this reason was the same."""
         if self._last.get(reason) != sentence:
             self._last[reason] = sentence
             self.report_node(reason, sentence)
 
     def over(self, reason: EventReason) -> None:
-        """Let `once` report the next thing with this reason, whatever the last one was."""
+        """Forget the last report with this reason, so that `once` reports the next one."""
         self._last.pop(reason, None)
 
     def report_node(self, reason: EventReason, sentence: str) -> None:
-        """Report something of the node."""
+        """Report about the node."""
         about = node_reference(self.node)
         self.report(EventReport(about=about, reason=reason, sentence=sentence, action=self._action))
 
     def report(self, report: EventReport) -> None:
-        """Report something, if it is allowed now; never waits."""
+        """Queue a report, unless the object had too many; never waits."""
         if not self._may(report.about["uid"]):
             return
         try:
@@ -115,7 +115,7 @@ class EventWriter:
         return left is not None
 
     def write_all(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Write what is reported, forever."""
+        """Write queued reports until the program ends."""
         while True:
             report = self.waiting.get()
             until_s, pause_s = self._clock() + RETRY_S, FIRST_PAUSE_S
@@ -124,10 +124,10 @@ class EventWriter:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def write(self, report: EventReport) -> bool:
-        """Write one report; return whether to retry it.
+        """Write one report; return True if it should be retried.
 
-        The condition first: it lasts, and an Event can be lost. A pod that is gone, or another of
-        its name, is of no concern any more.
+        The condition is written first, since it lasts and an Event can be lost. A report about a
+        pod that is gone, or was replaced by another of its name, is dropped.
         """
         try:
             if report.condition:
@@ -158,11 +158,11 @@ class EventWriter:
             # Conditions are merged by their type (PodStatus in the API's types.go).
             self._kube.patch(path, body)
         except KubeError as error:
-            if not error.forbidden:  # where no fence stands, we have no right: an Event does
+            if not error.forbidden:  # without a fence there is no such right; the Event suffices
                 raise
             self._journal.once("condition", "info", "no condition is written", str(error))
 
 
 def _is_another(error: KubeError) -> bool:
-    """Say whether the pod is gone, or has another UID: that is answered as an invalid change."""
+    """Return True if the pod is gone or has another UID; the latter is reported as invalid."""
     return error.not_found or (error.code == _INVALID and "metadata.uid" in str(error))

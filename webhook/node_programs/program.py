@@ -1,4 +1,4 @@
-"""A program of a node from its start to its exit code, what its threads report, and a scan."""
+"""Main function, message queue and GPU scan of the programs of a node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NEW_CONTAINER: Final = 75
 
 
 class NewContainerNeededError(Exception):
-    """Only a new container gets the driver's library, or access to the GPUs, again."""
+    """A new container is needed to get the driver's library, or access to the GPUs, again."""
 
 
 class NotStartedError(Exception):
-    """Something that the program needs from its start on is missing: what, and why."""
+    """A requirement of the program is missing; the arguments are message and reason."""
 
 
 class _StoppedError(Exception):
@@ -41,15 +41,15 @@ class _StoppedError(Exception):
 
 
 def run_program(kubeconfig: Path | None, work: Callable[[Kube, Journal], NoReturn]) -> int:
-    """Work until SIGTERM; returns the exit code.
+    """Run `work` until SIGTERM; return the exit code.
 
-    | exit code | means |
+    | exit code | meaning |
     | --- | --- |
     | 0 | stopped by SIGTERM |
-    | 1 | no API server is known, something else is missing, or a bug |
-    | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
+    | 1 | no API server is known, another requirement is missing, or a bug |
+    | 75 | the driver was loaded or replaced, or its devices were lost: a new container is needed |
     """
-    # Where stdout is closed, its descriptor may soon be another file's.
+    # If stdout is closed, its descriptor may soon belong to another file.
     journal = Journal(partial(os.write, 1 if sys.stdout else -1))
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
@@ -75,17 +75,17 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 class Inbox(Generic[M]):
-    """What the threads of a program report to its main one, which never waits for anything else."""
+    """Queue of reports from a program's threads to its main thread, which waits on nothing else."""
 
     def __init__(self) -> None:
         self._reports: queue.SimpleQueue[M | Exception] = queue.SimpleQueue()
 
     def put(self, report: M | Exception) -> None:
-        """Report something, or a bug."""
+        """Add a report, or the exception of a bug."""
         self._reports.put(report)
 
     def get(self, wait_s: float = 0.0) -> M | None:
-        """Return the next report, None where none comes in time; raises the bug of a thread."""
+        """Return the next report, None after the timeout; raise the exception of a thread's bug."""
         try:
             report = self._reports.get(timeout=wait_s) if wait_s else self._reports.get_nowait()
         except queue.Empty:
@@ -95,7 +95,7 @@ class Inbox(Generic[M]):
         return report
 
     def start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Work on a thread; a bug in it ends the program, and not only the thread."""
+        """Run `work` on a thread; a bug in it ends the program."""
 
         def run() -> None:
             try:
@@ -107,10 +107,10 @@ class Inbox(Generic[M]):
 
 
 def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str], S]) -> S:
-    """Open NVML, read with the driver's version, and close: open, no driver can be replaced.
+    """Open NVML, call `read` with the driver's version, and close: an open driver blocks updates.
 
-    Never raises: where the driver as a whole does not answer, the scan says why, and whether the
-    kernel has one, by the file `kernel_driver`.
+    Never raises. If the driver as a whole does not answer, the scan has the reason, and whether the
+    kernel has a driver, which is known by the file `kernel_driver`.
     """
     try:
         with nvml:
@@ -121,7 +121,7 @@ def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str
 
 
 def answering(nvml: Nvml) -> tuple[ScannedGpu, ...]:
-    """Return the GPUs that answer; where none does, but the driver does, none."""
+    """Return the GPUs that answer; none if only the driver answers."""
     try:
         return nvml.devices()
     except NvmlError:

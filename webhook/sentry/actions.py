@@ -126,7 +126,7 @@ class ActionRunner:
         now_s: float,
     ) -> None:
         """Carry out the actions of a scan."""
-        self._stuck = {uid: one for uid, one in self._stuck.items() if uid in judgement.active}
+        self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judgement.active}
         freed: dict[_Pod, list[Freed]] = {}
         for uid, action in judgement.actions:
             pod = _Pod(uid, assignments.capped[uid].pod, assignments.terms[uid])
@@ -176,10 +176,10 @@ class ActionRunner:
             "info",
             LogMessage.CAME_BACK,
             **pod.values,
-            pids=[one.process.pid for one in freed[:_MOST_PIDS]],
+            pids=[action.process.pid for action in freed[:_MOST_PIDS]],
             processes=len(freed),
-            freed_bytes=sum(one.freed_bytes for one in freed),
-            after_s=round(max(one.after_s for one in freed), 3),
+            freed_bytes=sum(action.freed_bytes for action in freed),
+            after_s=round(max(action.after_s for action in freed), 3),
         )
 
     def _stop(self, pod: _Pod, process: Process, why: str, scan: ProcessScan) -> None:
@@ -223,10 +223,10 @@ class ActionRunner:
         if stuck is None:
             self._journal.event("warning", "ending a pod", why=why, **pod.values)
         started_s = time.monotonic()
-        owners = (one.owner for one in chain(*scan.lists.values()))
+        owners = (process.owner for process in chain(*scan.lists.values()))
         ended = self._killer.end(
             pod.uid,
-            {one for one in owners if one and one.place.pod == pod.uid},
+            {owner for owner in owners if owner and owner.place.pod == pod.uid},
             scan.held_by_containers(pod.uid),
             sidecar=not pod.by_sentry,
             again=stuck is not None,

@@ -52,7 +52,7 @@ class NodeAssignments:
 
     def with_list(self, report: AssignmentsSeen, now_s: float) -> NodeAssignments:
         """Return the value after a list; an entry without readable terms counts as missing."""
-        listed = {comparable_uid(uid): one for uid, one in report.assignments.items()}
+        listed = {comparable_uid(uid): assignment for uid, assignment in report.assignments.items()}
         if report.complete:
             since_s = now_s if self.followed_since_s is None else self.followed_since_s
             followed = replace(
@@ -62,10 +62,12 @@ class NodeAssignments:
             listed = keep_last_entries(listed, self.listed)
             followed = self.without_watch(MALFORMED)
         held = frozenset[str]().union(*self.holders.values())
-        departed = held - {uid for uid, one in listed.items() if one.terms}
-        kept = {uid: one for uid, one in self.capped.items() if uid in departed}
-        capped = kept | {uid: one for uid, one in listed.items() if _is_judged(one.terms)}
-        names = {uid: one.pod for uid, one in listed.items()}
+        departed = held - {uid for uid, assignment in listed.items() if assignment.terms}
+        kept = {uid: assignment for uid, assignment in self.capped.items() if uid in departed}
+        capped = kept | {
+            uid: assignment for uid, assignment in listed.items() if _is_judged(assignment.terms)
+        }
+        names = {uid: assignment.pod for uid, assignment in listed.items()}
         return _with_capped(
             replace(followed, listed=listed, names=names, is_read=True), capped, departed
         )
@@ -81,7 +83,9 @@ class NodeAssignments:
         A GPU without a process list in this scan keeps its holders.
         """
         found = {
-            gpu: frozenset(one.owner.place.pod for one in processes if one.owner is not None)
+            gpu: frozenset(
+                process.owner.place.pod for process in processes if process.owner is not None
+            )
             & self.capped.keys()
             for gpu, processes in lists.items()
         }
@@ -90,7 +94,7 @@ class NodeAssignments:
         if departed == self.departed:
             return scanned
         ended = self.departed - departed
-        capped = {uid: one for uid, one in self.capped.items() if uid not in ended}
+        capped = {uid: assignment for uid, assignment in self.capped.items() if uid not in ended}
         return _with_capped(scanned, capped, departed)
 
 
@@ -112,8 +116,10 @@ def keep_last_entries(read: Assignments, before: Assignments) -> Assignments:
     """
     missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
     return {uid: before[uid] for uid in missing} | {
-        uid: replace(one, terms=before[uid].terms) if one.terms is None and uid in before else one
-        for uid, one in read.items()
+        uid: replace(assignment, terms=before[uid].terms)
+        if assignment.terms is None and uid in before
+        else assignment
+        for uid, assignment in read.items()
     }
 
 
@@ -124,7 +130,7 @@ def _with_capped(
     return replace(
         assignments,
         capped=capped,
-        terms={uid: one.terms for uid, one in capped.items() if one.terms},
+        terms={uid: assignment.terms for uid, assignment in capped.items() if assignment.terms},
         poll_s=min(map(_poll_s, capped.values()), default=inf),
         departed=departed & capped.keys(),
     )

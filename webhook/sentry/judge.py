@@ -74,35 +74,41 @@ class Judge:
         is higher. It is not skipped if an excess was reported, since `step` must see its end.
         """
         terms = assignments.terms
-        self._states = {uid: one for uid, one in self._states.items() if uid in terms}
-        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in terms}
+        self._states = {uid: state for uid, state in self._states.items() if uid in terms}
+        self._rejected = {
+            uid: processes for uid, processes in self._rejected.items() if uid in terms
+        }
         held = _held(scan, assignments)
         self._note_dead(scan, now_s)
         actions: list[tuple[str, Action]] = []
         for uid, pod_terms in terms.items():
-            theirs = held.get(uid, [])
+            processes = held.get(uid, [])
             state = self._states.get(uid, StepState())
             followed = not is_idle(state) or state.reported
-            if not followed and not self._is_over(uid, pod_terms, theirs):
+            if not followed and not self._is_over(uid, pod_terms, processes):
                 continue
-            observation = self._observation(uid, pod_terms, theirs, scan, now_s)
-            dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
+            observation = self._observation(uid, pod_terms, processes, scan, now_s)
+            dead = frozenset(
+                process.owner.process.pid
+                for _, process in processes
+                if process.owner and process.dead
+            )
             cap = cap_of(pod_terms, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
-        victims = (one for state in self._states.values() for one in state.victims)
+        victims = (victim for state in self._states.values() for victim in state.victims)
         return Judgement(
             tuple(actions),
             frozenset(uid for uid, state in self._states.items() if not is_idle(state)),
-            any(one.killed_at_s is not None for one in victims),
+            any(victim.killed_at_s is not None for victim in victims),
         )
 
     def _is_over(self, uid: str, terms: CapTerms, held: list[tuple[str, GpuProcess]]) -> bool:
         """Return True if a pod is over its cap on a GPU; a process without a figure counts as 0."""
         ceiling_bytes = terms.ceiling_bytes
         figures: dict[str, list[int]] = {}
-        for gpu, one in held:
-            figures.setdefault(gpu, []).append(one.used_bytes or 0)
+        for gpu, process in held:
+            figures.setdefault(gpu, []).append(process.used_bytes or 0)
         for gpu, listed in figures.items():
             if sum(listed) > ceiling_bytes:
                 counted_bytes = self._counted(uid, gpu, terms.cap_bytes)
@@ -119,9 +125,9 @@ class Judge:
         now_s: float,
     ) -> Observation:
         usages = (
-            Usage(gpu, one.owner.process, one.used_bytes)
-            for gpu, one in held
-            if one.owner is not None
+            Usage(gpu, process.owner.process, process.used_bytes)
+            for gpu, process in held
+            if process.owner is not None
         )
         long_dead = {
             process
@@ -135,18 +141,18 @@ class Judge:
             scan.failed,
             frozenset(rejected),
             dict.fromkeys(scan.lists, now_s),
-            {gpu: one for gpu, one in counted_bytes.items() if one is not None},
+            {gpu: figure for gpu, figure in counted_bytes.items() if figure is not None},
         )
 
     def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
         """Record when each process that ended and is still listed was first seen so."""
         dead = {
-            one.owner.process
+            process.owner.process
             for held in scan.lists.values()
-            for one in held
-            if one.dead and one.owner is not None
+            for process in held
+            if process.dead and process.owner is not None
         }
-        self._dead_since_s = {one: self._dead_since_s.get(one, now_s) for one in dead}
+        self._dead_since_s = {process: self._dead_since_s.get(process, now_s) for process in dead}
 
 
 def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dict[str, int]:

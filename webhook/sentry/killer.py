@@ -75,9 +75,10 @@ class Killer:
     ) -> Delivery:
         """Signal one process, unless it is the sandbox's or, with a sidecar, the enforcer's.
 
-        A process that does not handle SIGTERM gets SIGKILL instead: the kernel would not deliver it
-        to number 1 of a namespace (signal(7)), and others may ignore it. `held` is as for `end`.
-        The enforcer has mounts of its own; those of a process whose main thread ended are hidden.
+        A process that does not handle SIGTERM gets SIGKILL instead: the kernel would not deliver
+        SIGTERM to PID 1 of a namespace (signal(7)), and other processes may ignore it. `held` is as
+        for `end`. The enforcer is known by its mounts. Those of a process whose main thread ended
+        are hidden.
         """
         place, pid = owner.place, owner.process.pid
         if self._number(owner) == 0:
@@ -262,7 +263,7 @@ class Killer:
 
 
 def _read(call: Callable[..., _T], *of: object, unreadable: _T) -> _T:
-    """Return what a read of proc returns, or `unreadable` if it raises OSError."""
+    """Return the result of a read of proc, or `unreadable` if it raises OSError."""
     try:
         return call(*of)
     except OSError:

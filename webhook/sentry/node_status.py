@@ -34,13 +34,13 @@ class _Stops:
     before: int | None = None
     """Number stored by the previous sentry, less the sidecar's own once it reports them."""
     ours: int = 0
-    said: int | None = None
+    reported: int | None = None
     """Highest number that its sidecar reported."""
 
     def total(self) -> int | None:
-        if self.before is None and self.said is None and not self.ours:
+        if self.before is None and self.reported is None and not self.ours:
             return None
-        return min((self.before or 0) + self.ours + (self.said or 0), LARGEST_INT32)
+        return min((self.before or 0) + self.ours + (self.reported or 0), LARGEST_INT32)
 
 
 class NodeStatus:
@@ -84,7 +84,7 @@ class NodeStatus:
                     self._would_stop[uid] = max(count, pod.would_stop), earliest_s
                 if pod.stops is not None:
                     stops = self._stops.setdefault(uid, _Stops())
-                    stops.before = max(stops.before or 0, pod.stops - (stops.said or 0))
+                    stops.before = max(stops.before or 0, pod.stops - (stops.reported or 0))
 
     def stopped(self, uid: str) -> None:
         """Count a stop of a process or of the whole pod by this sentry."""
@@ -122,11 +122,11 @@ class NodeStatus:
             self._forget_pods(assignments.listed)
         self._note_gpus(scan, now_s)
         for uid in assignments.listed.keys() & stats.keys():
-            said = stats[uid][0]
-            known = self._stops.setdefault(uid, _Stops())
-            if known.said is None and known.before is not None:
-                known.before = max(0, known.before - said)
-            known.said = max(known.said or 0, said)
+            reported = stats[uid][0]
+            stops = self._stops.setdefault(uid, _Stops())
+            if stops.reported is None and stops.before is not None:
+                stops.before = max(0, stops.before - reported)
+            stops.reported = max(stops.reported or 0, reported)
         listed_gpus = scan.lists.keys() & self._used.keys()
         self._note_peaks(listed_gpus, usage, assignments.listed, stats)
         self._idleness.on_scan(scan, usage.lists, observed_s)
@@ -149,7 +149,7 @@ class NodeStatus:
         listed = self._measured | scan.lists.keys()
         self._measured = (listed & self._used.keys()) - scan.unread
         kept = self._gpus.items()
-        self._gpus = {uuid: one for uuid, one in kept if now_s - one[1] < REMEMBER_S}
+        self._gpus = {uuid: entry for uuid, entry in kept if now_s - entry[1] < REMEMBER_S}
 
     def _figures(
         self, usage: NodeUsage, assignments: NodeAssignments, own: OwnNode, observed_s: float
@@ -237,7 +237,7 @@ highest use since then |
                     self._raise_peak(uid, uuid, used_bytes)
         alone: dict[tuple[str, str], int] = {}
         for uuid, in_use_bytes in self._used.items():
-            uids = [uid for uid, one in assignments.items() if covers_gpu(one, uuid)]
+            uids = [uid for uid, assignment in assignments.items() if covers_gpu(assignment, uuid)]
             if len(uids) == 1 and in_use_bytes is not None:
                 (uid,) = uids
                 alone[uid, uuid] = max(self._alone.get((uid, uuid), 0), in_use_bytes)
@@ -254,7 +254,9 @@ highest use since then |
 
     def _forget_pods(self, listed: Assignments) -> None:
         """Forget pods that are not on the list."""
-        self._peaks = {key: one for key, one in self._peaks.items() if key[0] in listed}
-        self._stops = {uid: one for uid, one in self._stops.items() if uid in listed}
+        self._peaks = {
+            key: peak_bytes for key, peak_bytes in self._peaks.items() if key[0] in listed
+        }
+        self._stops = {uid: stops for uid, stops in self._stops.items() if uid in listed}
         kept = self._would_stop.items()
-        self._would_stop = {uid: one for uid, one in kept if uid in listed}
+        self._would_stop = {uid: count for uid, count in kept if uid in listed}

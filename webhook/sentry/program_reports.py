@@ -43,7 +43,7 @@ class LimiterReport:
         """Inode, modification time in ns, and size of the file that was read."""
         self._state: LimiterState | None = None
         self._limited: Mapping[tuple[str, str], PodLimitState] = {}
-        self._told: set[tuple[float, int]] = set()
+        self._reported: set[tuple[float, int]] = set()
         self.proof: Proof | None = None
         """Whether the driver enforces caps; None if the node has no limiter."""
 
@@ -68,7 +68,9 @@ class LimiterReport:
                 self._state = read_limiter_state(_text_of(self._path))
                 if self._state is not None and self._state.proof.holds:
                     limited = self._state.limited
-                    self._limited = {(comparable_uid(one.uid), one.gpu): one for one in limited}
+                    self._limited = {
+                        (comparable_uid(limit.uid), limit.gpu): limit for limit in limited
+                    }
         except (FileNotFoundError, NotADirectoryError):
             self._read = self._state = self.proof = None
             self._limited = {}
@@ -88,7 +90,7 @@ class LimiterReport:
         return limited.used_bytes if limited and limited.hard_bytes <= cap_bytes else None
 
     def find_holder(
-        self, uid: str, promise: Assignment, gpu: str, *, enforcement: str, acts: bool
+        self, uid: str, assignment: Assignment, gpu: str, *, enforcement: str, acts: bool
     ) -> str:
         """Return which program enforces a pod's cap on an assigned GPU; empty for none.
 
@@ -105,15 +107,15 @@ class LimiterReport:
         | more, none, or unknown | anything else | any | any | none |
         """
         limited = self._limited.get((uid, gpu)) if self.proof and self.proof.holds else None
-        if limited and limited.hard_bytes <= _cap_bytes(promise):
+        if limited and limited.hard_bytes <= _cap_bytes(assignment):
             return _LATE if limited.late else _DRIVER
-        if promise.terms is None or not promise.terms.enforce:
+        if assignment.terms is None or not assignment.terms.enforce:
             return ""
-        if enforcement == ENFORCED_BY_SIDECAR and promise.terms.by is EnforceBy.SIDECAR:
+        if enforcement == ENFORCED_BY_SIDECAR and assignment.terms.by is EnforceBy.SIDECAR:
             return _SIDECAR
         return _SENTRY if acts else ""
 
-    def new_events(self, promises: Assignments) -> list[tuple[str, LimitEvent]]:
+    def new_events(self, assignments: Assignments) -> list[tuple[str, LimitEvent]]:
         """Return new events of pods on the list, each once, with the UID.
 
         An event of a pod that is not on the list yet is returned once the pod is listed, if the
@@ -121,19 +123,19 @@ class LimiterReport:
         """
         if self._state is None:
             return []
-        said = {(self._state.started_s, one.number): one for one in self._state.events}
-        self._told &= said.keys()
+        events = {(self._state.started_s, event.number): event for event in self._state.events}
+        self._reported &= events.keys()
         new_events = [
-            (key, comparable_uid(one.uid), one)
-            for key, one in said.items()
-            if key not in self._told and comparable_uid(one.uid) in promises
+            (key, comparable_uid(event.uid), event)
+            for key, event in events.items()
+            if key not in self._reported and comparable_uid(event.uid) in assignments
         ]
-        self._told.update(key for key, _, _ in new_events)
-        return [(uid, one) for _, uid, one in new_events]
+        self._reported.update(key for key, _, _ in new_events)
+        return [(uid, event) for _, uid, event in new_events]
 
 
-def _cap_bytes(promise: Assignment) -> int:
-    return promise.terms.cap_bytes if promise.terms else promise.memory_bytes
+def _cap_bytes(assignment: Assignment) -> int:
+    return assignment.terms.cap_bytes if assignment.terms else assignment.memory_bytes
 
 
 def _text_of(path: str) -> str:

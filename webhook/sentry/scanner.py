@@ -66,9 +66,9 @@ class ProcessScan(Scan):
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
         """Return the bytes that each listed container of a pod holds, summed over all GPUs."""
         sums: Counter[str] = Counter()
-        for one in chain(*self.lists.values()):
-            if one.owner is not None and one.owner.place.pod == pod:
-                sums[one.owner.place.container] += one.used_bytes or 0
+        for process in chain(*self.lists.values()):
+            if process.owner is not None and process.owner.place.pod == pod:
+                sums[process.owner.place.container] += process.used_bytes or 0
         return sums
 
 
@@ -122,7 +122,7 @@ class ProcessScanner:
         thresholds: Mapping[str, int],
         pods: Collection[str] = (),
     ) -> ProcessScan:
-        """Return what the GPUs show; never raises.
+        """Return a scan of all GPUs; never raises.
 
         `thresholds` has the use in bytes, by GPU or `EVERY_GPU`, above which a list must be read.
         The smaller one counts.
@@ -230,8 +230,8 @@ unknown |
         files open. Such a process can also allocate through these files, so an increase cannot be
         charged to the PID's new owner either.
         """
-        known = self._known.get(pid)
-        if known is None:
+        tracked = self._known.get(pid)
+        if tracked is None:
             owner = self._node.owner(pid)
             since_s = self._nobodys_s.get(pid)
             if owner is None or (since_s is not None and start_time_s(owner.process) > since_s):
@@ -239,26 +239,26 @@ unknown |
                 return GpuProcess(pid, None, used_bytes)
             self._known[pid] = _TrackedProcess(owner, now_s)
             return GpuProcess(pid, owner, used_bytes)
-        asked = known.owner.place.pod in pods or now_s - known.checked_s >= CHECK_EVERY_S
-        if asked or known.dead:
-            known.checked_s = now_s
-            known.dead = self._node.is_gone(known.owner.process)
-        if not known.dead:
-            return GpuProcess(pid, known.owner, used_bytes)
+        is_due = tracked.owner.place.pod in pods or now_s - tracked.checked_s >= CHECK_EVERY_S
+        if is_due or tracked.dead:
+            tracked.checked_s = now_s
+            tracked.dead = self._node.is_gone(tracked.owner.process)
+        if not tracked.dead:
+            return GpuProcess(pid, tracked.owner, used_bytes)
         owner = self._node.owner(pid)
         if owner is None:
-            return GpuProcess(pid, known.owner, used_bytes, dead=True)
-        if owner.place.pod != known.owner.place.pod and not self._has_pod_ended(known, now_s):
-            return GpuProcess(pid, known.owner, None, dead=True)
+            return GpuProcess(pid, tracked.owner, used_bytes, dead=True)
+        if owner.place.pod != tracked.owner.place.pod and not self._has_pod_ended(tracked, now_s):
+            return GpuProcess(pid, tracked.owner, None, dead=True)
         self._known[pid] = _TrackedProcess(owner, now_s)
         return GpuProcess(pid, owner, used_bytes)
 
-    def _has_pod_ended(self, known: _TrackedProcess, now_s: float) -> bool:
+    def _has_pod_ended(self, tracked: _TrackedProcess, now_s: float) -> bool:
         """Return True if a pod has no process left; it is searched once per `CHECK_EVERY_S`."""
-        if now_s - known.pod_checked_s < CHECK_EVERY_S:
+        if now_s - tracked.pod_checked_s < CHECK_EVERY_S:
             return False
-        known.pod_checked_s = now_s
-        return next(iter(self._node.in_pod(known.owner.place.pod)), None) is None
+        tracked.pod_checked_s = now_s
+        return next(iter(self._node.in_pod(tracked.owner.place.pod)), None) is None
 
     def _forget(self, now_s: float) -> None:
         """Forget GPUs that were not listed for long, and PIDs that no GPU lists."""
@@ -266,7 +266,7 @@ unknown |
             if now_s - at_s > FORGET_AFTER_S:
                 del self._listed_s[uuid], self._listed[uuid]
         listed = frozenset[int]().union(*self._listed.values())
-        self._known = {pid: known for pid, known in self._known.items() if pid in listed}
+        self._known = {pid: tracked for pid, tracked in self._known.items() if pid in listed}
         self._nobodys_s = {pid: at_s for pid, at_s in self._nobodys_s.items() if pid in listed}
 
 

@@ -81,7 +81,7 @@ class UsageTracker:
             if uuid not in gpus or now_s - read_s >= OLD_LIST_S:
                 del self._lists[uuid], self._read_s[uuid]
                 del self._pods[uuid], self._unattributed_bytes[uuid]
-        owners = (one.owner for listed in self._lists.values() for one in listed)
+        owners = (process.owner for listed in self._lists.values() for process in listed)
         pods = {owner.place.pod for owner in owners if owner}
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
         return NodeUsage(
@@ -96,11 +96,11 @@ class UsageTracker:
     ) -> None:
         left = gpu.used_bytes
         held: dict[str, tuple[int | None, int]] = dict.fromkeys(assignments.listed, (0, 0))
-        for one in processes:
-            left = _plus(left, one.used_bytes, -1)
-            if one.owner is not None and (pod := one.owner.place.pod):
+        for process in processes:
+            left = _plus(left, process.used_bytes, -1)
+            if process.owner is not None and (pod := process.owner.place.pod):
                 before, count = held.get(pod, (0, 0))
-                held[pod] = _plus(before, one.used_bytes), count + 1
+                held[pod] = _plus(before, process.used_bytes), count + 1
         self._lists.pop(gpu.uuid, None)  # GPUs whose lists are older are reported first
         self._lists[gpu.uuid], self._pods[gpu.uuid] = processes, held
         self._unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
@@ -131,10 +131,10 @@ class UsageTracker:
         found: dict[ScannedGpu, Mapping[str, int]] = {}
         for uuid, processes in self._lists.items():
             sums: dict[str, int] = {}
-            for one in processes:
-                pod = one.owner.place.pod if one.owner else ""
-                if one.used_bytes and is_unmanaged(pod, uuid):
-                    sums[pod] = sums.get(pod, 0) + one.used_bytes
+            for process in processes:
+                pod = process.owner.place.pod if process.owner else ""
+                if process.used_bytes and is_unmanaged(pod, uuid):
+                    sums[pod] = sums.get(pod, 0) + process.used_bytes
             if sums:
                 found[gpus[uuid]] = dict(sorted(sums.items()))
         return found
@@ -152,9 +152,9 @@ def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bo
     return f"{what} pod uid {pod}, which was {given}; it can push others out"
 
 
-def _plus(one: int | None, other: int | None, sign: int = 1) -> int | None:
+def _plus(first: int | None, second: int | None, sign: int = 1) -> int | None:
     """Return the sum, or the difference for sign -1; None if a term is unknown."""
-    return None if one is None or other is None else one + sign * other
+    return None if first is None or second is None else first + sign * second
 
 
 READINGS: Final = 2
@@ -247,7 +247,7 @@ class IdleTracker:
         ran = frozenset(known.get(pid, "") for pid in _ran(before, samples or {}))
         self._pods[gpu], self._running[gpu] = pods, ran
         self._readings[gpu] = 0 if samples is None else self._readings.get(gpu, 0) + 1
-        kept = {pid: one for pid, one in (before or {}).items() if pid in pods}
+        kept = {pid: sample for pid, sample in (before or {}).items() if pid in pods}
         self._samples[gpu] = kept | dict(samples or {})
         since_s = self._since_s.get(gpu, {})
         self._since_s[gpu] = {
@@ -268,7 +268,7 @@ class IdleTracker:
 
 
 def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
-    return {one.pid: one.owner.place.pod for one in listed if one.owner is not None}
+    return {process.pid: process.owner.place.pod for process in listed if process.owner is not None}
 
 
 def _ran(before: Samples | None, samples: Samples) -> set[int]:

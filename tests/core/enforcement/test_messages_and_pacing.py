@@ -1,4 +1,4 @@
-"""What the enforcer says, and when it reads the lists."""
+"""Messages of the enforcer, and when it reads process lists."""
 
 import pytest
 from hypothesis import given

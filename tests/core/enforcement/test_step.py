@@ -37,7 +37,7 @@ SEEN = {
     "?": BLIND,
     "-": using(),
 }
-"""What is seen in a second of an incident."""
+"""Observation of one second of an incident."""
 WHO = {TRAINER: " trainer", LOADER: " loader", AGAIN: " again", STRANGER: " stranger", None: ""}
 INCIDENTS = {
     "a pod within its cap is left alone": ("." * 100, ""),
@@ -88,7 +88,7 @@ INCIDENTS = {
 
 
 def played(pattern, cap=CAP):
-    """Play an incident second by second; return what was done when to whom, and the end."""
+    """Play an incident second by second; return its timed actions and final state."""
     log, state = run_script([(second, SEEN[one]) for second, one in enumerate(pattern)], cap)
     done = [
         f"{second} {'GiveUp' if getattr(one, 'returned', 1) is False else type(one).__name__}"
@@ -99,7 +99,7 @@ def played(pattern, cap=CAP):
 
 
 CAPS = {"a grace of zero kills at once": replace(CAP, grace_s=0.0)}
-"""Where it is not the usual one."""
+"""Container, if it is not the usual one."""
 
 
 @pytest.mark.parametrize("incident", INCIDENTS)

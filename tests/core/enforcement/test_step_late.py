@@ -34,7 +34,7 @@ def stopped_at(script, cap=LATE):
     ("every_s", "want"), [(0.5, [12.0]), (1, [12]), (5, [15]), (8, [16]), (20, [40])]
 )
 def test_an_excess_must_have_lasted(every_s, want):
-    """A gap counts as ten seconds at most: what nobody saw proves nothing."""
+    """A gap counts as ten seconds at most, since nothing was observed in it."""
     script = [(number * every_s, OVER) for number in range(int(60 / every_s))]
     assert stopped_at(script)[:1] == want
     assert LONGEST_STEP_S == 10
@@ -66,7 +66,7 @@ def test_what_is_started_again_does_not_begin_at_zero():
 
 
 def test_no_more_time_is_kept_than_is_asked_for():
-    """After a day over the cap that nobody could stop, twelve seconds within it clear it."""
+    """Twelve seconds within the cap clear a day over it in which no process could be stopped."""
     script = [(t, using((Process(1, 1), 1500))) for t in range(0, 3600, 10)]
     script += [(3600 + t, UNDER) for t in range(13)]
     _, state = run_script(script, LATE)

@@ -240,7 +240,7 @@ def test_under_a_limit_a_pod_holds_at_most_what_security_md_states(figures, cap)
     st.dictionaries(st.sampled_from(GPUS), st.integers(0, 3000)),
 )
 def test_under_a_limit_a_pod_is_acted_on_by_what_is_judged_and_by_nothing_else(lists, counted):
-    """On each GPU that has a limit the driver counts so many MiB, whatever the lists say."""
+    """MiB that the driver counts on each GPU with a limit, whatever the lists show."""
     held = {gpu: mib * MIB for gpu, mib in counted.items()}
     script = [Observation(tuple(listed), counted=held) for listed in lists for _ in range(50)]
     acted = {now_s // 50 for now_s, _, actions in played(script) for one in actions

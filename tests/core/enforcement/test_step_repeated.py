@@ -44,7 +44,7 @@ def excess(calm, hogs, start_s=100.0):
 
 
 def measures(log, after_s=100.0):
-    """Return what was done to whom, except what follows from it."""
+    """Return the stops and their targets, without the actions that follow from them."""
     return [
         (type(action).__name__, getattr(action, "container", ""), action.process)
         for now_s, action in log

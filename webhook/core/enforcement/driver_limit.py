@@ -1,4 +1,4 @@
-"""The driver's own limit of a cgroup, from driver r615 on: what it is, and what is judged under it.
+"""The driver's memory limit of a cgroup, from driver r615 on, and how a pod is judged under it.
 
 Sources: nvml.h of r615 (nvmlDeviceSetMemoryLimits_v1), memacct.c of NVIDIA's open kernel modules
 615.71.09.
@@ -25,9 +25,9 @@ Whether r615 counts a context has not been measured.
 """
 
 MOST_CONTEXTS: Final = 2
-"""Maximum number of contexts of a pod on one GPU that are not judged: a program and its child.
+"""Maximum number of contexts of a pod on one GPU that are not counted: a program and its child.
 
-More would let a crowd of processes hold memory that the driver does not count.
+Without a maximum, many processes could hold memory that the driver does not count.
 """
 
 DRIVER_LIMITS: Final = ("Auto", "Require")
@@ -36,28 +36,28 @@ DRIVER_LIMITS: Final = ("Auto", "Require")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the driver holds a cgroup to on a GPU, in bytes."""
+    """Limit of a cgroup on a GPU, in bytes."""
 
     soft_bytes: int
     hard_bytes: int
     """`NO_LIMIT` for none."""
     used_bytes: int
-    """What it counts: no managed memory, nothing from before the limit, no import by IPC."""
+    """Memory that counts: no managed memory, none allocated before the limit, no IPC import."""
 
 
 def judged_bytes(figures: Iterable[int], counted_bytes: int | None, cap_bytes: int) -> int:
-    """Return the amount by which a pod is judged on a GPU.
+    """Return the amount of a pod on a GPU that is compared with its cap.
 
-    `figures` has the listed bytes of each process, `counted_bytes` is the driver's own figure.
+    `figures` has the listed bytes of each process, `counted_bytes` is the driver's figure.
 
-    | the driver | judged |
+    | the driver | amount |
     | --- | --- |
-    | holds no limit (None) | the sum of the list |
+    | has no limit (None) | the sum of the list |
     | counts all of it, or more | the sum of the list |
     | counts less | the sum, less the part of the difference that contexts can explain |
 
-    Contexts explain at most `CONTEXT_BYTES` of a process and at most what it holds, of the
-    `MOST_CONTEXTS` largest processes, and never more than the cap.
+    Contexts explain at most `CONTEXT_BYTES` of each of the `MOST_CONTEXTS` largest processes, never
+    more than the process holds, and in total never more than the cap.
     """
     largest = sorted(figures, reverse=True)
     listed_bytes = sum(largest)

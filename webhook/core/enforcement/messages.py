@@ -1,4 +1,8 @@
-"""The constant messages in the logs of sidecar and sentry that other programs read."""
+"""Messages of sidecar and sentry: keys of log lines, and sentences with the request to write.
+
+The sidecar, the sentry, `explain`, `advise` and warnings at admission name the same request for the
+same peak.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from webhook.core.formatting import format_amount, format_count, format_exact, s
 
 
 class LogMessage(StrEnum):
-    """The key `msg` of a log line; of a verdict, also the start of the termination message."""
+    """Value of `msg` in a log line; a verdict also starts the termination message with it."""
 
     STOPPING = "stopping a process"
     STOPPING_CONTAINER = "stopping a container"
@@ -43,10 +47,10 @@ _COARSE_ABOVE_BYTES: Final = 8 * _GIB
 
 
 def sufficient_request(peak_bytes: int) -> int:
-    """Return the request per GPU, in bytes, for a pod that held at most `peak_bytes` on one GPU.
+    """Return the request per GPU, in bytes, for a pod with this peak on a GPU.
 
-    It is the peak and 15 %, rounded up to whole 256Mi, above 8Gi to whole Gi. The margin is for
-    what was not seen: a process that is stopped, or denied memory, may have needed more.
+    It is the peak plus 15 %, rounded up to 256Mi, above 8Gi to 1Gi. The margin is for use that was
+    not measured: a process that was stopped or denied memory may have needed more.
     """
     wanted = -(-peak_bytes * (100 + MARGIN_PERCENT) // 100)
     grain = _GIB if wanted > _COARSE_ABOVE_BYTES else _GIB // 4
@@ -54,7 +58,7 @@ def sufficient_request(peak_bytes: int) -> int:
 
 
 def advise_request(peak_bytes: int) -> str:
-    """Return the end of a sentence about a pod over its cap: its peak, and what to write."""
+    """Return the end of a sentence about a pod over its cap: its peak, and the request to write."""
     asks = format_exact(sufficient_request(peak_bytes))
     return (
         f"the pod's peak was {format_amount(peak_bytes)}, so write vramwarden.io/gpu-memory: "
@@ -62,12 +66,12 @@ def advise_request(peak_bytes: int) -> str:
     )
 
 
-_LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
-SHOWN_ID = 12  # characters of a container's id in a sentence
+_LONGEST_COMMAND = 80  # in a sentence; log lines have the whole command
+SHOWN_ID = 12  # characters of a container ID in a sentence
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
-    """Return why a process is stopped, and which request would do."""
+    """Return why a process is stopped, and the request that would be sufficient."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
     reason = f"it grew last, by {format_amount(excess.grew_bytes)} {within}"
     if excess.order is VictimOrder.LARGEST:
@@ -76,14 +80,14 @@ def explain_stop(process: Process, excess: Excess) -> str:
 
 
 def explain_container_stop(action: StopContainer) -> str:
-    """Say why all processes of a container are stopped."""
+    """Return why all processes of a container are stopped."""
     whose = "its container" if action.container else "the pod"
     reason = f"{_not_exactly(action.excess)}, so all processes of {whose} end"
     return _explain(action.process, action.excess, reason)
 
 
 def explain_end(action: EndPod) -> str:
-    """Say why the whole pod has to end."""
+    """Return why the whole pod has to end."""
     if action.process is not None and action.excess is not None:
         reason = f"{_not_exactly(action.excess)}, so all processes of the pod end"
         return _explain(action.process, action.excess, reason)
@@ -91,7 +95,7 @@ def explain_end(action: EndPod) -> str:
 
 
 def explain_report(action: ReportExcess, why_not: str) -> str:
-    """Say what would be stopped, in the words of the stop, and why nothing is."""
+    """Return what would be stopped, in the words of a stop, and why nothing is."""
     over, process = action.excess, action.process
     if isinstance(over, NothingToStop):
         what = _none_can_be_stopped(over)
@@ -125,7 +129,7 @@ def _explain(process: Process, excess: Excess, reason: str) -> str:
 
 
 def describe(process: Process) -> str:
-    """Name a process: pid, command, container."""
+    """Return PID, command and container of a process as text."""
     shown = shorten(process.command, _LONGEST_COMMAND)
     command = f" ({shown})" if shown else ""
     container = f" of container {process.container[:SHOWN_ID]}" if process.container else ""

@@ -1,9 +1,9 @@
-"""When to read what: the device's total often, the costlier process lists seldom.
+"""Pace of reads: the device's memory total often, the costlier process lists rarely.
 
 On an H100 with driver 580, NVML's memory total takes 10 microseconds, a process list 34 with one
 process and 627 with 48; on a laptop's GPU milliseconds (MangoHud pull request 2104). A list holds
-the driver's locks. So lists are read where the total says that something moved, where an excess is
-being judged, and now and then.
+the driver's locks. Therefore lists are read if the total changed, while an excess is judged, and at
+a low rate.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Final
 from webhook.core.frozen import dataclass
 
 MOVED_BYTES: Final = 64 * 2**20
-"""A total that moved by less since the last list is noise of contexts and caches."""
+"""Smallest change of the total that counts; less is noise of contexts and caches."""
 
 LIST_EVERY_S: Final = 10.0
-"""However stable the total, processes come and go, and managed memory hides in it."""
+"""Maximum time between lists, in seconds. Managed memory and new processes may not change the
+total."""
 
 LIST_FLOOR_S: Final = 1.0
-"""Lists are never read more often, except over the cap."""
+"""Minimum time between lists, in seconds, except while an excess is judged."""
 
 SLOW_CALL_S: Final = 0.02
-"""Where a list takes this long, the GPU is crowded: read it half as often."""
+"""Duration of a list, in seconds, above which lists are read half as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the last read of the lists left to compare with."""
+    """Values of the last read of the lists."""
 
     listed_at_s: float = float("-inf")
     listed_total_bytes: int | None = None
     call_s: float = 0.0
     highest_bytes: int = 0
-    """The highest total at which lists were read: a peak of the pod lies there, if it is alone."""
+    """Highest total at which lists were read: the pod's peak, if it is alone on the GPU."""
 
     def after(self, now_s: float, total_bytes: int | None, call_s: float) -> Pace:
-        """Return the pace once lists were read."""
+        """Return the pace after a read of the lists."""
         highest_bytes = max(self.highest_bytes, total_bytes or 0)
         return Pace(now_s, total_bytes, call_s, highest_bytes)
 
@@ -50,7 +51,7 @@ def wants_lists(
     judging: bool,
     limited: bool = False,
 ) -> bool:
-    """Say whether this observation must read the process lists.
+    """Return True if this observation must read the process lists.
 
     | judging an excess | total | since the last lists | lists |
     | --- | --- | --- | --- |
@@ -63,13 +64,12 @@ def wants_lists(
     | no | any other | over the ceiling | yes |
     | no | any other | between | no |
 
-    While the total itself is within the cap no pod can be over it. Then only time counts, and that
-    peaks are to be seen: a total higher than at any list shows one, of a pod that is alone on its
-    GPU. So many lists fit into a GPU's memory that this costs little.
+    While the total is within the cap, no pod can be over it. Lists are then read by time, and for
+    peaks: a new highest total is a peak of a pod that is alone on its GPU. A GPU's memory bounds
+    the number of such reads.
 
-    Where the driver holds a limit, `total_bytes` is what it counts of the pod: the card's total is
-    the limit's in there (nvml.h of r615). What it does not count moves neither, so lists alone show
-    that, and who holds it is to be stopped as soon as elsewhere.
+    Under a driver limit, `total_bytes` is the memory that the driver counts for the pod (nvml.h of
+    r615). Memory that it does not count changes no total, so only lists show it.
     """
     if judging:
         return True

@@ -1,4 +1,4 @@
-"""The values that enforcement accepts, in policies and in the enforcer's environment alike."""
+"""Parameters of enforcement: defaults, bounds and parsing, for policies and for the sidecar."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from webhook.core.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A duration's default and its bounds, as a policy writes them; both are inclusive."""
+    """Default and inclusive bounds of a duration, in the format of policies."""
 
     default: str
     least: str
     most: str
 
 
-# The sidecar uses these defaults if a variable is unset, so a pod that runs depends on them, also
+# The sidecar uses these defaults if a variable is unset, so running pods depend on them, also
 # after an upgrade or a rollback. Within 0.x a default never changes without a new variable name.
 POLL_INTERVAL: Final = Span("1s", "100ms", "60s")
 GRACE: Final = Span("5s", "0s", "1h")
 BLIND_AFTER: Final = Span("60s", "1s", "1h")
 TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
-LONGEST_MESSAGE: Final = 4096  # in bytes: what the kubelet keeps of a message
+LONGEST_MESSAGE: Final = 4096  # in bytes, the kubelet's limit of a termination message
 
 WHEN_BLIND: Final = ("Report", "Terminate")
-"""Reactions to a long blindness; the first one is the default."""
+"""Reactions if use cannot be measured for long; the first one is the default."""
 ON_EXCESS: Final = ("Stop", "Report")
 """Reactions to an excess; the first one is the default."""
 
@@ -37,9 +37,9 @@ _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
 
 
 def parse_permille(text: str) -> int:
-    """Read a percentage such as `2.5%` exactly, in tenths of a percent.
+    """Parse a percentage such as `2.5%` and return it in tenths of a percent.
 
-    Raises ValueError with a sentence that wants the text before it.
+    Raise ValueError with the end of a sentence that begins with the text.
     """
     match = _PERCENTAGE.fullmatch(text)
     if match is None:
@@ -51,7 +51,7 @@ def parse_permille(text: str) -> int:
 
 
 def parse_cap(text: str) -> int:
-    """Read the enforcer's cap, a number of bytes above 0; raises ValueError."""
+    """Parse the enforcer's cap, a number of bytes above 0; raise ValueError."""
     if not text:
         raise ValueError("is not set; it is the cap per GPU in bytes, e.g. 8589934592")
     if not _BYTES.fullmatch(text) or not 0 < int(text) <= MAX_BYTES:
@@ -60,14 +60,14 @@ def parse_cap(text: str) -> int:
 
 
 def parse_stops(text: str) -> bool:
-    """Read whether an excess is stopped, and not only reported; raises ValueError."""
+    """Return True if an excess leads to a stop, not only to a report; raise ValueError."""
     if text not in ("", *ON_EXCESS):
         raise ValueError(f"{text!r} must be one of {', '.join(ON_EXCESS)}")
     return text != ON_EXCESS[1]
 
 
 def parse_tolerance(text: str, cap_bytes: int) -> int:
-    """Read `2%` of the cap, rounded down, or a number of bytes; raises ValueError."""
+    """Parse a percentage of the cap, rounded down, or a number of bytes; raise ValueError."""
     text = text or TOLERANCE
     if text.endswith("%"):
         try:

@@ -83,12 +83,12 @@ def step(
     state: StepState, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[StepState, tuple[Action, ...]]:
     """Return the state after an observation, and the actions that follow from it."""
-    known = _largest_per_process(observation.usages)
-    state, actions = _judge_blindness(state, observation, known, cap, now_s)
-    state = _track_usage(state, known, observation, now_s)
-    state, stopped = _track_victims(state, observation, known, cap, now_s)
-    sums = _listed_bytes(known)
-    judged = {gpu: _judged_bytes(gpu, known, observation, cap.cap_bytes) for gpu in sums}
+    by_process = _largest_per_process(observation.usages)
+    state, actions = _judge_blindness(state, observation, by_process, cap, now_s)
+    state = _track_usage(state, by_process, observation, now_s)
+    state, stopped = _track_victims(state, observation, by_process, cap, now_s)
+    sums = _sum_by_gpu(by_process)
+    judged = {gpu: _judged_bytes(gpu, by_process, observation, cap.cap_bytes) for gpu in sums}
     state = replace(
         state,
         over={gpu: state.over.get(gpu, 0) + 1 for gpu in sums if judged[gpu] > cap.ceiling_bytes},
@@ -104,7 +104,7 @@ def step(
             # Nothing has to be confirmed, so it is measured as rarely as within the cap.
             state = replace(state, over={**state.over, gpu: 0})
         elif late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
-            state, chosen = _stop(state, gpu, known, cap, now_s)
+            state, chosen = _stop(state, gpu, by_process, cap, now_s)
             stopped += chosen
     return state, actions + stopped
 
@@ -123,28 +123,28 @@ def name_victim(state: StepState, fresh: Process) -> StepState:
 
 def _largest_per_process(usages: Iterable[Usage]) -> dict[tuple[str, Process], int | None]:
     """Return the bytes of each process by GPU: the largest figure if listed twice, None for 0."""
-    known: dict[tuple[str, Process], int | None] = {}
+    by_process: dict[tuple[str, Process], int | None] = {}
     for usage in usages:
         key = usage.gpu, usage.process
-        known[key] = max(known.get(key) or 0, usage.used_bytes or 0) or None
-    return known
+        by_process[key] = max(by_process.get(key) or 0, usage.used_bytes or 0) or None
+    return by_process
 
 
-def _listed_bytes(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
+def _sum_by_gpu(by_process: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
     sums: dict[str, int] = {}
-    for (gpu, _), used_bytes in known.items():
+    for (gpu, _), used_bytes in by_process.items():
         sums[gpu] = sums.get(gpu, 0) + (used_bytes or 0)
     return sums
 
 
 def _judged_bytes(
     gpu: str,
-    known: Mapping[tuple[str, Process], int | None],
+    by_process: Mapping[tuple[str, Process], int | None],
     observation: Observation,
     cap_bytes: int,
 ) -> int:
     """Return the bytes that are compared with the cap; reports have the sum of the list."""
-    figures = [used for (where, _), used in known.items() if where == gpu and used]
+    figures = [used for (where, _), used in by_process.items() if where == gpu and used]
     return judged_bytes(figures, observation.counted.get(gpu), cap_bytes)
 
 
@@ -190,11 +190,11 @@ def _still_over(
 def _judge_blindness(
     state: StepState,
     observation: Observation,
-    known: Mapping[tuple[str, Process], int | None],
+    by_process: Mapping[tuple[str, Process], int | None],
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
-    unknown = sorted({process.pid for (_, process), used in known.items() if used is None})
+    unknown = sorted({process.pid for (_, process), used in by_process.items() if used is None})
     why = observation.fault
     if not why and unknown:
         pids = ", ".join(map(str, unknown))
@@ -215,13 +215,13 @@ def _judge_blindness(
 
 def _track_usage(
     state: StepState,
-    known: Mapping[tuple[str, Process], int | None],
+    by_process: Mapping[tuple[str, Process], int | None],
     observation: Observation,
     now_s: float,
 ) -> StepState:
     """Record the growth of each process; a process without a figure keeps its last one."""
     tracks: dict[tuple[str, Process], Track] = {}
-    for key, used_bytes in known.items():
+    for key, used_bytes in by_process.items():
         before = state.tracks.get(key)
         seen_s = observation.listed_at_s.get(key[0], now_s)
         if used_bytes is None:
@@ -254,17 +254,17 @@ def _track_usage(
 def _track_victims(
     state: StepState,
     observation: Observation,
-    known: Mapping[tuple[str, Process], int | None],
+    by_process: Mapping[tuple[str, Process], int | None],
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
     """Kill victims whose grace period is over; forget those that left the list."""
     victims: list[Victim] = []
     actions: list[Action] = []
-    given_up = set(state.given_up) & {process for _, process in known}
+    given_up = set(state.given_up) & {process for _, process in by_process}
     for victim in state.victims:
         after_s = now_s - victim.terminated_at_s
-        if (victim.gpu, victim.process) not in known:
+        if (victim.gpu, victim.process) not in by_process:
             if observation.fault and victim.gpu not in observation.listed_at_s:
                 victims.append(victim)  # unobserved, so it may still be there
             else:
@@ -290,7 +290,7 @@ def _is_busy(state: StepState, gpu: str) -> bool:
 def _stop(
     state: StepState,
     gpu: str,
-    known: Mapping[tuple[str, Process], int | None],
+    by_process: Mapping[tuple[str, Process], int | None],
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
@@ -298,12 +298,12 @@ def _stop(
 
     If the cap only reports, report instead. A process without a figure is no candidate.
     """
-    sum_bytes = _listed_bytes(known)[gpu]
+    sum_bytes = _sum_by_gpu(by_process)[gpu]
     candidates = [
         track
         for (where, process), track in state.tracks.items()
         if where == gpu
-        and known[where, process] is not None
+        and by_process[where, process] is not None
         and process.started != UNIDENTIFIED
         and process.pid not in cap.protected
         and process not in state.given_up
@@ -337,7 +337,7 @@ def _stop(
         count = escalations[gpu].count + 1 if gpu in escalations else 1
         longer_s = min(ESCALATION_S * 2 ** min(count, 10), LONGEST_ESCALATION_S)
         escalations = {**escalations, gpu: Escalation(count, now_s + longer_s)}
-    victims = [Victim(gpu, one.process, one.used_bytes, now_s, killed_at_s) for one in killed]
+    victims = [Victim(gpu, track.process, track.used_bytes, now_s, killed_at_s) for track in killed]
     state = replace(
         state,
         victims=(*state.victims, *victims),
@@ -356,7 +356,9 @@ def _choose_actions(
     if excess.stops_before >= cap.pod_after:
         return (EndPod("stops were not enough", None, process, excess),), candidates, now_s
     if cap.container_after is not None and excess.stops_before >= cap.container_after:
-        whose = [one for one in candidates if container in ("", one.process.container)]
+        whose = [
+            candidate for candidate in candidates if container in ("", candidate.process.container)
+        ]
         return (StopContainer(container, excess, process),), whose, now_s
     ask = Terminate(process, excess)
     if cap.grace_s > 0:

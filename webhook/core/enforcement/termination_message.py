@@ -1,12 +1,11 @@
-"""The sidecar's termination message: what its pod held at most, for people and for programs.
+"""The sidecar's termination message and process name: its pod's peak, for people and for programs.
 
-The kubelet puts the message into the pod's status before the pod goes, where `kubectl describe`
-shows the line for people, and the webhook, which watches the pod anyway, reads the one of JSON.
-Written and read here, with what the sidecar can afford to load.
+The kubelet copies the message to the pod's status. `kubectl describe` shows its first line, and the
+webhook, which watches the pod, reads its line of JSON.
 
-While it runs its name as a process says a little of the same: it has no port, no token and no
-volume that others read, and everybody may read `/proc/PID/comm` who sees the process. A tenant can
-forge it, for its own pod alone, so nothing is decided by it.
+While the sidecar runs, the name of its process (`/proc/PID/comm`) has the number of stops and the
+peak, since a sidecar has no port, no token and no shared volume. A tenant can forge it for its own
+pod, so nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_GPUS: Final = 16
-"""Of a pod; of more, those on which it held most."""
+"""Maximum number of GPUs in a message; those with the highest peaks."""
 MOST_SECONDS: Final = 10 * 366 * 86_400
 _LONGEST_UUID: Final = 64
 _VERSION: Final = 1
@@ -31,58 +30,60 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TerminationMessage:
-    """What a sidecar knows of its pod when it ends."""
+    """Final figures of a sidecar about its pod."""
 
     cap_bytes: int
-    """Per GPU."""
+    """Cap per GPU."""
     peaks: Mapping[str, int]
-    """What the pod held at most, in bytes, by the UUID of each GPU on which it was measured."""
+    """Peak in bytes by UUID, for each GPU on which the pod was measured."""
     stops: int
-    """How often something of the pod was stopped for its cap."""
+    """Number of stops."""
     seconds: int
-    """For how long it was guarded."""
+    """Lifetime of the sidecar, in seconds."""
 
     @property
     def peak_bytes(self) -> int | None:
-        """What it held at most on one GPU; None where nothing was measured."""
+        """Highest peak on a GPU; None if nothing was measured."""
         return max(self.peaks.values(), default=None)
 
 
-def write_message(words: TerminationMessage) -> str:
-    """Return the line for people and the one of JSON, each with its line feed."""
-    largest = sorted(words.peaks.items(), key=lambda one: one[1], reverse=True)[:MOST_GPUS]
+def write_message(figures: TerminationMessage) -> str:
+    """Return the line for people and the line of JSON, each with its line feed."""
+    largest = sorted(figures.peaks.items(), key=lambda entry: entry[1], reverse=True)[:MOST_GPUS]
     written = {
         "v": _VERSION,
-        "cap": words.cap_bytes,
+        "cap": figures.cap_bytes,
         "peak": dict(largest),
-        "stops": words.stops,
-        "s": words.seconds,
+        "stops": figures.stops,
+        "s": figures.seconds,
     }
-    return f"ended: {in_words(words)}\n{json.dumps(written, separators=(',', ':'))}\n"
+    return f"ended: {in_words(figures)}\n{json.dumps(written, separators=(',', ':'))}\n"
 
 
-def in_words(words: TerminationMessage) -> str:
+def in_words(figures: TerminationMessage) -> str:
     """Return the sentence for people."""
-    if words.peaks:
-        gpu, peak_bytes = max(words.peaks.items(), key=lambda one: one[1])
-        peak = f"peak {format_amount(peak_bytes)} of {format_exact(words.cap_bytes)} on {gpu}"
+    if figures.peaks:
+        gpu, peak_bytes = max(figures.peaks.items(), key=lambda entry: entry[1])
+        peak = f"peak {format_amount(peak_bytes)} of {format_exact(figures.cap_bytes)} on {gpu}"
     else:
-        peak = f"no peak was measured, the cap is {format_exact(words.cap_bytes)}"
-    return f"{peak}, {stops_in_words(words.stops)}, guarded for {format_duration(words.seconds)}"
+        peak = f"no peak was measured, the cap is {format_exact(figures.cap_bytes)}"
+    return (
+        f"{peak}, {stops_in_words(figures.stops)}, guarded for {format_duration(figures.seconds)}"
+    )
 
 
 def stops_in_words(stops: int) -> str:
-    """Return how often something was stopped."""
+    """Return the number of stops as part of a sentence."""
     if not stops:
         return "nothing was stopped"
     return "something was stopped " + ("once" if stops == 1 else f"{stops} times")
 
 
 def read_verdict(message: str) -> tuple[LogMessage, str] | None:
-    """Return the sidecar's last verdict and its sentence; None if a message does not begin so.
+    """Return the sidecar's last verdict and its sentence; None if the message has none.
 
     `webhook.sidecar.journal` writes both in the first line, as `cannot measure: the sentence`. They
-    may be forged, or cut.
+    may be forged or truncated.
     """
     name, _, why = message[:LONGEST_MESSAGE].partition("\n")[0].partition(": ")
     try:
@@ -92,9 +93,9 @@ def read_verdict(message: str) -> tuple[LogMessage, str] | None:
 
 
 def read_message(message: object) -> TerminationMessage | None:
-    """Read a termination message; None where it holds no such words.
+    """Parse a termination message; return None if it has no valid line of JSON.
 
-    It may be forged, or cut by the kubelet: nothing of it is believed that is not within bounds.
+    It may be forged, or truncated by the kubelet, so each value must be within its bounds.
     """
     if not isinstance(message, str):
         return None
@@ -129,20 +130,20 @@ def _within(value: object, most: int) -> bool:
 
 
 LONGEST_NAME: Final = 15
-"""Bytes that the kernel keeps of a process's name (TASK_COMM_LEN less one, proc_pid_comm(5))."""
+"""Maximum length of a process name in bytes (TASK_COMM_LEN - 1, proc_pid_comm(5))."""
 
 MOST_STOPS: Final = 999
 MOST_MEBIBYTES: Final = 9_999_999
-"""What fits; more is written as this."""
+"""Largest peak that fits into the name; a larger one is written as this."""
 
 _MARK: Final = "vw s"
 _MIB: Final = 2**20
 
 
 def write_process_name(stops: int, peak_bytes: int | None) -> str:
-    """Return the name, as `vw s3 6144`: stops, and the peak in whole MiB, rounded down.
+    """Return the name, such as `vw s3 6144`: stops, and the peak in whole MiB, rounded down.
 
-    Without a peak, as `vw s0`, until something was measured: unknown is not zero.
+    Without a measured peak it is such as `vw s0`.
     """
     written = f"{_MARK}{min(max(stops, 0), MOST_STOPS)}"
     if peak_bytes is None:
@@ -151,9 +152,9 @@ def write_process_name(stops: int, peak_bytes: int | None) -> str:
 
 
 def read_process_name(text: str) -> tuple[int, int | None] | None:
-    """Return stops and peak, in bytes, of a process's name; None for any other name.
+    """Return stops, and the peak in bytes, from a process name; None for any other name.
 
-    `text` may end as `/proc/PID/comm` does, with a line end.
+    `text` may end with a line feed, as `/proc/PID/comm` does.
     """
     name = text[: LONGEST_NAME + 1].removesuffix("\n")
     if len(name) > LONGEST_NAME or not name.startswith(_MARK):

@@ -33,13 +33,13 @@ def sentry_terms(delay_s=1.5, **more):
     return cap_terms(delay_s=delay_s, by=EnforceBy.SENTRY, **more)
 
 
-def a_line(*gpus, held=None, pod="team/train"):
+def an_assignment(*gpus, terms=None, pod="team/train"):
     return Assignment(
         pod=pod,
         uuids=gpus or ("GPU-a",),
         memory_bytes=CAP_MIB * MIB,
         since_s=1,
-        terms=held or cap_terms(),
+        terms=terms or cap_terms(),
     )
 
 
@@ -132,7 +132,7 @@ class Node:
         self.inner = {}
         self.refused = set()
         self.forks = {}
-        """Who is started while somebody is killed, by the latter's pid."""
+        """Processes that start when another is killed, by the latter's PID."""
         self.ends_with = {}
         """The process of the same namespace that ends with number 1, by the latter's pid."""
 
