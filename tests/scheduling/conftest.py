@@ -1,4 +1,4 @@
-"""Fixtures for the stock scheduler: it binds every pod there is, so each module has a cluster."""
+"""Fixtures for the stock scheduler. It binds every pod, so each module has its own cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def control_plane(can_start_control_planes):
 
 @pytest.fixture
 def make_namespace(control_plane):
-    """Return a function that makes a namespace, in which the shipped default rule governs."""
+    """Return a function that creates a namespace in which the shipped default rule applies."""
 
     def make(prefix="team"):
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""Two replicas that place pods, behind one address, and the stock scheduler; nodes and pods."""
+"""Two replicas that place pods behind one address, the stock scheduler, nodes and pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ spec:
 
 @contextlib.contextmanager
 def replica(control_plane, folder, kubeconfig=None):
-    """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
+    """Run a server that places pods until the block ends, perhaps with another kubeconfig."""
     (folder / "policies").mkdir(parents=True, exist_ok=True)
     (folder / "policies" / "00-first.yaml").write_text(FIRST)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
@@ -91,7 +91,7 @@ class Cluster:
         return self
 
     def __exit__(self, *exception):
-        """Take away pods and nodes."""
+        """Delete pods and nodes."""
         for pod in self.pods():
             remove_pod(self.api, pod)
         for name in self.nodes:
@@ -102,20 +102,20 @@ class Cluster:
                 self.api.request("DELETE", path)
 
     def node(self, name, *gib, **labels):
-        """Add a node with GPUs of so many GiB."""
+        """Create a node with GPUs of these sizes in GiB."""
         self.nodes.append(name)
         self.sizes[name] = {f"GPU-{name}-{index}": size for index, size in enumerate(gib)}
         add_node(self.api, name, [int(size * GIB) for size in gib], **labels)
 
     def create(self, name, size, count=1, **spec):
-        """Create a pod that asks for VRAM."""
+        """Create a pod that requests VRAM."""
         notes = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
         pod = a_pod(size, annotations=notes, **spec)
         pod["metadata"] |= {"namespace": self.namespace, "name": name}
         return self.api.create(pod)
 
     def binding(self, pod, node):
-        """Return what the scheduler posts to bind a pod."""
+        """Return the Binding that the scheduler posts for a pod."""
         metadata = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -125,20 +125,20 @@ class Cluster:
         self.post_binding(pod["metadata"]["name"], self.binding(pod, node), **query)
 
     def post_binding(self, name, body, **query):
-        """Post a binding of a pod."""
+        """Post a Binding of a pod."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
         self.api.request("POST", path, body, **query)
 
     def pods(self):
-        """Return the pods as they are stored."""
+        """Return the stored pods."""
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
 
     def wait(self, count, timeout=60):
-        """Wait until so many pods have a node; return node and GPUs of each."""
+        """Wait until this number of pods is bound; return node and GPUs of each."""
         return wait_bound(self.api, self.namespace, count, timeout)
 
     def act_as_agents(self):
-        """Let all nodes show what is free on their GPUs."""
+        """Write the free memory of GPUs on all nodes, as their agents do."""
         for config_map in self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps"):
             name = config_map["metadata"]["name"].removeprefix("gpu-assignments-")
             if name in self.nodes:
@@ -146,7 +146,7 @@ class Cluster:
                 show_free(self.api, name, gpu_bytes, read_assignments(config_map["data"])[0])
 
     def lists(self):
-        """Return the pods entered in the lists of this test's nodes."""
+        """Return the pods in the lists of this test's nodes."""
         found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
         return {
             one.pod.split("/")[1]: list(one.uuids)

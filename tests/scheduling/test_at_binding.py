@@ -1,4 +1,4 @@
-"""Placement at binding with the stock scheduler: which GPU, what is refused, and in which words."""
+"""Placement at binding with the stock scheduler: chosen GPUs, denials and their messages."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_pod_without_a_sidecar_is_entered_with_the_terms_of_its_rule(
 
 
 def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
-    """As its agent asks before it shares; nobody schedules such a pod here any more."""
+    """Its agent asks before it shares the node; no such pod is scheduled here any more."""
     cluster.node("n1", 8, **{NODE_ASKS_LABEL: "1764000000"})
     amounts = {"limits": {"nvidia.com/gpu": "1"}}
     whole = a_pod(None, containers=[a_container(resources=amounts)], schedulerName="nobody")
@@ -219,7 +219,7 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
 
 
 def claim_a_gpu(cluster):
-    """Make a claim that has a GPU by NVIDIA's DRA driver; say whether the API serves any (1.34)."""
+    """Create a claim that has a GPU of NVIDIA's DRA driver; return False before Kubernetes 1.34."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/resourceclaims"
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     claim = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request]}}}
@@ -235,7 +235,7 @@ def claim_a_gpu(cluster):
 
 
 def entries(cluster):
-    """Return the entries in the lists of a test's only node."""
+    """Return the assignments of a test's only node."""
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{cluster.nodes[0]}"
     return list(read_assignments(cluster.api.request("GET", path)["data"])[0].values())
 
@@ -254,7 +254,7 @@ ESCAPE = "\x1b]0;pwn\x07\n\u202e"
     ids=["raw", "long", "index", "held"],
 )
 def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, replicas, malformed):
-    """Of two GPUs that the node lists one is malformed: the other one is used and quoted."""
+    """One of two listed GPUs is malformed; the other one is used and quoted."""
     cluster.node("n1", 8, 8)
     (node,) = (one for one in cluster.api.list("/api/v1/nodes") if one["metadata"]["name"] == "n1")
     shown = json.loads(node["metadata"]["annotations"]["vramwarden.io/gpus"])
@@ -312,7 +312,7 @@ def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, re
 
 @pytest.fixture
 def held(cluster):
-    """Return a function that creates a pod which the scheduler leaves alone."""
+    """Return a function that creates a pod which the scheduler ignores."""
     return lambda name, size: cluster.create(name, size, schedulerName="nobody")
 
 
@@ -341,7 +341,7 @@ def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, h
 
 
 def test_a_binding_by_the_old_resource_goes_on_without_a_gpu(cluster, held):
-    """The API server takes the uid off there (rest.WipeObjectMetaSystemFields)."""
+    """The API server removes the UID there (rest.WipeObjectMetaSystemFields)."""
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
     path = f"/api/v1/namespaces/{cluster.namespace}/bindings"

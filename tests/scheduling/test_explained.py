@@ -1,4 +1,4 @@
-"""What `explain` says of a pod that the stock scheduler cannot place, and that it holds."""
+"""`explain` of a pod that the stock scheduler cannot place."""
 
 from __future__ import annotations
 

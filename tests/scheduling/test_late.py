@@ -1,4 +1,4 @@
-"""Pods that the API server bound while no replica answered: they get their GPUs late."""
+"""Pods that the API server bound while no replica answered get their GPUs late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.names import NODE_SENTRY_LABEL
 
 @pytest.fixture
 def cluster(request, control_plane, make_namespace):
-    """Give a namespace whose name says what enforces its pods: a sidecar, or else."""
+    """Yield a cluster with a namespace whose name selects the enforcer of its pods."""
     system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
     control_plane.api.apply(system)
     with Cluster(control_plane.api, make_namespace(getattr(request, "param", "team"))) as made:
@@ -24,7 +24,7 @@ def cluster(request, control_plane, make_namespace):
 
 @pytest.fixture
 def nobody_answers(control_plane, cluster, tmp_path):
-    """Register webhooks of a replica that translated pods, and that is gone now."""
+    """Register webhooks of a replica that mutated pods and is gone now."""
     with contextlib.ExitStack() as stack:
         with replica(control_plane, tmp_path / "before") as server:
             trusted = (server.certificates / "ca.crt").read_bytes()
@@ -45,7 +45,7 @@ def bind(cluster, name):
 
 
 def annotations(cluster):
-    """Return what the pods have of the annotations of a binding, by name."""
+    """Return the annotations of a binding on each pod, by name."""
     ours = ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
     found = {}
     for pod in cluster.pods():

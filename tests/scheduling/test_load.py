@@ -1,6 +1,6 @@
-"""A thousand pods on twenty nodes, by eight clients, while a replica is killed: nobody overcommits.
+"""A thousand pods on twenty nodes, by eight clients, while a replica is killed: no overcommitment.
 
-What is checked is read from the API server, never from our lists.
+All checks read the API server, never our lists.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KINDS_GIB = (8, 16, 24, 40, 80)
 
 
 def make_nodes(cluster, seed):
-    """Add nodes of one to eight unlike GPUs."""
+    """Create nodes with one to eight GPUs of different sizes."""
     chance = random.Random(seed)  # noqa: S311 - the same on each run
     for number in range(NODES):
         cluster.node(f"gpu-{number:02}", *chance.choices(KINDS_GIB, k=chance.randint(1, 8)))
 
 
 def workload(seed):
-    """Return sizes in GiB and numbers of GPUs; in all about what the nodes have."""
+    """Return sizes in GiB and numbers of GPUs; their sum is about what the nodes have."""
     chance = random.Random(seed)  # noqa: S311 - the same on each run
     weights = [13, 12, 10, 8, 5, 2, 1]
     return [
@@ -38,7 +38,7 @@ def workload(seed):
 
 
 def percentiles(durations_ms):
-    """Say median and 99th percentile."""
+    """Return median and 99th percentile as text."""
     ordered = sorted(durations_ms)
     return (
         f"p50 {ordered[len(ordered) // 2]:.1f} ms, p99 {ordered[len(ordered) * 99 // 100]:.1f} ms"
@@ -65,7 +65,7 @@ def free_by_gpu(cluster):
 
 
 def fits(cluster, free, waiting, size, count, bound_to):
-    """Return True if a waiting pod fits: on the node that it is bound to, else on any.
+    """Return True if a pending pod fits on its node, or on any node if it is not bound.
 
     The scheduler counts a pod that is bound without a GPU against its node.
     """
@@ -87,7 +87,7 @@ def cluster(control_plane, make_namespace):
 
 
 def create(cluster, *pod):
-    """Create a pod; again if its review was lost with a replica, as a controller does."""
+    """Create a pod, again if its review was lost with a replica, as a controller does."""
     for _ in range(2):
         try:
             return cluster.create(*pod)
@@ -98,7 +98,7 @@ def create(cluster, *pod):
 
 
 def create_all(cluster, pods, during=lambda: None):
-    """Create the pods by all clients at once; return the seconds it took."""
+    """Create the pods with all clients at once; return the seconds it took."""
     started = time.monotonic()
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
         pool.submit(during)  # after them it would wait until the last of them began
@@ -112,7 +112,7 @@ def create_all(cluster, pods, during=lambda: None):
 
 
 def settle(cluster):
-    """Wait until no pod waits that would fit; return what is free, and who waits."""
+    """Wait until no pod that would fit is pending; return what is free, and the pending pods."""
 
     def settled():
         cluster.act_as_agents()

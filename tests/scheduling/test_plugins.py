@@ -1,4 +1,4 @@
-"""Slices of MIG and slots of time-slicing, on nodes labelled as GPU feature discovery does it."""
+"""MIG slices and time-slicing slots, on nodes labeled as GPU feature discovery does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ spec:
 
 
 def sliced(**profiles):
-    """Return the labels of a node with slices: MiB by profile, written with _ for the dot."""
+    """Return the labels of a node with slices: MiB by profile, with _ in place of the dot."""
     found = {"nvidia.com/mig.strategy": "mixed", SHARING: "none"}
     for name, mib in profiles.items():
         found[f"nvidia.com/mig-{name[1:].replace('_', '.')}.memory"] = str(mib)
@@ -64,7 +64,7 @@ NODES = {
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server that knows the cluster, beside the stock scheduler."""
+    """Run a server that watches the cluster, and the stock scheduler."""
     folder = tmp_path_factory.mktemp("plugins")
     for name, (labels, offers) in NODES.items():
         add_node(control_plane.api, name, [], offers, **labels)
@@ -74,7 +74,7 @@ def ours(control_plane, tmp_path_factory):
 
 
 def known(our_server):
-    """Return what the server heard of slices, in order, by its log."""
+    """Return the slices in the server's log, in order."""
     return [line for line in our_server.server.log() if line["msg"] == "slices of GPUs"]
 
 
@@ -128,7 +128,7 @@ def test_the_same_name_is_taken_only_where_it_has_enough(make_team):
 
 
 def test_a_label_that_changes_is_known_at_once(make_team, ours, control_plane):
-    """A GPU that is cut anew; and so is a decision that was remembered."""
+    """A GPU is partitioned again; a cached decision is not used any more."""
     team = make_team("sliced")
     for _ in range(3):
         assert limits(team.accepts(a_pod("4Gi"))) == {"nvidia.com/mig-1g.5gb": "1"}

@@ -21,7 +21,7 @@ def priority_class(control_plane):
 
 
 def create_high(cluster):
-    """Create the pod of the recipe, which asks for 12Gi."""
+    """Create the pod of the recipe, which requests 12Gi."""
     template = workload("priority")["spec"]["template"]
     metadata = {**template["metadata"], "name": "high", "namespace": cluster.namespace}
     assert metadata["annotations"] == {"vramwarden.io/gpu-memory": "12Gi"}
@@ -29,7 +29,7 @@ def create_high(cluster):
 
 
 def create_low(cluster, **sizes):
-    """Create pods of low priority, one after the other, and wait until each is bound."""
+    """Create pods of low priority in turn, and wait until each is bound."""
     for count, (name, size) in enumerate(sizes.items(), 1):
         cluster.create(name, size)
         cluster.wait(count)
@@ -41,7 +41,7 @@ def evicted(cluster):
 
 
 def wait_evicted(cluster):
-    """Wait for the eviction of one pod; end that as its kubelet would, and return its name."""
+    """Wait for the eviction of one pod, end it as its kubelet would, and return its name."""
     (pod,) = wait_until("an eviction", lambda: evicted(cluster))
     remove_pod(cluster.api, pod)
     return pod["metadata"]["name"]

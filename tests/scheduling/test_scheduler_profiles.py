@@ -1,7 +1,6 @@
-"""The profiles of deploy/scheduler under the real scheduler: which node a pod goes to, and why.
+"""Profiles of deploy/scheduler under the real scheduler: the node of a pod, and why.
 
-Nodes here have no kubelet, and which GPU a pod gets is not chosen; test_placement_steering.py has
-the webhook and the agents as well.
+Nodes here have no kubelet, and no GPU is chosen. test_steering.py also has the webhook and agents.
 """
 
 from __future__ import annotations
@@ -34,34 +33,34 @@ SMALL = {"cpu": "8", "memory": "32Gi"}
 SECOND = ("second-profile.yaml", "vramwarden-binpack")
 AS_DEFAULT = ("default-profile.yaml", "default-scheduler")
 UNTOUCHED = ("", "default-scheduler")
-"""The scheduler as it comes."""
+"""The scheduler with its default configuration."""
 
 
 class SchedulerPlane:
-    """A control plane of its own with a scheduler: it would bind the pods of other tests, too."""
+    """A control plane with its own scheduler, which would bind the pods of other tests, too."""
 
     def __init__(self, plane: ControlPlane, scheduler_name: str) -> None:
         self.api = plane.api
         self._scheduler_name = scheduler_name
 
     def node(self, name: str, *gpus_mib: int) -> None:
-        """Create a node with these GPUs, as the agent shows them; all of them are free."""
+        """Create a node with these GPUs, all free, as its agent writes it."""
         add_node(self.api, name, [mib * MIB for mib in gpus_mib], SMALL)
         self._until_seen(name, max(gpus_mib))
 
     def shows_free(self, name: str, mib: int) -> None:
-        """Say what the agent says when GPUs of the node were given away."""
+        """Write the free memory of a node's GPUs, as its agent does."""
         labels = {NODE_GPU_MEMORY_FREE_LABEL: str(mib)}
         patch(self.api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
         self._until_seen(name, mib)
 
     def _until_seen(self, name: str, free_mib: int) -> None:
-        """Wait until the scheduler, too, knows the node so: it hears of nodes and pods apart."""
+        """Wait until the scheduler, which watches nodes and pods separately, has seen the node."""
         labels = {"kubernetes.io/hostname": name, NODE_GPU_MEMORY_FREE_LABEL: str(free_mib)}
         self._bind_plain_pod(nodeSelector=labels)
 
     def keep_busy(self, node: str, **amounts: str) -> None:
-        """Let a pod without VRAM take CPU and memory of a node."""
+        """Bind a pod without VRAM that takes most of a node's CPU and memory."""
         selector = {"kubernetes.io/hostname": node}
         containers = [a_container(resources={"requests": amounts})]
         self._bind_plain_pod(nodeSelector=selector, containers=containers)
@@ -73,7 +72,7 @@ class SchedulerPlane:
         wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
 
     def create(self, memory: str, gpus: int = 1, **spec: Any) -> Json:
-        """Create a pod as our webhook translates it."""
+        """Create a pod as our webhook mutates it."""
         amounts = {"cpu": "1", "memory": "4Gi"}
         main = a_container(resources={"requests": amounts, "limits": amounts})
         pod = a_pod(memory, containers=[main], schedulerName=self._scheduler_name, **spec)
@@ -84,12 +83,12 @@ class SchedulerPlane:
         return self.api.create(decision.obj)
 
     def binds(self, memory: str, gpus: int = 1, **spec: Any) -> str:
-        """Create a pod; return the node that the scheduler binds it to."""
+        """Create a pod; return the node to which the scheduler binds it."""
         pod = self.create(memory, gpus, **spec)
         return wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
 
     def leaves_pending(self, memory: str, gpus: int = 1) -> str:
-        """Create a pod; return why the scheduler finds no node for it."""
+        """Create a pod; return the scheduler's reason why no node is suitable."""
         pod = self.create(memory, gpus)
 
         def why() -> str:
@@ -99,7 +98,7 @@ class SchedulerPlane:
         return wait_until("the scheduler's word", why)
 
     def serve(self) -> None:
-        """Make a Service of all pods with VRAM, whose pods the scheduler spreads by default."""
+        """Create a Service of all pods with VRAM, which the scheduler spreads by default."""
         ports = [{"port": 80}]
         spec = {"selector": {MANAGED_LABEL: "true"}, "ports": ports}
         metadata = {"name": "replicas", "namespace": "default"}
@@ -118,7 +117,7 @@ class SchedulerPlane:
 
 @contextmanager
 def scheduling(plane: ControlPlane, profile: str, folder: Path):
-    """Run kube-scheduler with one of our files, or as it comes, until the end of the block."""
+    """Run kube-scheduler with one of our files, or by default, until the block ends."""
     if profile:
         ((_, command),) = commands_of(__file__)
         config = folder / profile
@@ -141,7 +140,7 @@ def scheduling(plane: ControlPlane, profile: str, folder: Path):
 
 @pytest.fixture
 def cluster(control_plane, tmp_path, request):
-    """Schedule by the profile that a test names."""
+    """Run the scheduler with the profile that a test names."""
     file, scheduler_name = request.param
     made = SchedulerPlane(control_plane, scheduler_name)
     with scheduling(control_plane, file, tmp_path) as (process, log):
@@ -179,7 +178,7 @@ def test_without_a_profile_they_spread_and_the_pod_of_two_waits(cluster):
 
 
 def one_full_and_one_busy(cluster):
-    """Make a node where 5Gi fit by the sum alone, and one with free GPUs and little CPU left."""
+    """Create a node where 5Gi only fit by the sum, and one with free GPUs and little CPU."""
     cluster.node("full", 8192, 8192)
     for _ in range(2):
         assert cluster.binds("5Gi") == "full"

@@ -1,4 +1,4 @@
-"""What the last pods of a workload held: kept, read back, and what follows from it."""
+"""Histories: stored, read back, and the advice from them."""
 
 from __future__ import annotations
 

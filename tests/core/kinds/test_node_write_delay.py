@@ -1,4 +1,4 @@
-"""When a node's figures are written again."""
+"""Delay until a node's figures are written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a stored object can be written again, and what cannot be read is left out."""
+"""Stored objects: all that is read can be written again, and malformed parts are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose workload a pod is: the table in the docstring, and what a tenant may write."""
+"""Workloads of pods: the table in the docstring, and input of tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from webhook.core.kinds.workloads import Workload, find_workload, predict_worklo
 
 
 def rows():
-    """Return the rows of the docstring's table as metadata and the workload."""
+    """Return the rows of the docstring's table as metadata and workload."""
     return [pytest.param(*_read(*row), id=" | ".join(row)) for row in table_of(find_workload)]
 
 
@@ -96,7 +96,7 @@ def test_it_never_fails_and_names_are_bounded(metadata):
     ],
 )
 def test_a_workload_is_what_its_pods_will_be_of(kind, name, labels, controller):
-    """A template's author reads of the same history as whoever creates its pods."""
+    """The author of a template and the creator of its pods get the same history."""
     owner = {"kind": controller[0], "name": controller[1], "controller": True}
     hashed = {"pod-template-hash": "5d9c7"} if controller[0] == "ReplicaSet" else {}
     pod = {"labels": labels | hashed, "ownerReferences": [owner]}

@@ -1,4 +1,4 @@
-"""Which pod gets which GPUs, given who has them: every row of the tables."""
+"""Plans of assignments: every row of the tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Laws of the list of assignments: nobody is overcommitted, nothing fits in vain, nothing is lost.
+"""Laws of the assignment list: no GPU is overcommitted, pods that fit are placed, no entry is lost.
 
-One list and one writer at a time, whose view of the pods may be old; the conflicts of several
-writers are the business of `resourceVersion`.
+One list has one writer at a time, whose view of the pods may be old. Conflicts between writers are
+resolved by `resourceVersion`.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def test_what_is_not_asked_for_leaves_only_if_it_is_finished_or_elsewhere(entere
 
 
 class OneNode(RuleBasedStateMachine):
-    """Pods come, are bound here, there or not at all, finish and go; the watch may lag."""
+    """Pods are created, bound here or elsewhere, finish and are deleted; the watch may lag."""
 
     uids = Bundle("uids")
 
@@ -225,7 +225,7 @@ class OneNode(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), healthy=st.booleans())
     def fail_or_recover(self, number, healthy):
-        """A GPU does not answer, or does again: it still counts, and gets no further pod."""
+        """Toggle the health of a GPU: an unhealthy one still counts, and gets no further pod."""
         self.gpus[number] = replace(self.gpus[number], healthy=healthy)
 
     @rule(uid=uids)
@@ -259,7 +259,7 @@ class OneNode(RuleBasedStateMachine):
 
     @rule()
     def lose_the_list(self):
-        """Somebody empties the ConfigMap while no binding is under way."""
+        """Empty the ConfigMap while no binding is in progress."""
         self.entered = rebuild_from_pods(NODE, {}, self.truth.values(), self.now_s)
 
     @invariant()
@@ -276,7 +276,7 @@ class OneNode(RuleBasedStateMachine):
                 assert self.entered[uid].memory_bytes == one.need.memory_bytes
 
     def teardown(self):
-        """What fits on an empty node is placed, once all others are gone and that is known."""
+        """Check that pods that fit on an empty node are placed once all others are gone."""
         self.truth.clear()
         self.view.clear()
         answers = dict.fromkeys(entries_to_verify(self.entered, self.view, self.now_s))

@@ -1,4 +1,4 @@
-"""The review of a Binding: what its metadata brings along, and what is left and added."""
+"""The review of a Binding: keys that are removed from its metadata, and keys that are added."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_binding(**metadata):
 
 
 def patched(binding, verdict):
-    """Return the Binding as the API server goes on with it."""
+    """Return the Binding after the patch."""
     return apply_patch(binding.obj, patch_for(binding, verdict))
 
 

@@ -71,7 +71,7 @@ def variable(name, value):
 
 
 def state_of(*init, asked=tuple, **more):
-    """Return the state of a pod of 8 GiB, as it is stored, with these init containers."""
+    """Return the state of a stored pod of 8 GiB with these init containers."""
     amounts = {"limits": {"vramwarden.io/vram": "8Gi"}}
     raw = a_pod(containers=[a_container(resources=amounts)], initContainers=list(init), **more)
     raw["metadata"]["namespace"] = "team-a"
@@ -79,7 +79,7 @@ def state_of(*init, asked=tuple, **more):
 
 
 def held_to(*init, **more):
-    """Return the terms that are read from such a pod."""
+    """Return the terms of such a pod."""
     return state_of(*init, **more).terms
 
 
@@ -306,7 +306,7 @@ def test_a_pod_with_gpus_has_the_limit_that_was_written_with_them(written, limit
 def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
     tmp_path, mode, gates
 ):
-    """The law: variable, node selector, line and annotation agree, in every combination."""
+    """Variable, node selector, entry and annotation agree in every combination."""
     by, excess, placement = gates
     enforcement = f"{{by: {by}, onExcess: {excess}, driverLimit: {mode}}}"
     spec = f"  rules: [{{name: a, placement: {placement}, enforcement: {enforcement}}}]\n"

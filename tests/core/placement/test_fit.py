@@ -1,4 +1,4 @@
-"""Which GPUs of a node a pod gets: every row of the tables, every sentence, and laws."""
+"""Choice of GPUs: every row of the tables, every sentence, and laws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUR = [a_gpu(name, 1000, index) for index, name in enumerate("abcd")]
 
 
 def placed(gpus, free, mib, count=1, order=best_fit):
-    """Place a need; `free` is in MiB, in the order of the GPUs; return the GPUs' short names."""
+    """Return the short names of the chosen GPUs; `free` is in MiB, in the order of the GPUs."""
     free = {gpu.uuid: mib * MIB for gpu, mib in zip(gpus, free, strict=True)}
     result = place("n1", gpus, free, Need(mib * MIB, count), order)
     if isinstance(result, Denial):
@@ -181,7 +181,7 @@ GPUS = st.lists(st.integers(1, 100), min_size=1, max_size=8).map(
 
 @st.composite
 def cases(draw):
-    """Draw GPUs in any order, what is free on each, and a need."""
+    """Draw GPUs in any order, their free memory, and a need."""
     gpus = draw(GPUS.flatmap(st.permutations))
     gpus = [replace(gpu, healthy=draw(st.integers(0, 3)) > 0) for gpu in gpus]
     free = {gpu.uuid: draw(st.integers(-20 * MIB, gpu.memory_bytes)) for gpu in gpus}

@@ -1,4 +1,4 @@
-"""Entries that are checked with the API server, and entries that leave."""
+"""Entries that are verified with the API server, and entries that are removed."""
 
 from __future__ import annotations
 

@@ -126,6 +126,6 @@ def test_it_grows_with_the_cap_and_shrinks_with_the_gpu(cap, more, total, larger
 
 
 def parts(fraction):
-    """Return ten-thousandths."""
+    """Return a fraction in ten-thousandths."""
     whole, _, decimals = fraction.partition(".")
     return int(whole) * 10_000 + int(decimals)

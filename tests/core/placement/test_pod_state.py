@@ -1,4 +1,4 @@
-"""What placement reads of a stored pod."""
+"""States of stored pods."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def from_field(
 
 
 def asking(vram, container=None):
-    """Return a container that asks for VRAM, as admission or somebody else left it."""
+    """Return a container that requests VRAM, after admission or any other change."""
     amounts = {VRAM: vram}
     return {**(container or from_field()), "resources": {"requests": amounts, "limits": amounts}}
 
@@ -258,7 +258,7 @@ ANNOTATIONS = st.dictionaries(
 
 @st.composite
 def pods_of_anybody(draw):
-    """Draw a pod that nobody judged; return it with the amount that a kubelet would count."""
+    """Draw a pod that bypassed admission, with the amount that a kubelet would count."""
     containers = []
     for number in range(draw(st.integers(1, 3))):
         base = from_field() if draw(st.booleans()) else a_container()
@@ -295,7 +295,7 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
     st.sampled_from(EnforceBy),
 )
 def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement, by):
-    """Whatever was asked for by annotation, and whatever holds the pod to it."""
+    """With any annotation and any enforcer."""
     memory = ",".join(f"{name}={amount}Mi" for name, amount in mib.items())
     containers, init = [a_container("main"), a_container("b")], [a_container("fetch")]
     annotations = {"vramwarden.io/gpu-count": str(count)}

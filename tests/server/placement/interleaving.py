@@ -1,7 +1,7 @@
 """Replicas that place pods on an API server in memory, of which one at a time takes one step.
 
-Each request to the API server is a point at which anything else may happen first. The replicas run
-the real `Binder`, `Tracker` and client; what they hear of changes comes as late as a test likes.
+Before each request to the API server, any other replica may take steps. The replicas run the real
+`Binder`, `AssignmentLists`, `Tracker` and client. A test decides when they see watch events.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 T = TypeVar("T")
 
 PATIENCE = 10_000
-"""Steps after which something is taken to go on forever."""
+"""Number of steps after which a task is assumed to run forever."""
 
 REQUEST_S = 60.0
-"""How long the API server lets a request last (`--request-timeout`)."""
+"""Request timeout of the API server in seconds (`--request-timeout`)."""
 
 
 class EndedError(BaseException):
-    """The replica ended in the middle of what it did."""
+    """The replica was ended in the middle of a task."""
 
 
 class Task:
-    """Runs a function on a thread of its own, from one request to the next."""
+    """Runs a function on its own thread, from one request to the next."""
 
     _local = threading.local()
     pauses = 0
-    """Of all tasks."""
+    """Number of pauses of all tasks."""
 
     def __init__(self, function) -> None:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
@@ -101,7 +101,7 @@ class Task:
         self._back.release()
 
     def step(self) -> bool:
-        """Go on to the next request, or to the end; say whether that was the end."""
+        """Continue to the next request or to the end; return True at the end."""
         if not self.done:
             self._go.release()
             self._back.acquire()
@@ -110,14 +110,14 @@ class Task:
         return self.done
 
     def end(self) -> None:
-        """Let the next request never return."""
+        """End the task at its next request, which never returns."""
         self._ended = True
         while not self.done:
             self.step()
 
     @classmethod
     def pause(cls) -> None:
-        """Let others go first; outside of a task, nothing happens."""
+        """Pause the current task, if there is one, so that others can go first."""
         task = getattr(cls._local, "task", None)
         if task is None:
             return
@@ -137,7 +137,7 @@ LIST_ON_NODE = f"{LIST_PODS}.*spec.nodeName"
 READ_LIST, WRITE_LIST = "GET .*/configmaps/", "(POST|PUT) .*/configmaps"
 ASK_FOR_A_RIGHT = "POST .*/selfsubjectaccessreviews"
 SILENT = "http://in-memory does not answer: the connection broke"
-"""What is said while the API server breaks every connection."""
+"""Message while the API server breaks every connection."""
 
 
 def list_path(node: str) -> str:
@@ -145,21 +145,21 @@ def list_path(node: str) -> str:
 
 
 def policy_with(**enforcement: str) -> Policy:
-    """Return a policy with a rule for each way to enforce, by its name."""
+    """Return a policy with a rule for each enforcer, named after it."""
     return a_policy(
         *(a_rule(name=by.lower(), enforcement={"by": by, **enforcement}) for by in EnforceBy)
     )
 
 
 class World(ApiServer):
-    """The truth: what the API server stores. With it people, kubelets and the scheduler."""
+    """State that the API server stores, and the actions of users, kubelets and the scheduler."""
 
     def __init__(self, *gpus_mib: tuple[int, ...]) -> None:
         super().__init__()
         self.time_s = 1_000_000.0
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
-        """Those that each node ever had and that show a GPU; the last ones may be old."""
+        """Device names that each node ever had and that show a GPU; the last ones may be old."""
         self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN_CLUSTER
         self.replicas: list[Replica] = []
         self._api = self.placement_api()
@@ -169,11 +169,11 @@ class World(ApiServer):
             self.put_node(f"n{number}", *sizes)
 
     def placement_api(self) -> PlacementApi:
-        """Return the API server as a replica sees it."""
+        """Return the API server as a replica uses it."""
         return PlacementApi(self.kube(now_s=lambda: self.time_s), "sys")
 
     def answer(self, request: Any, handler: Any = None) -> Any:
-        """Let others go first, and once more while the answer to a write is on its way."""
+        """Pause before each request, and again before the answer to a write returns."""
         Task.pause()
         uid = re.match(f"(PATCH|DELETE) {PODS}/([^/]*)", f"{request.method} {request.path}")
         before = self.pods.get(uid[2]) if uid else None
@@ -187,7 +187,7 @@ class World(ApiServer):
     # What people, kubelets and the scheduler do.
 
     def put_node(self, name: str, *mib: int, healthy: bool = True) -> None:
-        """Have a node with GPUs of these sizes and a sentry that acts, as its agent shows it."""
+        """Store a node with GPUs of these sizes and a sentry that acts, as its agent writes it."""
         gpus = (
             Gpu(
                 uuid=f"G{name[1:]}-{i}",
@@ -206,24 +206,24 @@ class World(ApiServer):
         self.relabel(name, DeviceNames.UUID)
 
     def relabel(self, node: str, names: DeviceNames | None) -> None:
-        """Let a node's agent say which names its runtime resolves; None for an unknown label."""
+        """Write the device names that a node's runtime resolves; None for an unknown label."""
         label = {NODE_DEVICE_NAMES_LABEL: "of-the-future" if names is None else names.value}
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
         if names not in {None, DeviceNames.NONE}:
             self.names.setdefault(node, []).append(names)
 
     def limit(self, node: str, *, proven: bool) -> None:
-        """Let a node's agent say whether its driver holds caps."""
+        """Write whether a node's driver enforces caps."""
         label = {NODE_DRIVER_LIMIT_LABEL: "true" if proven else None}
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def guard(self, node: str, *, acts: bool) -> None:
-        """Let a node's agent say whether its sentry acts."""
+        """Write whether a node's sentry acts."""
         label = {NODE_SENTRY_LABEL: "true" if acts else None}
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def hold(self, node: str, why: str | None) -> None:
-        """Let a node give its GPUs to no further pods."""
+        """Write the reason why a node gives its GPUs to no further pods."""
         self.edit(
             f"{NODES}/{node}",
             metadata={"annotations": {NODE_SHARING_ANNOTATION: why and f"Draining: {why}"}},
@@ -244,10 +244,10 @@ class World(ApiServer):
         by: EnforceBy = EnforceBy.SIDECAR,
         limit: DriverLimit = DriverLimit.OFF,
     ) -> str:
-        """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding.
+        """Create a pod that waits for a node; it sees all GPUs unless `at_binding`.
 
-        `owned` by a controller; enforced `by`, as the rule of that name says; by Sidecar, promised
-        that of the driver's limit.
+        `owned` means that it has a controller, `by` is the enforcer in its rule, `limit` the driver
+        limit of its sidecar.
         """
         uid = f"p{next(self._numbers)}"
         main: dict[str, Any] = {"name": "main"}
@@ -278,28 +278,28 @@ class World(ApiServer):
         return uid
 
     def by(self, uid: str) -> EnforceBy:
-        """Return what enforces a pod, as the name of its rule says."""
+        """Return the enforcer of a pod, by the name of its rule."""
         return EnforceBy(self._annotations(uid)[ADMITTED_ANNOTATION].split(" ")[1].capitalize())
 
     def requires_limit(self, uid: str) -> bool:
-        """Return True if a pod runs only on nodes whose driver holds caps."""
+        """Return True if a pod runs only on nodes whose driver enforces caps."""
         return bool(self.objects[f"{PODS}/{uid}"]["spec"]["nodeSelector"])
 
     def change(self, uid: str, **patch: Any) -> None:
-        """Change a pod as it is stored, by a merge patch."""
+        """Change a stored pod by a merge patch."""
         self.edit(f"{PODS}/{uid}", **patch)
 
     def annotate(self, uid: str, **annotations: str) -> None:
-        """Write annotations of ours on a pod."""
+        """Write annotations with our prefix on a pod."""
         ours = {f"vramwarden.io/{key.replace('_', '-')}": one for key, one in annotations.items()}
         self.change(uid, metadata={"annotations": ours})
 
     def finish(self, uid: str) -> None:
-        """Let a pod's containers end."""
+        """Let the containers of a pod end."""
         self.change(uid, status={"phase": "Succeeded"})
 
     def label(self, uid: str, managed: str | None) -> None:
-        """Label a pod as ours, or take the label from it, which watches report as a deletion."""
+        """Set or remove the label `managed` of a pod; watches report its removal as a deletion."""
         self.change(uid, metadata={"labels": {MANAGED_LABEL: managed}})
 
     def delete(self, uid: str) -> None:
@@ -307,25 +307,25 @@ class World(ApiServer):
         self.remove(f"{PODS}/{uid}")
 
     def edit(self, path: str, **patch: Any) -> None:
-        """Change an object as it is stored, by a merge patch."""
+        """Change a stored object by a merge patch."""
         self.put(path, merged(self.objects[path], patch))
 
     def commit(self, uid: str, node: str, annotations: dict[str, str]) -> None:
-        """Bind a pod, where it is still there to be bound, and write what a binding says."""
+        """Bind a pod, if it exists and is not bound, with the annotations of its Binding."""
         pod = self.pods.get(uid)
         if pod and not pod.node and not pod.finished:
             self.change(uid, metadata={"annotations": annotations}, spec={"nodeName": node})
 
     def bind_bare(self, uid: str, node: str) -> None:
-        """Bind a pod as the API server does where we do not answer."""
+        """Bind a pod as the API server does if no replica answers."""
         self.commit(uid, node, {})
 
     def spoil(self, node: str, assignments: str = "{") -> None:
-        """Let somebody edit a node's list."""
+        """Overwrite a node's list."""
         self.edit(list_path(node), data={"assignments": assignments})
 
     def lose_list(self, node: str, *, spoilt: bool) -> None:
-        """Let somebody spoil or delete a node's list, where there is one."""
+        """Overwrite or delete a node's list, if there is one."""
         if node in self.lists and spoilt:
             self.spoil(node)
         elif node in self.lists:
@@ -339,7 +339,7 @@ class World(ApiServer):
             replica.resync()
 
     def hear_node(self) -> None:
-        """Let all replicas hear of the first node as it is now."""
+        """Let all replicas see the current state of the first node."""
         for replica in self.replicas:
             replica.hear_node()
 
@@ -355,7 +355,7 @@ class World(ApiServer):
 
     @property
     def lists(self) -> dict[str, Any]:
-        """The ConfigMaps with the nodes' lists, by their nodes."""
+        """ConfigMaps with assignment lists, by node."""
         return {
             one["metadata"]["annotations"][ASSIGNMENTS_NODE_ANNOTATION]: one
             for path, one in self.objects.items()
@@ -374,19 +374,19 @@ class World(ApiServer):
         return found
 
     def data(self, node: str) -> dict[str, str]:
-        """Return a node's list as it is written."""
+        """Return the stored data of a node's list."""
         return self.objects.get(list_path(node), {}).get("data", {})
 
     def assignments(self, node: str) -> Assignments:
-        """Return what is entered in a node's list."""
+        """Return the assignments in a node's list."""
         return read_assignments(self.data(node))[0]
 
     def told(self, uid: str) -> str:
-        """Return why a pod waits, as it is written on it."""
+        """Return the reason why a pod is pending, from its annotation."""
         return self._annotations(uid).get(GPU_WAITS_ANNOTATION, "")
 
     def given(self, uid: str) -> dict[str, str]:
-        """Return what a pod carries of GPUs."""
+        """Return the annotations that give a pod its GPUs."""
         found = self._annotations(uid)
         return {key: found[key] for key in BINDING_ANNOTATIONS if key in found}
 
@@ -394,11 +394,11 @@ class World(ApiServer):
         return self.objects[f"{PODS}/{uid}"]["metadata"].get("annotations") or {}
 
     def count(self, pattern: str = "") -> int:
-        """Count the requests since `asked` was cleared, of which method and URL match."""
+        """Count the requests since `asked` was cleared whose method and URL match."""
         return sum(bool(re.match(pattern, f"{one.method} {one.url}")) for one in self.asked)
 
     def used(self, node: GpuNode) -> dict[str, int]:
-        """Return what pods use of each GPU."""
+        """Return the memory that pods use of each GPU."""
         used = {gpu.uuid: 0 for gpu in node.gpus}
         for pod in self.pods.values():
             if pod.node == node.name and not pod.finished and pod.need:
@@ -407,10 +407,10 @@ class World(ApiServer):
         return used
 
     def fits(self, node: GpuNode, pod: PodState) -> bool:
-        """Say whether a node has room by what its pods use, and can show it to a pod.
+        """Return True if a node has room for a pod and can show it its GPUs.
 
-        A pod that sees all GPUs uses whichever it likes. What was entered for one that waits stays
-        its own, also while its node has not the limit that it requires.
+        A pod that sees all GPUs may use any. GPUs that are reserved for a pending pod stay
+        reserved, even while its node lacks the limit that the pod requires.
         """
         is_without = pod.limit is DriverLimit.REQUIRE and not node.driver_limit
         if node.device_names in {None, DeviceNames.NONE} or is_without:
@@ -431,7 +431,7 @@ class World(ApiServer):
 
 
 class _Lists(AssignmentLists):
-    """Takes turns where the real one blocks."""
+    """Pauses the task where the real one blocks."""
 
     def wait(self, answer: Future[T]) -> T:
         while not answer.done():
@@ -441,7 +441,7 @@ class _Lists(AssignmentLists):
 
 @dataclass
 class Request:
-    """A binding that the API server asks a replica about, and then writes."""
+    """A binding that the API server sent to a replica."""
 
     uid: str
     node: str
@@ -458,23 +458,23 @@ class Request:
         raise AssertionError("it never answers")
 
     def step(self) -> None:
-        """Let the replica go on with each thing that it does, to the next request."""
+        """Let each task of the replica continue to its next request."""
         for task in [task for task in self.replica.tasks if not task.done]:
             task.step()
 
 
 @dataclass
 class Replica:
-    """A replica and what it has heard of so far."""
+    """A replica, and the watch events that it has seen."""
 
     world: World
     knows: bool = True
-    """Has listed the pods that are there."""
+    """True if it has listed the pods."""
     requests: list[Request] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    """What runs on its threads."""
+    """Tasks on its threads."""
     assigning: list[Task] = field(default_factory=list)
-    """Of those, what assigns late."""
+    """Tasks that assign late."""
 
     def __post_init__(self) -> None:
         self.world.replicas.append(self)
@@ -495,7 +495,7 @@ class Replica:
         self.binder = Binder(self.api, self.tracker, self.lists)
         self.gc = AssignmentGC(self.api, self.tracker, self.lists, self._find_terms)
         self.due: deque[tuple[str, Any]] = deque()
-        """What its watch of pods would report next."""
+        """Next events of its watch of pods."""
         self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
         self.hear_nodes()
         if self.knows:
@@ -505,18 +505,18 @@ class Replica:
         return terms_by_rule(pod, self.world.policy, self.world.cluster)
 
     def run(self, work: Callable[[], None]) -> Task:
-        """Begin something that runs on a thread of its own."""
+        """Start a function as a task."""
         self.tasks = [task for task in self.tasks if not task.done] + [Task(work)]
         return self.tasks[-1]
 
     def resync(self) -> None:
-        """List again, as after a watch that was lost."""
+        """List the pods again, as after a lost watch."""
         pods, self.version = self.api.pods.read()
         self.tracker._on_pods(pods)
         self.due.clear()
 
     def hear(self) -> bool:
-        """Take the next event that is due, if any is; say whether one was."""
+        """Apply the next watch event; return False if there is none."""
         if not self.due:
             events = self.api.pods.watch(self.version, 60)
             self.due.extend((kind, pod) for kind, pod in events if kind != "BOOKMARK")
@@ -528,15 +528,15 @@ class Replica:
         return True
 
     def hear_node(self, name: str = "n0") -> None:
-        """Take word of a node as it is now."""
+        """Apply the current state of a node."""
         self.tracker._on_node("MODIFIED", self.world.nodes[name])
 
     def hear_nodes(self) -> None:
-        """Take word of all nodes as they are now."""
+        """Apply the current state of all nodes."""
         self.tracker._on_nodes(list(self.world.nodes.values()))
 
     def ask(self, uid: str, node: str = "n0", *, dry_run: bool = False) -> Request:
-        """Let the API server ask about a binding."""
+        """Send a binding to the replica."""
         binding = Binding("ns", uid, uid, node, {})
         found = self.binder.decide_from_memory(binding)
         if isinstance(found, UndecidedBinding):
@@ -548,14 +548,14 @@ class Replica:
         return self.requests[-1]
 
     def bind(self, uid: str, node: str = "n0", *, arrives: bool = True) -> BindingVerdict:
-        """Bind a pod with nobody else around; return what was said."""
+        """Bind a pod while no other replica works; return the verdict."""
         request = self.ask(uid, node)
         verdict = request.done()
         self.answer(request, arrives=arrives)
         return verdict
 
     def tidy(self, node: str, *, fresh: bool) -> Task:
-        """Begin to tidy a node's list."""
+        """Start to collect garbage of a node's list."""
 
         def run() -> None:
             with contextlib.suppress(KubeError):
@@ -564,16 +564,16 @@ class Replica:
         return self.run(run)
 
     def answer_question(self, node: str, asked: str) -> Task:
-        """Begin to answer which pods with whole GPUs run on a node."""
+        """Start to answer which pods with whole GPUs run on a node."""
         answers = WholeGpuAnswers(self.api, self.lists)
         return self.run(lambda: answers.answer(Question(node, asked)))
 
     def tidy_now(self, node: str = "n0", *, fresh: bool = True) -> None:
-        """Tidy a node's list with nobody else around."""
+        """Collect garbage of a node's list while no other replica works."""
         self.finish(self.tidy(node, fresh=fresh))
 
     def late(self) -> Task:
-        """Begin to assign late."""
+        """Start to assign late."""
         waiting = {
             node: self.tracker.pending_pods(node) for node in self.tracker.nodes_with_pending()
         }
@@ -581,15 +581,15 @@ class Replica:
         return self.assigning[-1]
 
     def is_late(self) -> bool:
-        """Say whether something is being assigned late."""
+        """Return True if a task assigns late."""
         return any(not task.done for task in self.assigning)
 
     def late_now(self) -> None:
-        """Assign late with nobody else around."""
+        """Assign late while no other replica works."""
         self.finish(self.late())
 
     def finish(self, task: Task) -> None:
-        """Work until something is done."""
+        """Work until a task is done."""
         for _ in range(PATIENCE):
             for one in [one for one in self.tasks if not one.done]:
                 one.step()
@@ -598,13 +598,13 @@ class Replica:
         raise AssertionError("it never ends")
 
     def end(self) -> None:
-        """End in the middle of everything."""
+        """End the replica in the middle of all tasks."""
         for task in self.tasks:
             task.end()
         self.requests, self.tasks, self.assigning = [], [], []
 
     def answer(self, request: Request, *, arrives: bool) -> None:
-        """Let the API server act on an answer, unless it gave the request up."""
+        """Let the API server apply an answer, unless the request timed out."""
         self.requests.remove(request)
         verdict = request.answer.result()
         in_time = self.world.time_s - request.began_s < REQUEST_S

@@ -1,4 +1,4 @@
-"""POST /bind over real TLS: the answer to a Binding, and to anything else."""
+"""POST /bind over real TLS: answers to Bindings and to other requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 
 def audited(decision, reason):
-    """Return what the audit log gets; no rule of a policy is asked about a Binding."""
+    """Return the audit annotations, which name no rule."""
     return {"decision": decision, "reasons": reason, "rule": "", "policy": ""}
 
 
@@ -29,7 +29,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def cut_off(tmp_path):
-    """Run a server that is to place, and that reaches no API server."""
+    """Run a server that places pods and reaches no API server."""
     address = f"http://127.0.0.1:{free_port()}"
     env = {
         "KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", address)),

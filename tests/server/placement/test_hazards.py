@@ -1,4 +1,4 @@
-"""The orders of events that could overcommit a GPU, or keep it from who could have it."""
+"""Orders of events that could overcommit a GPU, or deny a pod that fits."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from webhook.names import (
 from webhook.server.placement import assignment_gc
 
 HELD = CapTerms(cap_bytes=6 * MIB, tolerance_bytes=125_829, delay_s=6.5, enforce=True)
-"""What a pod of 6 MiB is held to."""
+"""Terms of a pod of 6 MiB."""
 SIDECAR, BY_SENTRY, NONE = EnforceBy
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
 
 @pytest.fixture
 def world():
-    """One node with one GPU of 10."""
+    """A node with one GPU of 10 MiB."""
     return World((10,))
 
 
@@ -72,7 +72,7 @@ def second(replicas):
 
 
 def create(world, *mib, **how):
-    """Create pods of which all replicas know."""
+    """Create pods that all replicas know."""
     uids = [world.create(one, **how) for one in mib]
     world.resync()
     return uids
@@ -86,7 +86,7 @@ def requests(request):
 
 
 def asked(world):
-    """Count lists of pods, pods that were read one by one, and writes of lists."""
+    """Count lists of pods, reads of single pods, and writes of lists."""
     return tuple(map(world.count, (LIST_PODS, READ_POD, WRITE_LIST)))
 
 
@@ -310,7 +310,7 @@ AWAY = BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY
 
 
 def seeing_all(world, *mib):
-    """Create pods that see all GPUs, of which all replicas know."""
+    """Create pods that see all GPUs and that all replicas know."""
     return create(world, *mib, at_binding=False)
 
 
@@ -432,7 +432,7 @@ def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, monk
 
 
 def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, first):
-    """As after an upgrade, on a node to which nobody is bound any more."""
+    """As after an upgrade, on a node to which no pod is bound any more."""
     uid, elsewhere = seeing_all(world, 2, 2)
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
@@ -488,7 +488,7 @@ def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, fi
 
 
 def terms_of(world, uid, node="n0"):
-    """Return what an entry has of a pod's terms: the enforcer, whether it may act, the grace."""
+    """Return terms of an entry: the enforcer, whether it may stop the pod, the grace period."""
     terms = world.assignments(node)[uid].terms
     return terms and (terms.by, terms.enforce, terms.grace_s)
 
@@ -677,7 +677,7 @@ def test_who_does_not_wait_any_more_is_not_entered(world, first):
 
 
 def test_an_answer_by_the_list_as_last_read_needs_its_write(world, first, second):
-    """With others in the line, too: what a write confirms holds for all of them."""
+    """With other requests in the queue, too: the write confirms the answers to all of them."""
     one, two, three = create(world, 2, 2, 6)
     first.bind(one, arrives=False)
     second.bind(three)
@@ -696,7 +696,7 @@ def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world
 
 
 class Untouched(dict):
-    """A list that nobody may read."""
+    """A list that must not be read."""
 
     def __contains__(self, _uid):
         raise AssertionError("looked into")
@@ -816,7 +816,7 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
 
 
 def relabel(world, names):
-    """Let a node's agent find out which names work there, and all replicas hear of it."""
+    """Write the device names that work on the node, and let all replicas see them."""
     world.relabel("n0", names)
     world.hear_node()
 
@@ -918,7 +918,7 @@ def test_a_pod_by_sentry_is_placed_only_on_a_node_whose_sentry_acts(by, world, f
 
 @pytest.mark.parametrize("proven", [True, False])
 def test_fraction_entry_and_annotation_agree_also_when_the_label_changes(proven, world, first):
-    """The label may go a moment after a pod was entered: it waits for the limit then."""
+    """The label may disappear right after a pod was entered: the pod then waits for the limit."""
     world.limit("n0", proven=proven)
     world.hear_node()
     (uid,) = create(world, 4, limit=DriverLimit.AUTO)

@@ -1,11 +1,10 @@
-"""Law: in whatever order things happen, no GPU is overcommitted, and what fits is bound in the end.
+"""Law: in any order of events no GPU is overcommitted, and all pods that fit are bound in the end.
 
-Replicas take steps between which anything may happen: other bindings, deletions, finishes,
-restarts, lists that are lost, watches that are late, answers that never arrive, pods that the API
-server bound without us and that are assigned late, nodes whose runtime resolves other names now
-or whose driver holds caps now, or does not any more. Pods are by Sidecar, by Sentry and by None,
-and the policy changes under them.
-Some pods see all GPUs of their node: nobody denies them, and all are in the lists in the end.
+Between two steps of a replica anything may happen: other bindings, deletions, restarts, lost lists,
+late watches, lost answers, and pods that are bound without vramwarden and assigned late. Nodes get
+other device names, and their drivers start or stop to enforce caps. Pods have each enforcer, and
+the policy changes. Some pods see all GPUs of their node: they are never denied, and all of them
+have entries in the end.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def pick(things, number):
 
 
 class Story:
-    """What may happen, each with three numbers that say to whom."""
+    """Actions that may happen, each with three numbers that select its objects."""
 
     def __init__(self, sizes, needs):
         self.world = World(*map(tuple, sizes))
@@ -53,10 +52,10 @@ class Story:
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
         self.terms = {}
-        """By node and pod, once the pod has GPUs there."""
+        """Terms by node and pod, once the pod has GPUs there."""
 
     def tasks(self):
-        """Return what is under way and not done."""
+        """Return the unfinished tasks."""
         return [task for replica in self.replicas for task in replica.tasks if not task.done]
 
     def create(self, need, owned, seeing):
@@ -74,9 +73,9 @@ class Story:
             pick(self.replicas, replica).ask(pick(waiting, pod), pick(self.world.nodes, node))
 
     def bare(self, pod, node, *_):
-        """Let the API server bind without us: it gave us up, or nobody was there to be asked.
+        """Let the API server bind without us, after a timeout or while no replica is there.
 
-        What is under way for that pod goes on, and nobody waits for it.
+        Tasks for that pod continue, and their answers are ignored.
         """
         asked = [request for one in self.replicas for request in one.requests]
         waiting = [(uid, "") for uid, one in self.world.pods.items() if not one.node]
@@ -119,7 +118,7 @@ class Story:
             self.world.finish(uid)
 
     def unlabel(self, pod, *_):
-        """Take the label from a pod, which watches report as a deletion, and give it back."""
+        """Remove the label of a pod, which watches report as a deletion, and set it again."""
         uid = pick(self.world.pods, pod)
         if uid:
             self.world.label(uid, None)
@@ -152,14 +151,14 @@ class Story:
         self.world.time_s += pick(PAUSES_S, seconds)
 
     def lose_list(self, node, spoilt, *_):
-        """Delete or spoil a list; what is under way at that moment would not be protected."""
+        """Delete or overwrite a list while no binding is in progress."""
         if not any(replica.requests or replica.is_late() for replica in self.replicas):
             name = pick(self.world.nodes, node)
             self.world.lose_list(name, spoilt=bool(spoilt % 2))
             self.terms = {key: one for key, one in self.terms.items() if key[0] != name}
 
     def check(self):
-        """Read what pods use, as it is stored, and what those carry that have got GPUs."""
+        """Check the memory that pods use, and the annotations of pods that got GPUs."""
         for uid, pod in self.world.pods.items():
             if pod.uuids and uid not in self.checked:
                 self.checked.add(uid)
@@ -170,7 +169,7 @@ class Story:
             assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used
 
     def end(self):
-        """Let replicas end, and check that one that comes later binds exactly what fits."""
+        """End all replicas, and check that a new one binds exactly the pods that fit."""
         for replica in self.replicas:
             replica.end()
         self.world.time_s += UNBOUND_S + 5
@@ -202,7 +201,7 @@ class Story:
             assert self.world.assignments(name) == {}, "entries of pods that are gone"
 
     def bind(self, replica, uid, node):
-        """Bind a pod with nobody else around; say whether it was placed."""
+        """Bind a pod while no other replica works; return True if it was placed."""
         verdict = replica.bind(uid, node)
         if self.world.pods[uid].uuids:
             names = self.world.nodes[node].device_names
@@ -212,7 +211,7 @@ class Story:
 
 
 def check_terms(world, node, known):
-    """Check the terms of entries: those of pods that may run with their GPUs never change."""
+    """Check the terms of entries; those of pods that may run with their GPUs never change."""
     for uid, entry in world.assignments(node).items():
         pod = world.pods.get(uid)
         if pod:
@@ -224,7 +223,7 @@ def check_terms(world, node, known):
 
 
 def check_given(world, uid):
-    """Check what a pod carries that has just got GPUs: by the list, its node and its own demand."""
+    """Check the annotations of a pod that got GPUs against its entry, its node and its demand."""
     pod, given = world.pods[uid], world.given(uid)
     entry = world.assignments(pod.node)[uid]
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}

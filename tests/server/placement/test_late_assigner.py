@@ -1,4 +1,4 @@
-"""Pods that the API server bound without us: they get GPUs late, wait, or are deleted."""
+"""Pods bound without vramwarden: they get GPUs late, stay pending, or are deleted."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from webhook.server.placement.late_assigner import (
 
 @pytest.fixture
 def world():
-    """One node with one GPU of 10."""
+    """A node with one GPU of 10 MiB."""
     return World((10,))
 
 
 def bare(world, *mib, node="n0", **how):
-    """Create pods that were bound without us."""
+    """Create pods that were bound without vramwarden."""
     uids = [world.create(one, **how) for one in mib]
     for uid in uids:
         world.bind_bare(uid, node)
@@ -61,7 +61,7 @@ def entered(world):
 
 
 def late(replica):
-    """Let a replica hear everything, and assign late."""
+    """Let a replica list all pods and assign late."""
     replica.resync()
     replica.late_now()
 

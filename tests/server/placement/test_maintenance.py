@@ -1,4 +1,4 @@
-"""Entries leave soon after their pods end; a failure is said once, and tried again."""
+"""Entries are removed soon after their pods end; a failure is logged once and retried."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Lists:
 
 
 class Log(RecordedLog):
-    """Says when maintenance works again."""
+    """Signals when maintenance works again."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Log(RecordedLog):
 
 @pytest.fixture
 def server():
-    """Return an API server with pods that have whole GPUs on n2, and a list of no known node."""
+    """Return an API server with pods that have whole GPUs on n2, and a list of an unknown node."""
     found = ApiServer()
     whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for name in "abcd":
@@ -88,7 +88,7 @@ def api(server):
 
 @pytest.fixture
 def maintain(api, monkeypatch):
-    """Return what maintains lists that are given."""
+    """Return a function that builds maintenance of given lists."""
     monkeypatch.setattr(module, "GATHER_S", 0.0)
     return lambda lists: ListMaintenance(api, Log(), lists, lists, WholeGpuAnswers(api, lists))
 

@@ -1,4 +1,4 @@
-"""What placement asks of the API server, request by request."""
+"""Requests of placement to the API server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ POD = {
 
 @pytest.fixture
 def server():
-    """Return an API server with one pod of ours, and one of somebody else."""
+    """Return an API server with a managed pod and another pod."""
     found = ApiServer()
     found.put(f"{PODS}/train", POD)
     found.put(f"{PODS}/plain", {"spec": {"nodeName": "n1"}})

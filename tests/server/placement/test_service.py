@@ -1,4 +1,4 @@
-"""What the parts of placement report to each other in a replica."""
+"""Events between the parts of placement in a replica."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAITS = PodState(uid="p1", name="team/train", need=Need(5), node="n1", pending=P
 
 
 def a_service(server, policy, **namespaces):
-    """Return placement under a policy, in a cluster with these labels of namespaces."""
+    """Return placement under a policy, in a cluster with these namespace labels."""
     known = Cluster(namespaces=namespaces)
     told = Metrics(), RecordedLog()
     return PlacementService(server.kube(), "sys", *told, lambda: policy, lambda _: known)

@@ -1,6 +1,6 @@
-"""What a replica knows of pods and nodes: lists, watches, what they leave out, what they repeat.
+"""Pods and nodes as a replica tracks them from lists and watches.
 
-How lists and watches follow each other is `tests/adapters/kube/test_follow.py`.
+`tests/adapters/kube/test_follow.py` tests how lists and watches follow each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAITS = replace(BOUND, uuids=(), pending=PendingAssignment())
 
 
 class Scene(Tracker):
-    """A tracker, what it reports, and what watches report to it."""
+    """A tracker, its callbacks, and the watch events that it sees."""
 
     def __init__(self):
         self.server = ApiServer()
@@ -49,7 +49,7 @@ class Scene(Tracker):
         )
 
     def hear(self, *reports):
-        """Take a list of pods, changes as kind and pod, and errors."""
+        """Apply a list of pods, then changes (kind and pod) and errors."""
         for report in reports:
             if isinstance(report, list):
                 self.pods.on_report(Listed(report))
@@ -220,7 +220,7 @@ def test_a_pod_that_turns_out_to_be_bound_without_gpus_is_reported_once(tracker)
 
 
 class Untouched(dict):
-    """Pods of a node that nobody may go through."""
+    """Pods of a node that must not be searched."""
 
     def __iter__(self):
         raise AssertionError("looked through")

@@ -1,4 +1,4 @@
-"""Bindings that wait for the API server keep no others waiting, and only so many may wait."""
+"""Bindings that wait for the API server: they block no others, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from webhook.server.router import Router
 
 
 class Scene:
-    """The webhook's router, without the server in front of it, and an API server that is slow."""
+    """The webhook's router without its server, and a slow API server."""
 
     def __init__(self):
         self.server, self.may_answer = ApiServer(), threading.Event()
@@ -68,13 +68,13 @@ class Scene:
         return status, headers, answer
 
     async def until(self, waiting):
-        """Wait until so many bindings wait."""
+        """Wait until this number of bindings waits."""
         while self.router._waiting_bindings < waiting:  # noqa: ASYNC110 - it signals nobody
             await asyncio.sleep(0.001)
 
     @asynccontextmanager
     async def waiting(self, count):
-        """Have bindings wait for the API server."""
+        """Let bindings wait for the API server."""
         tasks = [asyncio.create_task(self.bind("with-gpus")) for _ in range(count)]
         await self.until(count)
         yield tasks
