@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from deploy.generate import chart_values, policy_fields, values, values_schema
-from tests.core.admission.decisions import translated
+from tests.core.admission.decisions import translate
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
 from tests.support.control_planes import find_binary
 from tests.support.page_commands import asked, commands
@@ -186,7 +186,7 @@ def test_what_is_sought_after_an_outage_is_in_a_translated_pod_of_every_tier(by)
         command for command in commands(DEPLOY / "outage.md", "kubectl run") if "run x" in command
     )
     _, _, sought = line.rpartition(" | grep ")
-    written = yaml.safe_dump(translated(a_pod("1Gi"), a_rule(enforcement={"by": by})))
+    written = yaml.safe_dump(translate(a_pod("1Gi"), a_rule(enforcement={"by": by})))
     assert sought in written
     assert sought not in yaml.safe_dump(a_pod("1Gi"))
     assert f"prints\n`{sought}`" in (DEPLOY / "outage.md").read_text()

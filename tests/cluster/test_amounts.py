@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.core.admission.decisions import decided
+from tests.core.admission.decisions import decide_pod
 from tests.core.pod.test_quantity import SPELLINGS
 from tests.support.control_planes import find_binary
 from tests.support.pods import a_container, a_pod
@@ -87,7 +87,7 @@ FRACTIONS = {"1.1Gi": "1127Mi", "0.3Gi": "308Mi", "2.7Gi": "2765Mi"}
 @pytest.mark.parametrize(("amount", "line"), FRACTIONS.items())
 def test_a_fraction_of_a_byte_is_denied_with_the_line_to_write(team, amount, line):
     said = team.denies(explicit(amount), Reason.INVALID_QUANTITY)
-    offline = decided(explicit(amount))
+    offline = decide_pod(explicit(amount))
     assert offline.reasons == ("InvalidQuantity",)
     for message in (said, offline.message):
         assert message.endswith(f" is a fraction of a byte; use {line} in limits and requests")

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from tests.core.pod.test_compute import GUARANTEED, NOT
+from tests.core.pod.test_views import GUARANTEED, NOT
 from tests.support.pods import a_container, a_pod
 from tests.support.webhook_on_cluster import Team, container, denied, refused
 from webhook.core.pod.findings import Reason

@@ -26,15 +26,15 @@ class Scene:
         self.log = io.BytesIO()
         self.metrics = Metrics()
         self.reviews = PodReviews(lambda: self.policy, self.metrics, JsonLog(self.log))
-        prove = reviews.prove
+        verify_patch = reviews.verify_patch
 
         def noted(request, patch, policy, cluster):
             self.proven.append((request.uid, policy.digest))
             if self.wrong:
                 raise self.wrong
-            prove(request, patch, policy, cluster)
+            verify_patch(request, patch, policy, cluster)
 
-        monkeypatch.setattr(reviews, "prove", noted)
+        monkeypatch.setattr(reviews, "verify_patch", noted)
 
     def asks(self, uid, pod=None):
         body = json.dumps(a_review(pod or a_pod("8Gi"), uid=str(uid))).encode()

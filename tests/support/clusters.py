@@ -19,7 +19,7 @@ from functools import cached_property
 from types import EllipsisType
 from typing import Any
 
-from tests.core.admission.plugins import translated, under
+from tests.core.admission.device_plugin import policy_and_cluster, translate_under
 from tests.support import pods as manifests
 from tests.support.api_server import ApiServer, merged
 from tests.support.gpus import put_right
@@ -241,7 +241,7 @@ def a_pod(
     asked = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
     pod = manifests.a_pod(memory, annotations=asked, **spec)
     if memory and rule:
-        pod = translated(pod, under(rule))
+        pod = translate_under(pod, policy_and_cluster(rule))
     notes = {"vramwarden.io/gpu": gpus} if gpus else {}
     own = {
         "name": name,

@@ -1,8 +1,8 @@
 """Follow the advice in our messages literally, as a reader would.
 
 `CURES` has a pattern for each form of advice. A message that no pattern matches fails its test, so
-new advice needs an entry here. `tests/core/admission/test_lines.py` then checks that the changed
-pod is admitted.
+new advice needs an entry here. `tests/core/admission/test_suggested_lines.py` then checks that the
+changed pod is admitted.
 """
 
 from __future__ import annotations

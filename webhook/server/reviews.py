@@ -22,11 +22,11 @@ from webhook.adapters.review_json import (
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Decision, Phase
 from webhook.core.admission.workload_review import (
-    MoreAdvice,
+    AdviceSource,
     WorkloadAdvice,
     advise,
-    prove,
-    size_alone,
+    size_warning,
+    verify_patch,
 )
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.findings import Reason
@@ -159,7 +159,7 @@ class _PatchChecks:
             return
         self._policy = None
         try:
-            prove(request, patch, policy, cluster)
+            verify_patch(request, patch, policy, cluster)
         except Exception:
             self._metrics.count_patch_check(passed=False)
             raise
@@ -266,7 +266,7 @@ class TemplateReviews:
         policy: Callable[[], Policy],
         metrics: Metrics,
         log: JsonLog,
-        more: MoreAdvice = size_alone,
+        more: AdviceSource = size_warning,
         view_for: ViewFor = unknown_cluster,
     ) -> None:
         """Store the settings; `more` returns further advice about a workload's pods, at once."""

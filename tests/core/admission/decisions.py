@@ -1,4 +1,4 @@
-"""Build pods, put something into them, judge them, and say what must come of it."""
+"""Builders of pods and decisions, and assertions about decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VRAM = "vramwarden.io/vram"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GI = 2**30
 CONFIG_MAP = {"configMapKeyRef": {"name": "settings", "key": "gpus"}}
-# What is wrong, then what to do; or a bound, which says both.
+# The problem, then the advice; or a bound, which states both.
 SAYS_WHAT_TO_DO = re.compile("; |must be greater than|is less than .*, the smallest")
 EVERYWHERE = ["main", "second", "init", "side"]
 WITHOUT_SIDECAR = a_rule(enforcement={"by": EnforceBy.NONE})
@@ -29,7 +29,7 @@ RESTRICTED = {
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 }
-# A rule that gives a pod all that a rule can give.
+# A rule that sets every field that translation writes into a pod.
 RICH_RULE = a_rule(
     tolerations=({"key": "gpu", "operator": "Exists"},),
     runtime_class_name="nvidia",
@@ -39,12 +39,12 @@ RICH_RULE = a_rule(
 
 
 def another_policy(*rules: Rule):
-    """Return a policy with another digest than that of the policy which translates pods here."""
+    """Return a policy with a digest other than that of the policy that translates pods here."""
     return a_policy(*rules, digest="fedcba9876543210")
 
 
 def a_full_pod(memory: str | None = "main=8Gi", **fields: Any):
-    """Return a pod with a container at each place where one can stand."""
+    """Return a pod with a container of each kind."""
     return a_pod(
         memory,
         containers=[a_container("main"), a_container("second")],
@@ -56,10 +56,10 @@ def a_full_pod(memory: str | None = "main=8Gi", **fields: Any):
 def a_hardened_pod(*, restricted: bool, users: tuple[int | None, int | None], pod_user=None):
     pod = a_full_pod("main=4Gi,second=4Gi")
     for name in EVERYWHERE:
-        put_in(pod, name, RESTRICTED if restricted else {})
+        merge_into_container(pod, name, RESTRICTED if restricted else {})
     for name, user in zip(("main", "second"), users, strict=True):
         if user is not None:
-            put_in(pod, name, {"securityContext": {"runAsUser": user}})
+            merge_into_container(pod, name, {"securityContext": {"runAsUser": user}})
     if pod_user is not None:
         pod["spec"]["securityContext"] = {"runAsUser": pod_user}
     return pod
@@ -74,12 +74,12 @@ def a_plain_pod():
 
 
 def stored_pod(rule: Rule = RULE, pod=None):
-    """Return a pod as it is after its creation."""
-    return translated(pod or a_plain_pod(), rule)
+    """Return a pod with the result of its creation."""
+    return translate(pod or a_plain_pod(), rule)
 
 
 def a_bound_pod():
-    """Return a stored pod that runs on a GPU, with every mark of ours."""
+    """Return a stored pod that runs on a GPU, with all our annotations."""
     pod = stored_pod()
     notes = pod["metadata"]["annotations"]
     notes.update({"vramwarden.io/gpu": "GPU-1", "vramwarden.io/gpu-count": "1"})
@@ -103,7 +103,7 @@ def limits(resource: str, amount: Any):
     return {"resources": {"limits": {resource: amount}}}
 
 
-def both(resource: str, request: Any, limit: Any):
+def request_and_limit(resource: str, request: Any, limit: Any):
     resources = {"requests": {resource: request}, "limits": {resource: limit}}
     return {
         "resources": {
@@ -122,28 +122,28 @@ def host_path(path: str):
     return {"volumes": [{"name": "v", "hostPath": {"path": path}}]}
 
 
-def put(holder, fields) -> None:
-    """Merge fields into an object: objects are merged, lists grow at their end."""
+def merge_fields(holder, fields) -> None:
+    """Merge fields into an object: objects are merged, lists are extended."""
     for key, value in copy.deepcopy(fields).items():
         if isinstance(value, dict) and isinstance(holder.get(key), dict):
-            put(holder[key], value)
+            merge_fields(holder[key], value)
         elif isinstance(value, list) and isinstance(holder.get(key), list):
             holder[key].extend(value)
         else:
             holder[key] = value
 
 
-def put_in(pod, name: str, fields) -> str:
-    """Merge fields into a container; return the container's path."""
+def merge_into_container(pod, name: str, fields) -> str:
+    """Merge fields into a container, and return its path."""
     for field in ("containers", "initContainers"):
         for index, container in enumerate(pod["spec"].get(field, [])):
             if container["name"] == name:
-                put(container, fields)
+                merge_fields(container, fields)
                 return f"spec.{field}[{index}]"
     raise LookupError(name)
 
 
-def ended(path: str, holder) -> str:
+def resolve_last_index(path: str, holder) -> str:
     """Replace `[-1]` in a path by the index of the list's last item."""
     head, _, tail = path.partition("[-1]")
     if head == path:
@@ -153,7 +153,7 @@ def ended(path: str, holder) -> str:
     return f"{head}[{len(holder) - 1}]{tail}"
 
 
-def container_of(pod, name: str):
+def find_container(pod, name: str):
     return next(
         container
         for field in ("containers", "initContainers", "ephemeralContainers")
@@ -162,7 +162,7 @@ def container_of(pod, name: str):
     )
 
 
-def decided(
+def decide_pod(
     pod,
     rule: Rule = RULE,
     phase: Phase = Phase.MUTATE,
@@ -174,7 +174,9 @@ def decided(
     return decide(a_request(copy.deepcopy(pod), **fields), policy or a_policy(rule), cluster, phase)
 
 
-def updated(old, new, *, policy=None, cluster=UNKNOWN_CLUSTER, phase=Phase.VALIDATE, **fields: Any):
+def decide_update(
+    old, new, *, policy=None, cluster=UNKNOWN_CLUSTER, phase=Phase.VALIDATE, **fields: Any
+):
     request = a_request(new, operation="UPDATE", old=old, **fields)
     return decide(request, policy or a_policy(), cluster, phase)
 
@@ -189,28 +191,28 @@ def a_debugger(name: str = "debug", **fields: Any):
     return a_container(name, **fields)
 
 
-def debugged(old, *debuggers, phase=Phase.VALIDATE, **fields: Any):
+def decide_debugging(old, *debuggers, phase=Phase.VALIDATE, **fields: Any):
     new = with_debuggers(old, *debuggers)
-    return updated(old, new, subresource="ephemeralcontainers", phase=phase, **fields)
+    return decide_update(old, new, subresource="ephemeralcontainers", phase=phase, **fields)
 
 
-def translated(pod, rule: Rule = RULE):
-    decision = decided(pod, rule)
+def translate(pod, rule: Rule = RULE):
+    decision = decide_pod(pod, rule)
     assert decision.outcome is Outcome.MUTATED, decision.message
     return copy.deepcopy(decision.obj)
 
 
-def found_in(decision):
+def reasons_and_paths(decision):
     return [(finding.reason.value, finding.path) for finding in decision.findings]
 
 
-def findings_of(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE):
-    return found_in(decided(pod, rule, phase))
+def decide_reasons(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE):
+    return reasons_and_paths(decide_pod(pod, rule, phase))
 
 
 def assert_denied(decision, reason: str, path: str) -> None:
-    """Assert that this alone is found, in the words of the contract."""
-    assert found_in(decision) == [(str(reason), path)]
+    """Assert that the pod is denied for exactly this finding, with the message of the contract."""
+    assert reasons_and_paths(decision) == [(str(reason), path)]
     assert decision.outcome is Outcome.DENIED
     assert decision.patch == ()
     (found,) = decision.findings
@@ -220,23 +222,23 @@ def assert_denied(decision, reason: str, path: str) -> None:
     assert "\n" not in decision.message
 
 
-def assert_left(decision) -> None:
-    """Assert that nothing is found, and that the pod stays as it is."""
+def assert_unchanged(decision) -> None:
+    """Assert that there is no finding, and that the pod is unchanged."""
     assert decision.outcome is Outcome.ALLOWED, decision.message
     assert (decision.findings, decision.patch) == ((), ())
 
 
-def assert_fine(pod, rule: Rule = RULE) -> None:
+def assert_admitted(pod, rule: Rule = RULE) -> None:
     """Assert that a pod is admitted and then stored."""
-    decision = decided(pod, rule)
+    decision = decide_pod(pod, rule)
     assert decision.allowed, decision.message
     assert decision.findings == ()
-    stored = decided(decision.obj, rule, Phase.VALIDATE)
+    stored = decide_pod(decision.obj, rule, Phase.VALIDATE)
     assert stored.outcome is Outcome.ALLOWED, stored.message
 
 
 def assert_immutable(decision, *paths: str) -> None:
-    assert found_in(decision) == [("Immutable", path) for path in paths]
+    assert reasons_and_paths(decision) == [("Immutable", path) for path in paths]
     assert decision.outcome is Outcome.DENIED
     assert decision.patch == ()
     assert decision.message == "\n; ".join(

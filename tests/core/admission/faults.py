@@ -1,4 +1,4 @@
-"""What can be wrong with a container, a pod, a demand and a debugger, each with its path."""
+"""Faults of a container, a pod, a demand and a debugging container, each with its path."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from tests.core.admission.decisions import (
     CONFIG_MAP,
     VISIBLE,
-    both,
     capability,
     host_path,
     limits,
+    request_and_limit,
     variable,
 )
 from webhook.core.pod.findings import Reason
@@ -65,7 +65,7 @@ CONTAINER_FAULTS: list[tuple[Reason, str, Any, str]] = [
         for name, amount in AMOUNTS
     ),
     (
-        *(WHOLE, "request and limit", both("nvidia.com/gpu", "1", "1")),
+        *(WHOLE, "request and limit", request_and_limit("nvidia.com/gpu", "1", "1")),
         "resources.limits[nvidia.com/gpu]",
     ),
     (WHOLE, "claim", {"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims"),

@@ -1,4 +1,4 @@
-"""A pod by Sentry is what it is by Sidecar, without the sidecar and what that needs."""
+"""Pods enforced by the sentry: like those with a sidecar, without its requirements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.core.admission.decisions import (
     RICH_RULE,
     a_full_pod,
     a_hardened_pod,
-    assert_left,
-    decided,
-    translated,
+    assert_unchanged,
+    decide_pod,
+    translate,
 )
 from tests.support.pods import RULE
 from webhook.core.admission.decision import Phase
@@ -29,7 +29,7 @@ def by_sentry(rule):
 
 
 def without_sidecar(pod):
-    """Return a pod by Sidecar as it would be without that."""
+    """Return the pod of `enforcement.by: Sidecar` without its sidecar."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
     spec["initContainers"] = spec["initContainers"][1:]
@@ -46,14 +46,14 @@ def without_sidecar(pod):
 @pytest.mark.parametrize("memory", ["main=8Gi", "main=8Gi,second=4Gi", "init=4Gi", "side=4Gi"])
 def test_all_but_the_sidecar_and_its_node_is_as_by_sidecar(memory, rule):
     pod, rule = a_full_pod(memory), replace(rule, placement=Placement.NONE)
-    assert translated(pod, by_sentry(rule)) == without_sidecar(translated(pod, rule))
+    assert translate(pod, by_sentry(rule)) == without_sidecar(translate(pod, rule))
 
 
 @pytest.mark.parametrize("rule", [BY_SENTRY, by_sentry(RICH_RULE)], ids=["default", "rich"])
 @pytest.mark.parametrize("memory", ["main=8Gi", "main=8Gi,second=4Gi", "init=4Gi", "side=4Gi"])
 def test_no_container_comes_and_no_process_namespace_is_shared(memory, rule):
     pod = a_full_pod(memory)
-    after = translated(pod, rule)["spec"]
+    after = translate(pod, rule)["spec"]
     for field in ("containers", "initContainers"):
         assert [one["name"] for one in after[field]] == [one["name"] for one in pod["spec"][field]]
     assert "shareProcessNamespace" not in after
@@ -61,8 +61,8 @@ def test_no_container_comes_and_no_process_namespace_is_shared(memory, rule):
 
 def test_a_restricted_pod_is_stored_in_the_users_own_security_context():
     pod = a_hardened_pod(restricted=True, users=(1000, None))
-    after = translated(pod, BY_SENTRY)
-    assert_left(decided(after, BY_SENTRY, Phase.VALIDATE))
+    after = translate(pod, BY_SENTRY)
+    assert_unchanged(decide_pod(after, BY_SENTRY, Phase.VALIDATE))
     for field in ("containers", "initContainers"):
         for before, now in zip(pod["spec"][field], after["spec"][field], strict=True):
             assert now["securityContext"] == before["securityContext"]

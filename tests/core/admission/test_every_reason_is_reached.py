@@ -1,4 +1,4 @@
-"""The set of reasons is closed: the tables and cases here reach every one."""
+"""Every reason of the closed set is reached by a table or a case here."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.core.admission.decisions import (
     a_full_pod,
     a_hardened_pod,
     a_plain_pod,
-    both,
-    debugged,
-    decided,
+    decide_debugging,
+    decide_pod,
+    decide_update,
     limits,
-    put_in,
-    updated,
+    merge_into_container,
+    request_and_limit,
 )
 from tests.core.admission.faults import (
     CONTAINER_FAULTS,
@@ -33,32 +33,32 @@ def denied_after_creation():
     changed = a_bound_pod()
     del changed["metadata"]["labels"]
     return [
-        updated(a_bound_pod(), changed),
-        debugged(a_bound_pod(), a_debugger(**DEBUGGER_FAULTS[0][0])),
-        decided(a_plain_pod(), phase=Phase.VALIDATE),
+        decide_update(a_bound_pod(), changed),
+        decide_debugging(a_bound_pod(), a_debugger(**DEBUGGER_FAULTS[0][0])),
+        decide_pod(a_plain_pod(), phase=Phase.VALIDATE),
     ]
 
 
 def test_every_reason_is_reached_by_a_test():
     decisions = [
-        *(decided(a_full_pod(**fields)) for _, fields, _ in SPEC_FAULTS),
-        *(decided(a_full_pod(m, annotations=notes)) for _, m, notes, _ in DEMAND_FAULTS),
-        decided(a_hardened_pod(restricted=True, users=(None, None))),
-        decided(a_full_pod(), a_rule(memory=MemoryBounds(max_bytes=2**30))),
+        *(decide_pod(a_full_pod(**fields)) for _, fields, _ in SPEC_FAULTS),
+        *(decide_pod(a_full_pod(m, annotations=notes)) for _, m, notes, _ in DEMAND_FAULTS),
+        decide_pod(a_hardened_pod(restricted=True, users=(None, None))),
+        decide_pod(a_full_pod(), a_rule(memory=MemoryBounds(max_bytes=2**30))),
         *denied_after_creation(),
     ]
     for _, _, fields, _ in CONTAINER_FAULTS:
         pod = a_full_pod()
-        put_in(pod, "main", fields)
-        decisions.append(decided(pod))
+        merge_into_container(pod, "main", fields)
+        decisions.append(decide_pod(pod))
     for name, fields in (
         ("main", limits(VRAM, "4Gi")),
-        ("main", both(VRAM, "4Gi", None)),
+        ("main", request_and_limit(VRAM, "4Gi", None)),
         ("init", limits("nvidia.com/gpu", "500m")),
     ):
         pod = a_full_pod()
-        put_in(pod, name, fields)
-        decisions.append(decided(pod))
-    decisions.append(decided(a_full_pod(tolerations=[{"operator": "Exists"}] * 257)))
+        merge_into_container(pod, name, fields)
+        decisions.append(decide_pod(pod))
+    decisions.append(decide_pod(a_full_pod(tolerations=[{"operator": "Exists"}] * 257)))
     seen = {found.reason for decision in decisions for found in decision.findings}
     assert set(Reason) - seen == set(), "add a pod that has the fault to faults.py"

@@ -1,4 +1,4 @@
-"""The gate: which containers get it, what becomes of an older or a forged one, what is denied."""
+"""The gate: its containers, older and forged gates, and denied mounts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.core.admission.decisions import (
     a_full_pod,
     another_policy,
     assert_denied,
-    assert_left,
-    container_of,
-    debugged,
-    decided,
-    found_in,
-    put_in,
-    translated,
+    assert_unchanged,
+    decide_debugging,
+    decide_pod,
+    find_container,
+    merge_into_container,
+    reasons_and_paths,
+    translate,
 )
 from tests.core.admission.test_laws import defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
@@ -51,7 +51,7 @@ EVERY = "main=8Gi,init=8Gi,side=8Gi"
 
 
 def gates_of(pod):
-    """Return the names of containers that have the gate; it must be whole, and only once."""
+    """Return the names of containers that have the gate exactly once, and complete."""
     found = set()
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or ():
@@ -75,14 +75,14 @@ GATED = {
 
 @pytest.mark.parametrize("way", RULES, ids=str)
 def test_who_has_the_gate(way):
-    assert gates_of(translated(a_full_pod(EVERY), RULES[way])) == GATED[way]
+    assert gates_of(translate(a_full_pod(EVERY), RULES[way])) == GATED[way]
 
 
 def test_a_pod_whose_gpus_a_plugin_gives_has_no_gate():
     slots = GPUClass("slots", {}, (), Accounting.CAP_ONLY)
     policy = a_policy(SENTRY, classes={"slots": slots})
     pod = a_full_pod(annotations={"vramwarden.io/gpu-class": "slots"})
-    assert gates_of(decided(pod, policy=policy).obj) == set()
+    assert gates_of(decide_pod(pod, policy=policy).obj) == set()
 
 
 OPEN = {"name": VARIABLE_NAME, "value": "0.5"}
@@ -103,27 +103,27 @@ VOLUMES = [VOLUME, {"name": NAME, "emptyDir": {}}, {"name": NAME, "configMap": {
 def test_what_a_pod_brings_of_the_gate_is_replaced_or_removed(way, fields, volume):
     pod = a_full_pod(EVERY, volumes=[{"name": "data", "emptyDir": {}}, volume])
     for name in ("main", "second", "init", "side"):
-        put_in(pod, name, fields)
-    once = translated(pod, RULES[way])
+        merge_into_container(pod, name, fields)
+    once = translate(pod, RULES[way])
     assert gates_of(once) == GATED[way]
-    assert decided(defaulted(once), RULES[way]).patch == ()
-    assert_left(decided(once, RULES[way], Phase.VALIDATE))
+    assert decide_pod(defaulted(once), RULES[way]).patch == ()
+    assert_unchanged(decide_pod(once, RULES[way], Phase.VALIDATE))
 
 
 @pytest.mark.parametrize("before", RULES, ids=str)
 @pytest.mark.parametrize("now", RULES, ids=str)
 def test_a_restored_pod_has_the_gate_of_the_rule_in_force(before, now):
-    old = defaulted(translated(a_full_pod(EVERY), RULES[before]))
+    old = defaulted(translate(a_full_pod(EVERY), RULES[before]))
     old["metadata"]["annotations"].update(dict.fromkeys(BINDING_ANNOTATIONS, "0.5"))
     for policy in (a_policy(RULES[now]), another_policy(RULES[now])):
-        again = decided(old, policy=policy).obj
+        again = decide_pod(old, policy=policy).obj
         assert gates_of(again) == GATED[now]
         assert not set(BINDING_ANNOTATIONS) & again["metadata"]["annotations"].keys()
-        assert decided(again, policy=policy).patch == ()
-        assert_left(decided(again, policy=policy, phase=Phase.VALIDATE))
+        assert decide_pod(again, policy=policy).patch == ()
+        assert_unchanged(decide_pod(again, policy=policy, phase=Phase.VALIDATE))
 
 
-# --- what is taken away or added after us
+# --- changes after translation
 
 
 def without(key, name):
@@ -180,21 +180,21 @@ POLICIES = {
     ids=["main", "init", "side", "vram-enforcer"],
 )
 def test_a_gate_that_was_broken_after_translation_is_not_stored(rule, name, break_, policy):
-    pod = translated(a_full_pod(EVERY), rule)
-    break_(container_of(pod, name))
-    decision = decided(pod, policy=policy(rule), phase=Phase.VALIDATE)
+    pod = translate(a_full_pod(EVERY), rule)
+    break_(find_container(pod, name))
+    decision = decide_pod(pod, policy=policy(rule), phase=Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
-    assert gates_of(translated(pod, rule)) == gates_of(translated(a_full_pod(EVERY), rule))
+    assert gates_of(translate(pod, rule)) == gates_of(translate(a_full_pod(EVERY), rule))
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("volumes", [[], [{"name": NAME, "hostPath": {"path": "/data"}}]], ids=str)
 @pytest.mark.parametrize("rule", [SENTRY, SIDECAR], ids=["sentry", "sidecar"])
 def test_a_gate_whose_volume_is_gone_or_another_is_not_stored(rule, volumes, policy):
-    pod = translated(a_full_pod(EVERY), rule)
+    pod = translate(a_full_pod(EVERY), rule)
     kept = [one for one in pod["spec"]["volumes"] if one["name"] != NAME]
     pod["spec"]["volumes"] = kept + volumes
-    decision = decided(pod, policy=policy(rule), phase=Phase.VALIDATE)
+    decision = decide_pod(pod, policy=policy(rule), phase=Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert decision.findings[0].path.startswith("spec.volumes")
 
@@ -206,13 +206,13 @@ def test_a_gate_whose_volume_is_gone_or_another_is_not_stored(rule, volumes, pol
 @pytest.mark.parametrize("break_", DENIED_AS_RESERVED.values(), ids=DENIED_AS_RESERVED)
 @pytest.mark.parametrize("name", ["main", "init", "side"])
 def test_any_other_mount_of_the_gates_volume_is_denied(name, break_, phase):
-    pod = translated(a_full_pod(EVERY), SENTRY)
-    container = container_of(pod, name)
+    pod = translate(a_full_pod(EVERY), SENTRY)
+    container = find_container(pod, name)
     break_(container)
     index = len(container["volumeMounts"]) - 1
-    place = put_in(pod, name, {})
+    place = merge_into_container(pod, name, {})
     assert_denied(
-        decided(pod, SENTRY, phase), "ReservedName", f"{place}.volumeMounts[{index}].name"
+        decide_pod(pod, SENTRY, phase), "ReservedName", f"{place}.volumeMounts[{index}].name"
     )
 
 
@@ -222,26 +222,26 @@ def test_it_is_denied_under_every_rule_also_without_a_demand(way, memory):
     mount = {"name": NAME, "mountPath": "/x"}
     pod = a_pod(memory, containers=[a_container(volumeMounts=[mount])], volumes=[VOLUME])
     path = "spec.containers[0].volumeMounts[0].name"
-    assert_denied(decided(pod, RULES[way]), "ReservedName", path)
+    assert_denied(decide_pod(pod, RULES[way]), "ReservedName", path)
 
 
 def test_without_a_demand_the_gate_itself_is_denied_too():
     """Such a container would never be created."""
     pod = a_pod(containers=[a_container(volumeMounts=[MOUNT])], volumes=[VOLUME])
-    assert_denied(decided(pod), "ReservedName", "spec.containers[0].volumeMounts[0].name")
-    assert_left(decided(a_pod(volumes=[VOLUME])))
+    assert_denied(decide_pod(pod), "ReservedName", "spec.containers[0].volumeMounts[0].name")
+    assert_unchanged(decide_pod(a_pod(volumes=[VOLUME])))
 
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("pod", [a_bound_pod(), a_pod()], ids=["managed", "without a demand"])
 @pytest.mark.parametrize("mount", [MOUNT, {"name": NAME, "mountPath": "/x"}], ids=str)
 def test_no_debugging_container_mounts_it(mount, pod, phase):
-    decision = debugged(pod, a_debugger(volumeMounts=[mount]), phase=phase)
+    decision = decide_debugging(pod, a_debugger(volumeMounts=[mount]), phase=phase)
     path = "spec.ephemeralContainers[0].volumeMounts[0].name"
     assert_denied(decision, "ReservedName", path)
 
 
-# --- a user's mount where the gate would be
+# --- a user's mount at the gate's path
 
 
 @pytest.mark.parametrize(
@@ -255,19 +255,19 @@ def test_no_debugging_container_mounts_it(mount, pod, phase):
 def test_what_is_mounted_in_the_gates_place_is_denied_with_a_cure(path, denied):
     data = {"name": "data", "mountPath": path}
     pod = a_full_pod(EVERY, volumes=[{"name": "data", "emptyDir": {}}])
-    put_in(pod, "init", {"volumeMounts": [data]})
-    decision = decided(pod, SENTRY)
+    merge_into_container(pod, "init", {"volumeMounts": [data]})
+    decision = decide_pod(pod, SENTRY)
     assert (
-        found_in(decision)
+        reasons_and_paths(decision)
         == [("ReservedName", "spec.initContainers[0].volumeMounts[0].mountPath")] * denied
     )
     assert ('mount "data" at another path' in decision.message) is denied
     other_rules = {way: rule for way, rule in RULES.items() if "init" not in GATED[way]}
     for rule in other_rules.values():
-        assert decided(pod, rule).outcome is Outcome.MUTATED
+        assert decide_pod(pod, rule).outcome is Outcome.MUTATED
 
 
 def test_in_a_container_without_vram_it_is_not():
     pod = a_full_pod(volumes=[{"name": "data", "emptyDir": {}}])
-    put_in(pod, "second", {"volumeMounts": [{"name": "data", "mountPath": PATH}]})
-    assert decided(pod, SENTRY).outcome is Outcome.MUTATED
+    merge_into_container(pod, "second", {"volumeMounts": [{"name": "data", "mountPath": PATH}]})
+    assert decide_pod(pod, SENTRY).outcome is Outcome.MUTATED

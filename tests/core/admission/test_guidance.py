@@ -1,4 +1,4 @@
-"""What the platform team says behind a denial: a rule's `message`."""
+"""The platform team's text after a denial: a rule's `message`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws that hold for every pod, tried on drawn ones."""
+"""Properties that hold for every pod, tested on random pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.core.admission.plugins import A100, H200, sliced
+from tests.core.admission.device_plugin import A100, H200, a_sliced_node
 from tests.support.other_webhooks import (
     CHANGES,
     ORDERS,
@@ -75,13 +75,13 @@ RULES = st.builds(
 )
 
 
-# What may be known of a cluster, by those who decide about one pod.
+# Clusters that replicas deciding on one pod may know.
 CLASSES = [frozenset(), frozenset({"nvidia"}), frozenset({"runc"})]
 CLUSTERS = st.sampled_from([Cluster(runtime_classes=one) for one in CLASSES])
 
 
 def defaulted(pod):
-    """Return a pod as the API server stores it: with the version of each field that is read."""
+    """Return a pod as the API server stores it, with defaults for each field that is read."""
     after = copy.deepcopy(pod)
     for field in ("containers", "initContainers"):
         for container in after["spec"].get(field) or []:
@@ -117,8 +117,8 @@ def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, cluster, s
 
 
 PLUGINS = st.sampled_from([Accounting.MIG, Accounting.CAP_ONLY])
-# What nodes with slices may be known, by those who decide about one pod.
-NODES = [sliced(A100), sliced(H200)]
+# Nodes with slices that replicas deciding on one pod may know.
+NODES = [a_sliced_node(A100), a_sliced_node(H200)]
 SLICED = st.lists(st.sampled_from(NODES), min_size=1, max_size=2, unique_by=id)
 
 
@@ -134,7 +134,7 @@ def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, 
     since = Cluster(sliced_nodes=tuple(nodes_since))
     decision = decide(a_request(once.obj), policy, since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
-    # Which slices are known may be something else when another replica mutates it again.
+    # Another replica that mutates the pod again may know other slices.
     again = mutated(once.obj, policy, since)
     decision = decide(a_request(again.obj), policy, cluster, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
@@ -143,9 +143,9 @@ def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, 
 
 @given(asking_pods(), RULES, RULES)
 def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(pod, rule, other):
-    """What followed from the demand is as if it came for the first time.
+    """All that depends on the demand is the same as in a first creation.
 
-    Also behind a variable that another webhook put first.
+    The same holds if another webhook inserted a variable before ours.
     """
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
@@ -160,7 +160,7 @@ def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(p
             for container in holder["spec"].get(field) or []:
                 for amounts in (container.get("resources") or {}).values():
                     (amounts or {}).pop("vramwarden.io/vram", None)
-    # Under Deny some of these are denied, for which GPUs they show.
+    # Some of these are denied under Deny, for the GPUs that they show.
     policy = a_policy(replace(rule, visible_devices=VisibleDevices.VOID))
     fresh, restored = mutated(pod, policy).obj, mutated(again, policy).obj
     for container in fresh["spec"]["containers"]:
@@ -185,7 +185,7 @@ def admitted(pod, policy, phase):
 
 
 def stored_beside(pod, policy, name, sorts, again):
-    """Return a pod as an API server stores it that calls another webhook before ours or after."""
+    """Return a pod as stored by an API server that calls another webhook, before or after ours."""
     if sorts == "before":
         pod = admitted(changed(pod, name), policy, Phase.MUTATE)
         if again == "IfNeeded":
@@ -283,7 +283,7 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
 
 
 def with_vram(pod):
-    """Return the resources that are counted, by the name of the container."""
+    """Return the counted resources, by the name of the container."""
     counted = {}
     for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
         for kind, amounts in (container.get("resources") or {}).items():
@@ -297,7 +297,7 @@ def with_vram(pod):
 def test_an_explicit_amount_is_left_as_it_is_written(pod, rule):
     written, after = with_vram(pod), with_vram(mutated(pod, a_policy(rule)).obj)
     assert {key: after[key] for key in written} == written
-    if written:  # a request is added, in the spelling of the limit
+    if written:  # a request is added, written like the limit
         assert {key[0] for key in after} == {key[0] for key in written}
         assert {canonicalize(amount) for amount in after.values()} == {
             canonicalize(amount) for amount in written.values()
@@ -316,7 +316,7 @@ def test_a_container_that_is_prepended_later_moves_no_vram(pod, rule, accounting
     one_gpu = pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1") == "1"
     assume(accounting is not Accounting.CAP_ONLY or one_gpu)
     policy = a_policy(replace(rule, accounting=accounting))
-    cluster = Cluster(sliced_nodes=(sliced(A100),))
+    cluster = Cluster(sliced_nodes=(a_sliced_node(A100),))
     once = mutated(pod, policy, cluster).obj
     prepended = copy.deepcopy(once)
     prepended["spec"]["containers"].insert(0, copy.deepcopy(first))
@@ -346,7 +346,7 @@ def test_a_pod_allowed_in_spite_of_findings_is_not_mutated(pod, action):
 
 
 def paths_of(value, path=()):
-    """Yield the path of every place in a JSON value."""
+    """Yield the path of every value in a JSON value."""
     yield path
     children = {dict: dict.items, list: enumerate}.get(type(value), lambda _: ())(value)
     for key, child in children:
@@ -354,7 +354,7 @@ def paths_of(value, path=()):
 
 
 def replaced(value, path, new):
-    """Return a copy of a JSON value with something else at a path."""
+    """Return a copy of a JSON value with another value at a path."""
     value = copy.deepcopy(value)
     *parents, last = path
     holder = value

@@ -1,4 +1,4 @@
-"""What a pod placed at binding asks of the scheduler about free memory: advice, no condition."""
+"""Preferred node affinity of a pod placed at binding, by free memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.core.admission.decisions import (
     RICH_RULE,
     WITHOUT_SIDECAR,
     another_policy,
-    assert_left,
-    decided,
+    assert_unchanged,
+    decide_pod,
     stored_pod,
 )
 from tests.support.pods import RULE, a_pod, a_policy, a_rule
@@ -79,7 +79,7 @@ def test_a_pod_of_several_gpus_prefers_nodes_where_as_many_have_room(count, labe
 def test_what_the_user_prefers_stays_and_ours_is_there_once(written, expected):
     pod = stored_pod(pod=a_pod("8Gi", affinity=written))
     assert preferred(pod) == expected
-    assert_left(decided(pod))
+    assert_unchanged(decide_pod(pod))
 
 
 def test_other_affinity_of_the_user_stays():
@@ -101,7 +101,7 @@ def test_a_pod_whose_advice_somebody_changed_is_stored_all_the_same(policy, chan
     pod = stored_pod()
     change(pod)
     assert pod != stored_pod()
-    assert_left(decided(pod, phase=Phase.VALIDATE, policy=policy))
+    assert_unchanged(decide_pod(pod, phase=Phase.VALIDATE, policy=policy))
 
 
 @pytest.mark.parametrize("drop", [("affinity",), ("affinity", "nodeAffinity")])
@@ -112,7 +112,7 @@ def test_without_advice_and_condition_it_is_not(drop):
     for key in parents:
         holder = holder[key]
     del holder[last]
-    decision = decided(pod, phase=Phase.VALIDATE)
+    decision = decide_pod(pod, phase=Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
 
 
@@ -120,6 +120,6 @@ def test_without_advice_and_condition_it_is_not(drop):
 @pytest.mark.parametrize("phase", Phase)
 def test_advice_of_a_wrong_type_is_named(value, phase):
     pod = a_pod("8Gi", affinity={"nodeAffinity": {PREFERRED: value}})
-    decision = decided(pod, phase=phase)
+    decision = decide_pod(pod, phase=phase)
     assert decision.outcome is Outcome.MALFORMED
     assert f"spec.affinity.nodeAffinity.{PREFERRED}" in decision.malformed

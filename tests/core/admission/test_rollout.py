@@ -1,4 +1,4 @@
-"""A rollout that observes: pods without a demand are only warned of, and nothing is voided."""
+"""A rollout in Observe: pods without a demand only get warnings, and nothing is voided."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     a_debugger,
     a_full_pod,
-    assert_left,
-    debugged,
-    decided,
+    assert_unchanged,
+    decide_debugging,
+    decide_pod,
+    decide_update,
     stored_pod,
-    updated,
     variable,
 )
 from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
@@ -42,7 +42,7 @@ OBSERVED = Cluster(Rollout.OBSERVE)
 
 
 def judged(pod, rule=RULE, phase=Phase.MUTATE):
-    return decided(pod, rule, phase, cluster=OBSERVED)
+    return decide_pod(pod, rule, phase, cluster=OBSERVED)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_pod_without_a_demand_is_a_warning(pod, reason, pha
     assert decision.outcome is Outcome.WARNED
     assert decision.reasons == (reason,)
     assert (decision.patch, decision.obj) == ((), pod)
-    assert decision.findings == decided(pod, phase=phase).findings
+    assert decision.findings == decide_pod(pod, phase=phase).findings
     response = encode_review("u-1", decision, "")["response"]
     assert response["warnings"][0].startswith(f"{reason}: ")
     assert response["allowed"] is True
@@ -75,7 +75,7 @@ def test_what_a_rule_would_void_is_warned_of_and_left(phase):
 
 
 def test_what_a_rule_ignores_is_not_warned_of():
-    assert_left(judged(WITHOUT_DEMAND[0][0], a_rule(visible_devices=VisibleDevices.IGNORE)))
+    assert_unchanged(judged(WITHOUT_DEMAND[0][0], a_rule(visible_devices=VisibleDevices.IGNORE)))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_what_a_rule_ignores_is_not_warned_of():
     ],
 )
 def test_a_pod_with_a_demand_is_judged_as_ever(pod):
-    assert judged(pod) == decided(pod)
+    assert judged(pod) == decide_pod(pod)
     assert judged(pod).outcome is Outcome.DENIED
 
 
 def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout():
     once = judged(a_full_pod())
-    assert (once.outcome, once.obj) == (Outcome.MUTATED, decided(a_full_pod()).obj)
+    assert (once.outcome, once.obj) == (Outcome.MUTATED, decide_pod(a_full_pod()).obj)
     for cluster in (UNKNOWN_CLUSTER, OBSERVED):
-        assert_left(decided(once.obj, phase=Phase.VALIDATE, cluster=cluster))
+        assert_unchanged(decide_pod(once.obj, phase=Phase.VALIDATE, cluster=cluster))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -106,7 +106,7 @@ def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout
 )
 def test_debugging_without_a_demand_is_only_warned_of(fields, devices, phase):
     policy = a_policy(a_rule(visible_devices=devices))
-    decision = debugged(
+    decision = decide_debugging(
         a_pod(), {**a_debugger(), **fields}, policy=policy, cluster=OBSERVED, phase=phase
     )
     assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
@@ -128,7 +128,7 @@ FORGED = a_pod(labels={"vramwarden.io/managed": "true"})
 def test_debugging_with_a_demand_is_judged_as_ever_whatever_label_there_is(
     old, fields, phase, outcome
 ):
-    decision = debugged(old, a_debugger(**fields), cluster=OBSERVED, phase=phase)
+    decision = decide_debugging(old, a_debugger(**fields), cluster=OBSERVED, phase=phase)
     assert decision.outcome is outcome
 
 
@@ -143,13 +143,13 @@ def test_debugging_with_a_demand_is_judged_as_ever_whatever_label_there_is(
     ids=str,
 )
 def test_an_update_without_a_demand_is_only_warned_of(metadata, phase):
-    decision = updated(a_pod(), a_pod(**metadata), cluster=OBSERVED, phase=phase)
+    decision = decide_update(a_pod(), a_pod(**metadata), cluster=OBSERVED, phase=phase)
     assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
 
 
 def test_an_update_that_brings_or_changes_a_demand_is_judged_as_ever():
-    assert updated(a_pod(), a_pod("8Gi"), cluster=OBSERVED).outcome is Outcome.DENIED
-    assert updated(a_pod("8Gi"), a_pod(), cluster=OBSERVED).outcome is Outcome.DENIED
+    assert decide_update(a_pod(), a_pod("8Gi"), cluster=OBSERVED).outcome is Outcome.DENIED
+    assert decide_update(a_pod("8Gi"), a_pod(), cluster=OBSERVED).outcome is Outcome.DENIED
     unmarked = stored_pod()
     del unmarked["metadata"]["labels"]
-    assert updated(stored_pod(), unmarked, cluster=OBSERVED).outcome is Outcome.DENIED
+    assert decide_update(stored_pod(), unmarked, cluster=OBSERVED).outcome is Outcome.DENIED

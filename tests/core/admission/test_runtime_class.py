@@ -1,4 +1,4 @@
-"""Which RuntimeClass a pod with a demand gets, by the rule and by what is known of the cluster."""
+"""The RuntimeClass of a pod with a demand, by the rule and the cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.core.admission.decisions import a_plain_pod, assert_left
+from tests.core.admission.decisions import a_plain_pod, assert_unchanged
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
@@ -19,7 +19,7 @@ CLUSTERS = {
 }
 HAS_NVIDIA = CLUSTERS["nvidia"]
 
-# Of the rule; then what a pod gets without the class `nvidia` in the cluster, and with it.
+# The rule's RuntimeClass; then the pod's without the class `nvidia` in the cluster, and with it.
 TABLE = {
     "Auto": (None, "nvidia"),
     None: (None, None),
@@ -29,7 +29,7 @@ TABLE = {
 
 
 def under(name, classes, **changes):
-    """Return a policy, and the cluster that it is decided for."""
+    """Return a policy and a cluster."""
     policy = a_policy(a_rule(runtime_class_name=name), **changes)
     return policy, Cluster(runtime_classes=classes)
 
@@ -55,7 +55,7 @@ def test_a_pod_that_names_one_keeps_it(rule):
 
 
 def test_a_pod_without_a_demand_gets_none():
-    assert_left(decide(a_request(a_pod()), *under("Auto", HAS_NVIDIA), Phase.MUTATE))
+    assert_unchanged(decide(a_request(a_pod()), *under("Auto", HAS_NVIDIA), Phase.MUTATE))
 
 
 PAIRS = list(itertools.product(CLUSTERS, repeat=2))
@@ -66,7 +66,7 @@ PAIRS = list(itertools.product(CLUSTERS, repeat=2))
 def test_under_auto_a_pod_is_stored_whatever_became_of_the_class_meanwhile(then, now, digest):
     pod = mutated(a_plain_pod(), under("Auto", CLUSTERS[then]))
     known = under("Auto", CLUSTERS[now], digest=digest)
-    assert_left(decide(a_request(pod), *known, Phase.VALIDATE))
+    assert_unchanged(decide(a_request(pod), *known, Phase.VALIDATE))
 
 
 def test_a_name_of_the_rule_is_missed_in_a_pod_whatever_the_cluster_has():

@@ -1,4 +1,4 @@
-"""What a pod must hold when it is stored."""
+"""Required content of a pod when it is stored."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.core.admission.decisions import (
     RICH_RULE,
     WITHOUT_SIDECAR,
     a_plain_pod,
-    assert_left,
-    decided,
+    assert_unchanged,
+    decide_pod,
     stored_pod,
 )
 from tests.support.pods import RULE, a_rule
@@ -24,7 +24,7 @@ from webhook.core.policy.model import Accounting, Placement, PodRestart
 
 
 def added(old, new, path=()):
-    """Yield the path of each member and item that stands in one JSON value only."""
+    """Yield the path of each member and item that only one of two JSON values has."""
     if isinstance(new, dict):
         old = old if isinstance(old, dict) else {}
         for key, value in new.items():
@@ -40,8 +40,8 @@ def added(old, new, path=()):
             yield from added(known, value, (*path, index))
 
 
-# A name is no part; AlwaysPullImages sets the policy; without expressions a term fits no node; a
-# variable that is there with other content is the user's.
+# Exceptions: a name is no part. AlwaysPullImages sets the policy. A term without expressions
+# matches no node. A variable with other content is the user's.
 NO_PART = (
     ".name",
     ".imagePullPolicy",
@@ -57,7 +57,7 @@ NO_PART = (
 
 ADVICE = "preferredDuringScheduling"  # and nothing depends on it: see test_preferred_nodes.py
 
-# Of these the reason is a better one than that something is missing.
+# These have a more specific reason than a missing part.
 BETTER_REASONS = {
     "spec.initContainers.0.command": "ReservedName",
     "spec.volumes.0.emptyDir$": "ReservedName",
@@ -81,7 +81,7 @@ def as_text(keys):
 
 
 def parts():
-    """Yield each of them, taken away alone from the stored pod; the sidecar's parts as well."""
+    """Yield each part of the stored pod and of its sidecar, and the pod without it."""
     before, after = a_plain_pod(), stored_pod(RICH_RULE)
     for path in added(before, after):
         if any(map(path_of(path).endswith, NO_PART)) or ADVICE in path_of(path):
@@ -96,7 +96,7 @@ def parts():
 
 def test_the_pod_as_translation_leaves_it_is_stored():
     for rule in (RULE, RICH_RULE, BY_SENTRY, WITHOUT_SIDECAR):
-        assert_left(decided(stored_pod(rule), rule, Phase.VALIDATE))
+        assert_unchanged(decide_pod(stored_pod(rule), rule, Phase.VALIDATE))
 
 
 STEPS = """
@@ -116,7 +116,7 @@ def test_every_step_of_the_translation_is_undone_once():
 
 @pytest.mark.parametrize(("pod", "path"), list(parts()))
 def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
-    decision = decided(pod, RICH_RULE, Phase.VALIDATE)
+    decision = decide_pod(pod, RICH_RULE, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     better = [r for start, r in BETTER_REASONS.items() if f"{path_of(path)}$".startswith(start)]
     if better:
@@ -128,7 +128,7 @@ def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
     assert finding.path in finding.detail
     wanted = as_text(path)
     if (path[1] == "tolerations" and len(path) > 2) or (path[1] == "volumes" and len(path) == 3):
-        # It is added at the end again.
+        # It is appended again.
         wanted = as_text((*path[:2], len(pod["spec"][path[1]])))
     assert wanted.startswith(finding.path)
     assert finding.path.startswith(as_text(path[:2]))
@@ -140,7 +140,7 @@ def test_an_image_that_another_webhook_rewrites_is_named_with_the_value_that_cha
     before = sidecar["image"]
     sidecar["image"] = f"mirror.test/{before}"
     main["image"] = f"mirror.test/{main['image']}"
-    (found,) = decided(pod, phase=Phase.VALIDATE).findings
+    (found,) = decide_pod(pod, phase=Phase.VALIDATE).findings
     assert (found.reason, found.path) == ("Unmutated", "spec.initContainers[0].image")
     assert found.detail == (
         'ask your platform team to write enforcer.repository: "mirror.test/vramwarden/enforcer" '
@@ -148,7 +148,7 @@ def test_an_image_that_another_webhook_rewrites_is_named_with_the_value_that_cha
         f'"{before}" to "mirror.test/{before}"'
     )
     del sidecar["startupProbe"]
-    image, other = decided(pod, phase=Phase.VALIDATE).findings
+    image, other = decide_pod(pod, phase=Phase.VALIDATE).findings
     assert image == found
     assert other.detail.endswith("(missing: spec.initContainers[0].startupProbe)")
 
@@ -177,7 +177,7 @@ LATE = {
 def test_what_another_webhook_changed_outside_the_sidecar_is_not_called_missing(change):
     pod = stored_pod()
     change(pod)
-    (found,) = decided(pod, phase=Phase.VALIDATE).findings
+    (found,) = decide_pod(pod, phase=Phase.VALIDATE).findings
     assert f"changed the pod after it ({LATE[change]}" in found.detail
     assert "missing" not in found.detail
 
@@ -190,7 +190,7 @@ EACH_WAY = {
     "CapOnly": a_rule(accounting=Accounting.CAP_ONLY),
     "not placed": a_rule(placement=Placement.NONE),
 }
-# With another content a variable or a RuntimeClass is the user's, and nothing depends on advice.
+# A variable or a RuntimeClass with other content is the user's. Nothing depends on advice.
 THEIRS = re.compile(
     r"preferredDuring|^spec\.runtimeClassName$|"
     r"^spec\.containers\[main\]\.env\[(VRAMWARDEN_GPU_MEMORY_MIB|VRAMWARDEN_GPU_MEMORY_FRACTION|"
@@ -199,7 +199,7 @@ THEIRS = re.compile(
 
 
 def changes(rule):
-    """Yield each value that translation writes, by its path, and the stored pod with another."""
+    """Yield each value that translation writes, by its path, and the pod with another value."""
     before, after = a_plain_pod(), stored_pod(rule)
     for path in added(before, after):
         value, shown = after, ""
@@ -218,14 +218,14 @@ def changes(rule):
 
 @pytest.mark.parametrize("rule", EACH_WAY.values(), ids=EACH_WAY)
 def test_each_value_that_translation_writes_is_missed_if_it_is_another(rule):
-    decisions = {path: decided(pod, rule, Phase.VALIDATE) for path, pod in changes(rule)}
+    decisions = {path: decide_pod(pod, rule, Phase.VALIDATE) for path, pod in changes(rule)}
     assert len(decisions) > 20
     stored = {path for path, decision in decisions.items() if decision.allowed}
     assert stored == set(filter(THEIRS.search, decisions))
 
 
 def test_a_pod_that_was_never_translated_is_denied_with_few_words():
-    decision = decided(a_plain_pod(), RICH_RULE, Phase.VALIDATE)
+    decision = decide_pod(a_plain_pod(), RICH_RULE, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert len(decision.findings) == 1
     assert "more" in decision.message

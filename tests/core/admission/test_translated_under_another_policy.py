@@ -1,4 +1,4 @@
-"""What a pod that another policy translated must hold."""
+"""Required content of a pod that was translated under another policy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.core.admission.decisions import (
     VRAM,
     a_plain_pod,
     another_policy,
-    assert_left,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    find_container,
     stored_pod,
 )
 from tests.support.pods import RULE, a_policy, a_rule
@@ -25,7 +25,7 @@ OTHER = another_policy(a_rule(memory=MemoryBounds(max_bytes=2**40)))
 
 
 def stored_under_another_policy(pod):
-    return decided(pod, phase=Phase.VALIDATE, policy=OTHER)
+    return decide_pod(pod, phase=Phase.VALIDATE, policy=OTHER)
 
 
 def test_a_pod_bears_the_digest_of_the_policy_that_translated_it():
@@ -45,7 +45,7 @@ OF_THE_POLICY = {
     "runtime class": (RICH_RULE, lambda pod: pod["spec"].pop("runtimeClassName")),
     "env of the rule": (RICH_RULE, lambda pod: unset(pod, "XLA_PYTHON_CLIENT_PREALLOCATE")),
     "cap": (RICH_RULE, lambda pod: unset(pod, "VRAMWARDEN_GPU_MEMORY_MIB")),
-    "probe": (RICH_RULE, lambda pod: container_of(pod, "vram-enforcer").pop("startupProbe")),
+    "probe": (RICH_RULE, lambda pod: find_container(pod, "vram-enforcer").pop("startupProbe")),
 }
 
 
@@ -53,15 +53,17 @@ OF_THE_POLICY = {
 def test_what_a_policy_decides_is_not_missed_under_another_one(rule, break_):
     pod = stored_pod(rule)
     break_(pod)
-    assert_left(stored_under_another_policy(pod))
+    assert_unchanged(stored_under_another_policy(pod))
 
 
 def test_a_policy_that_restarts_pods_does_not_miss_that_in_pods_of_another():
-    assert_left(decided(stored_pod(), phase=Phase.VALIDATE, policy=another_policy(RESTARTING)))
+    assert_unchanged(
+        decide_pod(stored_pod(), phase=Phase.VALIDATE, policy=another_policy(RESTARTING))
+    )
 
 
 def unset(pod, name):
-    env = container_of(pod, "main")["env"]
+    env = find_container(pod, "main")["env"]
     env.remove(next(entry for entry in env if entry["name"] == name))
 
 
@@ -69,25 +71,28 @@ def without_amount(kind):
     def break_(pod):
         for each in ("requests", "limits"):
             if kind in (each, "both"):
-                del container_of(pod, "main")["resources"][each][VRAM]
+                del find_container(pod, "main")["resources"][each][VRAM]
 
     return break_
 
 
 def second_cap(pod):
     more = {"name": "VRAM_CAP_BYTES", "value": str(2**50)}
-    container_of(pod, "vram-enforcer")["env"].append(more)
+    find_container(pod, "vram-enforcer")["env"].append(more)
 
 
 def other_cap(pod):
-    container_of(pod, "vram-enforcer")["env"][0]["value"] = str(2**50)
+    find_container(pod, "vram-enforcer")["env"][0]["value"] = str(2**50)
 
 
 ESSENTIALS = {
     "requests": (without_amount("requests"), "spec.containers[0].resources.requests"),
     "amounts": (without_amount("both"), "spec.containers[0].resources.requests"),
     "GPU": (lambda pod: unset(pod, VISIBLE), "spec.containers[0].env"),
-    "second's GPU": (lambda pod: container_of(pod, "second").pop("env"), "spec.containers[1].env"),
+    "second's GPU": (
+        lambda pod: find_container(pod, "second").pop("env"),
+        "spec.containers[1].env",
+    ),
     "label": (
         lambda pod: pod["metadata"]["labels"].pop("vramwarden.io/managed"),
         "metadata.labels[vramwarden.io/managed]",
@@ -114,13 +119,13 @@ def test_what_no_policy_changes_is_missed_under_every_one(break_, path):
 @pytest.mark.parametrize(("amount", "reasons"), [("0", ()), ("1", ("Unmutated",))])
 def test_the_sidecar_has_no_device_under_any_policy(amount, reasons):
     pod = stored_pod()
-    container_of(pod, "vram-enforcer")["resources"]["limits"]["rdma/ib"] = amount
+    find_container(pod, "vram-enforcer")["resources"]["limits"]["rdma/ib"] = amount
     assert stored_under_another_policy(pod).reasons == reasons
 
 
 def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
     pod = stored_pod(RESTARTING)
-    container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
+    find_container(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
     assert stored_under_another_policy(pod).reasons == ("Unmutated",)
 
 
@@ -128,7 +133,7 @@ def test_a_mark_written_by_hand_does_not_replace_translation():
     pod = a_plain_pod()
     pod["metadata"]["annotations"]["vramwarden.io/admitted"] = "v1 default fedcba987654"
     for policy in (a_policy(), OTHER):
-        decision = decided(pod, phase=Phase.VALIDATE, policy=policy)
+        decision = decide_pod(pod, phase=Phase.VALIDATE, policy=policy)
         assert decision.reasons == ("Unmutated",)
 
 
@@ -143,6 +148,6 @@ def test_without_a_sidecar_the_amounts_and_marks_are_still_essential(by):
     rule = a_rule(enforcement={"by": by}, placement=Placement.NONE)
     other = another_policy(rule)
     pod = stored_pod(rule)
-    assert_left(decided(pod, phase=Phase.VALIDATE, policy=other))
+    assert_unchanged(decide_pod(pod, phase=Phase.VALIDATE, policy=other))
     pod["metadata"]["labels"].clear()
-    assert decided(pod, phase=Phase.VALIDATE, policy=other).reasons == ("Unmutated",)
+    assert decide_pod(pod, phase=Phase.VALIDATE, policy=other).reasons == ("Unmutated",)

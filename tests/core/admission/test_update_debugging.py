@@ -1,4 +1,4 @@
-"""Containers for debugging that come later: what they may not do, and what they see."""
+"""Debugging containers that are added later: what they may do, and which GPUs they see."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     a_debugger,
     assert_denied,
-    assert_left,
+    assert_unchanged,
     capability,
-    debugged,
-    found_in,
+    decide_debugging,
+    decide_update,
+    reasons_and_paths,
     stored_pod,
-    updated,
     variable,
     with_debuggers,
 )
@@ -31,14 +31,14 @@ from webhook.core.policy.model import Action, EnforceBy, Isolation, VisibleDevic
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
 def test_a_debugging_container_that_defeats_the_cap_is_denied(fields, path, index, phase):
     debuggers = [a_debugger("harmless")] * index + [a_debugger(**fields)]
-    decision = debugged(a_bound_pod(), *debuggers, phase=phase)
+    decision = decide_debugging(a_bound_pod(), *debuggers, phase=phase)
     assert_denied(decision, "EphemeralContainer", f"spec.ephemeralContainers[{index}].{path}")
     assert "kubectl debug --profile=baseline" in decision.message
 
 
 def test_the_default_profile_of_kubectl_debug_is_denied_with_one_that_works():
     debugger = a_debugger(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}})
-    assert debugged(a_bound_pod(), debugger).message == (
+    assert decide_debugging(a_bound_pod(), debugger).message == (
         "EphemeralContainer: "
         "spec.ephemeralContainers[0].securityContext.capabilities.add[0]: "
         f"{Reason.EPHEMERAL_CONTAINER.example}"
@@ -51,7 +51,7 @@ def test_all_faults_of_a_debugging_container_are_reported_at_once():
         securityContext={"privileged": True, "capabilities": {"add": ["SYS_PTRACE"]}},
         targetContainerName="vram-enforcer",
     )
-    assert len(debugged(a_bound_pod(), debugger).findings) == 4
+    assert len(decide_debugging(a_bound_pod(), debugger).findings) == 4
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -72,7 +72,7 @@ def test_all_faults_of_a_debugging_container_are_reported_at_once():
 )
 def test_a_harmless_debugging_container_is_allowed(fields, phase):
     old = a_bound_pod()
-    decision = debugged(old, a_debugger(**fields), phase=phase)
+    decision = decide_debugging(old, a_debugger(**fields), phase=phase)
     assert (decision.allowed, decision.findings) == (True, ())
     expected = a_debugger(**fields)
     if phase is Phase.MUTATE:
@@ -85,9 +85,11 @@ def test_a_harmless_debugging_container_is_allowed(fields, phase):
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
 def test_a_debugging_container_that_exists_is_not_judged_again(fields, path):
     old = with_debuggers(a_bound_pod(), a_debugger("old", **fields))
-    assert_left(debugged(old, a_debugger("new")))
-    decision = debugged(old, a_debugger("new", **fields))
-    assert found_in(decision) == [("EphemeralContainer", f"spec.ephemeralContainers[1].{path}")]
+    assert_unchanged(decide_debugging(old, a_debugger("new")))
+    decision = decide_debugging(old, a_debugger("new", **fields))
+    assert reasons_and_paths(decision) == [
+        ("EphemeralContainer", f"spec.ephemeralContainers[1].{path}")
+    ]
 
 
 # --- in pods with a sidecar, and in those without
@@ -96,11 +98,11 @@ def test_a_debugging_container_that_exists_is_not_judged_again(fields, path):
 @pytest.mark.parametrize("now", EnforceBy)
 @pytest.mark.parametrize("by", EnforceBy)
 def test_kill_is_denied_only_in_a_pod_with_a_sidecar_that_it_could_stop(by, now):
-    """A stored pod keeps its sidecar, whatever the policy in force says."""
+    """A stored pod keeps its sidecar, whatever the current policy."""
     old = stored_pod(a_rule(enforcement={"by": by}))
     policy = a_policy(a_rule(enforcement={"by": now}))
     debugger = a_debugger(**capability("KILL"))
-    assert debugged(old, debugger, policy=policy).allowed is (by is not EnforceBy.SIDECAR)
+    assert decide_debugging(old, debugger, policy=policy).allowed is (by is not EnforceBy.SIDECAR)
 
 
 @pytest.mark.parametrize("now", EnforceBy)
@@ -110,7 +112,7 @@ def test_a_denial_names_the_sidecar_that_holds_the_cap_only_in_a_pod_that_has_it
     policy = a_policy(a_rule(enforcement={"by": now}, isolation=Isolation.NON_ROOT))
     mount = {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}
     debugger = a_debugger(targetContainerName="vram-enforcer", volumeMounts=[mount])
-    message = debugged(old, debugger, policy=policy).message
+    message = decide_debugging(old, debugger, policy=policy).message
     has_sidecar = by is EnforceBy.SIDECAR
     for sentence, expected in {
         "may run as root, which may stop the sidecar that holds the cap": has_sidecar,
@@ -148,7 +150,7 @@ def unmanaged(label):
 @pytest.mark.parametrize("fields", SHOWING, ids=str)
 def test_without_a_demand_too_a_debugging_container_shows_no_gpu(fields, label, phase):
     debuggers = [a_debugger("harmless"), a_debugger(**fields)]
-    decision = debugged(unmanaged(label), *debuggers, phase=phase)
+    decision = decide_debugging(unmanaged(label), *debuggers, phase=phase)
     assert_denied(decision, "EphemeralContainer", "spec.ephemeralContainers[1].env[0]")
     assert "kubectl debug --profile=baseline" in decision.message
 
@@ -165,7 +167,9 @@ def test_without_a_demand_too_a_debugging_container_shows_no_gpu(fields, label, 
 )
 def test_ordinary_debugging_without_a_demand_is_left_alone(devices, fields, label, phase):
     policy = a_policy(a_rule(visible_devices=devices))
-    assert_left(debugged(unmanaged(label), a_debugger(**fields), phase=phase, policy=policy))
+    assert_unchanged(
+        decide_debugging(unmanaged(label), a_debugger(**fields), phase=phase, policy=policy)
+    )
 
 
 @pytest.mark.parametrize("fields", SHOWING, ids=str)
@@ -173,7 +177,7 @@ def test_a_rule_may_void_what_a_debugging_container_without_a_demand_shows(field
     policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
     old = with_debuggers(a_pod(), a_debugger("old", **fields))
     more = {"env": [{"name": "A", "value": "1"}, *fields["env"]]}
-    decision = debugged(old, a_debugger(**more), phase=Phase.MUTATE, policy=policy)
+    decision = decide_debugging(old, a_debugger(**more), phase=Phase.MUTATE, policy=policy)
     assert decision.outcome is Outcome.MUTATED
     void = {"env": [{"name": "A", "value": "1"}, {"name": VISIBLE, "value": "void"}]}
     assert decision.obj == with_debuggers(old, a_debugger(**void))
@@ -189,7 +193,7 @@ def test_a_rule_may_void_what_a_debugging_container_without_a_demand_shows(field
 )
 def test_a_mount_that_shows_devices_is_denied_in_a_debugging_container(devices, make):
     policy = a_policy(a_rule(visible_devices=devices))
-    decision = debugged(make(), a_debugger(volumeMounts=[MOUNTED]), policy=policy)
+    decision = decide_debugging(make(), a_debugger(volumeMounts=[MOUNTED]), policy=policy)
     path = "spec.ephemeralContainers[0].volumeMounts[0].mountPath"
     assert_denied(decision, "EphemeralContainer", path)
 
@@ -199,7 +203,7 @@ def test_a_mount_that_shows_devices_is_denied_in_a_debugging_container(devices, 
 @pytest.mark.parametrize("devices", VisibleDevices)
 def test_the_sidecars_name_is_reserved_in_debugging_containers_of_every_pod(devices, make, phase):
     policy = a_policy(a_rule(visible_devices=devices))
-    decision = debugged(make(), a_debugger("vram-enforcer"), policy=policy, phase=phase)
+    decision = decide_debugging(make(), a_debugger("vram-enforcer"), policy=policy, phase=phase)
     assert_denied(decision, "ReservedName", "spec.ephemeralContainers[0].name")
     assert "kubectl debug --profile=baseline" in decision.message
 
@@ -207,7 +211,7 @@ def test_the_sidecars_name_is_reserved_in_debugging_containers_of_every_pod(devi
 @pytest.mark.parametrize("make", [a_pod, a_bound_pod])
 def test_the_sidecars_volumes_are_not_mounted_into_debugging_containers(make):
     mount = {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}
-    decision = debugged(make(), a_debugger(volumeMounts=[mount]))
+    decision = decide_debugging(make(), a_debugger(volumeMounts=[mount]))
     path = "spec.ephemeralContainers[0].volumeMounts[0].name"
     assert_denied(decision, "EphemeralContainer", path)
 
@@ -223,7 +227,7 @@ def test_the_sidecars_volumes_are_not_mounted_into_debugging_containers(make):
     ids=["asks", "asks unreadably", "asks by resource", "is marked"],
 )
 def test_a_pod_that_asks_for_vram_is_guarded_though_it_lacks_a_mark(pod):
-    decision = debugged(pod, a_debugger(**variable(VISIBLE, "all")))
+    decision = decide_debugging(pod, a_debugger(**variable(VISIBLE, "all")))
     assert decision.reasons == ("EphemeralContainer",)
 
 
@@ -231,7 +235,7 @@ def test_a_pod_that_asks_for_vram_is_guarded_though_it_lacks_a_mark(pod):
 
 
 def by_profile(profile, custom=None):
-    """Return a debugging container as kubectl 1.36 makes it (pkg/cmd/debug/profiles.go)."""
+    """Return a debugging container as kubectl 1.36 builds it (pkg/cmd/debug/profiles.go)."""
     context = {
         "general": {"capabilities": {"add": ["SYS_PTRACE"]}},
         "legacy": None,
@@ -289,7 +293,7 @@ def a_pod_of_user(user):
     ],
 )
 def test_which_profiles_work(profile, policy, pod, custom, works, phase):
-    decision = debugged(pod, by_profile(profile, custom), policy=policy, phase=phase)
+    decision = decide_debugging(pod, by_profile(profile, custom), policy=policy, phase=phase)
     assert decision.allowed is works
     assert set(decision.reasons) == (set() if works else {"EphemeralContainer"})
 
@@ -301,15 +305,17 @@ def test_under_non_root_a_denial_names_the_profile_that_works_there(fault, user)
     named = "use kubectl debug --profile=restricted"
     if user != 1000:
         named += " --custom=FILE, with securityContext.runAsUser in FILE"
-    findings = debugged(pod, by_profile(fault), policy=NON_ROOT).findings
+    findings = decide_debugging(pod, by_profile(fault), policy=NON_ROOT).findings
     assert findings
     assert all(finding.detail.startswith(f"{named}; ") for finding in findings)
     custom = None if user == 1000 else A_USER
-    assert debugged(pod, by_profile("restricted", custom), policy=NON_ROOT).allowed
+    assert decide_debugging(pod, by_profile("restricted", custom), policy=NON_ROOT).allowed
 
 
 def test_a_pod_without_a_demand_is_debugged_with_the_usual_profile_under_non_root_too():
-    (finding,) = debugged(a_pod(), a_debugger(volumeMounts=[MOUNTED]), policy=NON_ROOT).findings
+    (finding,) = decide_debugging(
+        a_pod(), a_debugger(volumeMounts=[MOUNTED]), policy=NON_ROOT
+    ).findings
     assert "use kubectl debug --profile=baseline; " in finding.detail
 
 
@@ -320,22 +326,24 @@ def test_a_pod_without_a_demand_is_debugged_with_the_usual_profile_under_non_roo
 def test_under_non_root_a_debugging_container_that_may_be_root_is_denied(field, value):
     debugger = by_profile("restricted", {**A_USER, field: value})
     path = f"spec.ephemeralContainers[0].securityContext.{field}"
-    assert_denied(debugged(a_bound_pod(), debugger, policy=NON_ROOT), "EphemeralContainer", path)
+    assert_denied(
+        decide_debugging(a_bound_pod(), debugger, policy=NON_ROOT), "EphemeralContainer", path
+    )
 
 
-# --- what cannot be seen at admission
+# --- content that admission cannot see
 
 
 def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_or_a_map_says():
     elsewhere = {"envFrom": [{"configMapRef": {"name": "x"}}]}
     void = variable(VISIBLE, "void")
     for fields in ({}, elsewhere):
-        decision = debugged(stored_pod(), a_debugger(**fields), phase=Phase.MUTATE)
+        decision = decide_debugging(stored_pod(), a_debugger(**fields), phase=Phase.MUTATE)
         assert decision.outcome is Outcome.MUTATED
         assert decision.obj == with_debuggers(stored_pod(), a_debugger(**fields, **void))
-        again = updated(stored_pod(), decision.obj, subresource="ephemeralcontainers")
-        assert_left(again)
-    denied = debugged(stored_pod(), a_debugger(**elsewhere))
+        again = decide_update(stored_pod(), decision.obj, subresource="ephemeralcontainers")
+        assert_unchanged(again)
+    denied = decide_debugging(stored_pod(), a_debugger(**elsewhere))
     assert_denied(denied, "EphemeralContainer", "spec.ephemeralContainers[0].envFrom")
 
 
@@ -358,6 +366,6 @@ def test_the_rule_of_the_pod_decides_and_where_it_audits_nothing_is_voided(
     make, fields, rule, outcome
 ):
     policy = a_policy(a_rule(**rule))
-    decision = debugged(make(), a_debugger(**fields), policy=policy, phase=Phase.MUTATE)
+    decision = decide_debugging(make(), a_debugger(**fields), policy=policy, phase=Phase.MUTATE)
     assert (decision.outcome, decision.patch) == (outcome, ())
     assert bool(decision.warnings) is (outcome is Outcome.WARNED)

@@ -1,4 +1,4 @@
-"""What may change in a pod after its creation: its marks may not, the rest may."""
+"""Updates of a stored pod: its demand, label and annotations are fixed, the rest may change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.core.admission.decisions import (
     VRAM,
     a_bound_pod,
     assert_immutable,
-    assert_left,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    decide_update,
+    find_container,
     stored_pod,
-    updated,
 )
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
@@ -41,7 +41,7 @@ def test_a_mark_can_neither_change_nor_go(value, kind, key, subresource, phase):
         del new["metadata"][kind][key]
     else:
         new["metadata"][kind][key] = value
-    decision = updated(old, new, subresource=subresource, phase=phase)
+    decision = decide_update(old, new, subresource=subresource, phase=phase)
     assert_immutable(decision, f"metadata.{kind}[{key}]")
     assert ("removed" if value is None else "change") in decision.message
     assert f'"{old["metadata"][kind][key]}"' in decision.message
@@ -53,7 +53,7 @@ def test_a_mark_can_neither_change_nor_go(value, kind, key, subresource, phase):
 def test_a_mark_cannot_come_later(value, kind, key, phase):
     old, new = a_pod(), a_pod()
     new["metadata"][kind] = {key: value}
-    decision = updated(old, new, phase=phase)
+    decision = decide_update(old, new, phase=phase)
     assert_immutable(decision, f"metadata.{kind}[{key}]")
     assert "added" in decision.message
     assert "create it again" in decision.message
@@ -62,7 +62,7 @@ def test_a_mark_cannot_come_later(value, kind, key, phase):
 def test_a_mark_that_comes_late_to_a_pod_with_vram_is_left_away():
     old, new = stored_pod(), stored_pod()
     new["metadata"]["annotations"]["vramwarden.io/gpu"] = "GPU-1"
-    decision = updated(old, new)
+    decision = decide_update(old, new)
     assert_immutable(decision, "metadata.annotations[vramwarden.io/gpu]")
     assert ": leave it as it was, for only vramwarden writes it; it cannot be" in decision.message
 
@@ -70,13 +70,13 @@ def test_a_mark_that_comes_late_to_a_pod_with_vram_is_left_away():
 def test_all_marks_at_once_are_all_reported():
     old, new = a_bound_pod(), a_bound_pod()
     del new["metadata"]["annotations"], new["metadata"]["labels"]
-    decision = updated(old, new)
+    decision = decide_update(old, new)
     assert_immutable(decision, *(f"metadata.{kind}[{key}]" for kind, key in MARKS))
 
 
 def amounts_with(memory):
-    """Return the sidecar's resources as a resize in either direction writes them."""
-    ours = copy.deepcopy(container_of(stored_pod(), "vram-enforcer")["resources"])
+    """Return the sidecar's resources after a resize in either direction."""
+    ours = copy.deepcopy(find_container(stored_pod(), "vram-enforcer")["resources"])
     return {kind: amounts | {"memory": memory} for kind, amounts in ours.items()}
 
 
@@ -96,8 +96,8 @@ def amounts_with(memory):
 def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource):
     old = stored_pod()
     new = copy.deepcopy(old)
-    container_of(new, "vram-enforcer")[field] = value
-    decision = updated(old, new, subresource=subresource)
+    find_container(new, "vram-enforcer")[field] = value
+    decision = decide_update(old, new, subresource=subresource)
     assert_immutable(decision, f"spec.initContainers[0].{field}")
 
 
@@ -106,8 +106,8 @@ def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource):
 def test_other_containers_may_be_resized(name, phase):
     old = stored_pod()
     new = copy.deepcopy(old)
-    container_of(new, name).setdefault("resources", {}).setdefault("limits", {})["cpu"] = "2"
-    assert_left(updated(old, new, subresource="resize", phase=phase))
+    find_container(new, name).setdefault("resources", {}).setdefault("limits", {})["cpu"] = "2"
+    assert_unchanged(decide_update(old, new, subresource="resize", phase=phase))
 
 
 @pytest.mark.parametrize("subresource", ["", "resize"])
@@ -118,10 +118,10 @@ def test_a_demand_written_as_a_resource_cannot_change(amount, subresource):
     new = copy.deepcopy(old)
     for kind in ("requests", "limits"):
         if amount is None:
-            del container_of(new, "main")["resources"][kind][VRAM]
+            del find_container(new, "main")["resources"][kind][VRAM]
         else:
-            container_of(new, "main")["resources"][kind][VRAM] = amount
-    decision = updated(old, new, subresource=subresource)
+            find_container(new, "main")["resources"][kind][VRAM] = amount
+    decision = decide_update(old, new, subresource=subresource)
     assert decision.outcome is Outcome.DENIED
     assert decision.reasons == ("Immutable",)
 
@@ -132,8 +132,8 @@ def test_a_demand_may_be_written_in_another_way(subresource):
     old = stored_pod(pod=a_pod(containers=[a_container(**resources)]))
     new = copy.deepcopy(old)
     for kind in ("requests", "limits"):
-        container_of(new, "main")["resources"][kind][VRAM] = "8G"
-    assert_left(updated(old, new, subresource=subresource))
+        find_container(new, "main")["resources"][kind][VRAM] = "8G"
+    assert_unchanged(decide_update(old, new, subresource=subresource))
 
 
 @pytest.mark.parametrize("make", [stored_pod, a_bound_pod, a_pod])
@@ -155,7 +155,7 @@ def test_a_demand_may_be_written_in_another_way(subresource):
 def test_what_is_not_ours_may_change(change, phase, make):
     old, new = make(), make()
     change(new)
-    assert_left(updated(old, new, phase=phase))
+    assert_unchanged(decide_update(old, new, phase=phase))
 
 
 def test_a_pod_from_before_the_webhook_is_not_judged_when_it_changes():
@@ -164,7 +164,7 @@ def test_a_pod_from_before_the_webhook_is_not_judged_when_it_changes():
     new = copy.deepcopy(old)
     new["metadata"]["labels"] = {"app": "x"}
     for phase in Phase:
-        assert_left(updated(old, new, phase=phase))
+        assert_unchanged(decide_update(old, new, phase=phase))
 
 
 LENIENT = a_rule(name="lenient", pod_labels={"tier": "free"}, action=Action.IGNORE)
@@ -178,7 +178,7 @@ def test_new_labels_do_not_choose_another_rule(strict):
     new = copy.deepcopy(old)
     new["metadata"]["labels"]["tier"] = "free"
     new["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "1Mi"
-    decision = updated(old, new, policy=policy)
+    decision = decide_update(old, new, policy=policy)
     assert_immutable(decision, "metadata.annotations[vramwarden.io/gpu-memory]")
     assert decision.rule == strict.name
 
@@ -187,7 +187,7 @@ def test_the_old_labels_choose_the_rule():
     old, new = a_bound_pod(), a_bound_pod()
     old["metadata"]["labels"]["tier"] = "free"
     new["metadata"]["labels"] = {}
-    decision = updated(old, new, policy=a_policy(LENIENT, RULE))
+    decision = decide_update(old, new, policy=a_policy(LENIENT, RULE))
     assert (decision.reasons, decision.rule) == (("RuleIgnores",), "lenient")
 
 
@@ -197,11 +197,11 @@ def test_the_old_labels_choose_the_rule():
 def test_a_rule_that_does_not_enforce_only_reports_a_change(action, outcome):
     old, new = a_bound_pod(), a_bound_pod()
     del new["metadata"]["annotations"]["vramwarden.io/gpu"]
-    decision = updated(old, new, policy=a_policy(a_rule(action=action)))
+    decision = decide_update(old, new, policy=a_policy(a_rule(action=action)))
     assert (decision.outcome, decision.reasons) == (outcome, ("Immutable",))
 
 
-# --- what is not judged
+# --- requests that are not judged
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -227,7 +227,7 @@ def test_a_rule_that_does_not_enforce_only_reports_a_change(action, outcome):
 )
 def test_a_request_that_is_not_ours_is_allowed_unread(fields, reason, phase):
     malformed = {"metadata": {"annotations": 1}, "spec": [], "kind": "Pod"}
-    decision = decided(malformed, phase=phase, **fields)
+    decision = decide_pod(malformed, phase=phase, **fields)
     assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, (reason,))
     assert (decision.allowed, decision.patch, decision.message) == (True, (), "")
 
@@ -238,8 +238,8 @@ def test_the_default_container_stays_where_an_annotation_gave_it_the_vram():
     new = copy.deepcopy(old)
     key = "kubectl.kubernetes.io/default-container"
     new["metadata"]["annotations"][key] = "second"
-    decision = updated(old, new)
+    decision = decide_update(old, new)
     assert_immutable(decision, f"metadata.annotations[{key}]")
     assert 'cannot be added ("second")' in decision.message
     new["metadata"]["annotations"][key] = "main"
-    assert_left(updated(old, new))
+    assert_unchanged(decide_update(old, new))

@@ -1,4 +1,4 @@
-"""A rule's `translateWholeGPU`: a share in place of one whole GPU, and what keeps its GPU."""
+"""A rule's `translateWholeGPU`: a share in place of one whole GPU, and pods that keep their GPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.admission.decisions import GI, assert_left
+from tests.core.admission.decisions import GI, assert_unchanged
 from tests.core.admission.test_laws import RULES, defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.admission.workload_review import advise, prove
+from webhook.core.admission.workload_review import advise, verify_patch
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
@@ -36,7 +36,7 @@ def a_policy_that_shares(**rule):
 
 
 def gpus(amount="1", name="main", **more):
-    """Return a container with so many whole GPUs, as the API server stores it."""
+    """Return a container with a number of whole GPUs, as the API server stores it."""
     amounts = {"cpu": "1", GPU: amount, **more}
     return a_container(name, resources={"limits": amounts, "requests": dict(amounts)})
 
@@ -120,7 +120,7 @@ def test_a_rule_that_warns_gives_the_share():
 
 def test_while_a_rollout_observes_the_pod_reads_what_it_will_be():
     decision = decided(a_whole_pod(), cluster=Cluster(Rollout.OBSERVE))
-    assert_left(decision)
+    assert_unchanged(decision)
     (said,) = decision.warnings
     assert said.startswith(
         f'{PATH}: after the rollout, rule "default" gives 16Gi of a GPU in place'
@@ -138,7 +138,7 @@ def test_while_a_rollout_observes_the_pod_reads_what_it_will_be():
 @pytest.mark.parametrize("action", [Action.ENFORCE, Action.WARN])
 def test_what_would_be_denied_as_a_share_keeps_its_gpu_and_reads_why(fields, why, action):
     decision = decided(a_whole_pod(**fields), a_policy_that_shares(action=action))
-    assert_left(decision)
+    assert_unchanged(decision)
     (said,) = decision.warnings
     start = f'{PATH}: the pod keeps its whole GPU, for a share of 16Gi by rule "default" would be '
     assert said.startswith(f"{start}denied: {why}")
@@ -186,7 +186,7 @@ def test_only_a_creation_before_it_is_stored_is_translated():
     labelled = a_whole_pod(labels={"app": "x"})
     for phase in Phase:
         for subresource in ("", "resize"):
-            assert_left(
+            assert_unchanged(
                 decided(labelled, phase=phase, operation="UPDATE", old=pod, subresource=subresource)
             )
 
@@ -215,7 +215,7 @@ def test_the_author_of_a_workload_reads_it_too():
 
 @st.composite
 def whole_pods(draw):
-    """Draw a pod that would have a demand, with one whole GPU in the place of that."""
+    """Draw a pod with one whole GPU in place of a demand."""
     pod = draw(asking_pods())
     annotations = pod["metadata"]["annotations"]
     for key in [key for key in annotations if key.startswith("vramwarden.io/")]:
@@ -242,7 +242,7 @@ def test_laws_hold_for_what_was_a_whole_gpu(pod, rule):
     )
     decision = decided(pod, policy)
     assert decision.outcome is Outcome.MUTATED, decision.message
-    prove(
+    verify_patch(
         a_request(pod), decision.patch, policy, UNKNOWN_CLUSTER
     )  # once is twice, and the pod is stored
     sent = condense(pod, decision.patch, "spec")

@@ -1,4 +1,4 @@
-"""What the authors of workloads are told: what their pods would be, and never a denial."""
+"""Warnings on workloads about the pods of their template. A workload is never denied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from tests.core.admission.test_work import MOST_CALLS, calls
+from tests.core.admission.test_review_cost import MOST_CALLS, calls
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission import workload_review
 from webhook.core.admission.decision import Outcome

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core.admission.decisions import decided, stored_pod, updated
-from tests.core.admission.test_lines import PODS, POLICIES, judged
+from tests.core.admission.decisions import decide_pod, decide_update, stored_pod
+from tests.core.admission.test_suggested_lines import PODS, POLICIES, judged
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission import decide as decisions
 from webhook.core.admission.rules import case, changes
@@ -69,9 +69,9 @@ def wrong_lists(count):
 
 def test_beyond_the_budget_the_verdict_is_the_same_without_suggestions(monkeypatch):
     rule = a_rule(memory=MemoryBounds(max_bytes=400 * GI))
-    helped = decided(wrong_lists(16), rule)
+    helped = decide_pod(wrong_lists(16), rule)
     monkeypatch.setattr(suggestions, "WORK_BUDGET", 0)
-    spent = decided(wrong_lists(16), rule)
+    spent = decide_pod(wrong_lists(16), rule)
     assert [(one.reason, one.path) for one in spent.findings] == [
         (one.reason, one.path) for one in helped.findings
     ]
@@ -90,7 +90,7 @@ def test_a_pod_of_many_wrong_amounts_spends_the_budget_and_no_more(monkeypatch):
     monkeypatch.setattr(suggestions, "effective_amount", counting)
     limits = {"limits": {VRAM: "8GB"}, "requests": {VRAM: "9GB"}}
     containers = [a_container(f"c{number}", resources=limits) for number in range(256)]
-    assert decided(a_pod(containers=containers)).findings
+    assert decide_pod(a_pod(containers=containers)).findings
     assert 0 < sum(added) <= suggestions.WORK_BUDGET
 
 
@@ -127,6 +127,6 @@ def test_an_update_of_many_amounts_judges_the_new_pod_once(readings):
             a_container(f"c{number}", resources={"limits": {VRAM: "8 GB"}}) for number in range(32)
         ]
     )
-    decision = updated(old, new)
+    decision = decide_update(old, new)
     assert len([one for one in decision.findings if one.reason == "Immutable"]) >= 32
     assert len(readings) == 1

@@ -13,7 +13,7 @@ from tests.tools.admit.runs import POD, run
 from webhook.core.admission import workload_review
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Decision, Outcome, Phase
-from webhook.core.admission.workload_review import creation_of
+from webhook.core.admission.workload_review import create_request
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
@@ -59,7 +59,7 @@ def patched(pod: dict[str, Any]) -> Any:
     (found,) = find_objects(pod)
     (target,) = found.targets()
     decision = decide(
-        creation_of(as_sent(target.pod), "team-a"), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE
+        create_request(as_sent(target.pod), "team-a"), a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE
     )
     return apply_patch(pod, list(decision.patch))
 

@@ -1,13 +1,12 @@
-"""What the scheduler counts for a share of a GPU, and which nodes may have one.
+"""Resources that the scheduler counts for a share of a GPU, and nodes that may run it.
 
-| the rule's accounting | a container with VRAM asks for | only nodes |
+| the rule's accounting | a container with VRAM requests | only nodes |
 | --- | --- | --- |
-| VRAM | bytes of our own resource | whose largest GPU has the pod's amount |
-| MIG | slices of the smallest profile that has its amount | whose slices of it have that much |
-| CapOnly | one slot of NVIDIA's time-slicing | that share so GPUs that have the pod's amount |
+| VRAM | bytes of our resource | whose largest GPU has the pod's amount |
+| MIG | slices of the smallest profile that has its amount | whose slices have that much memory |
+| CapOnly | one slot of NVIDIA's time-slicing | whose time-sliced GPUs have the pod's amount |
 
-No other file of this room knows it. Amounts that a pod writes itself are read by
-`webhook.core.pod.demand`.
+Amounts that a pod's author writes are read by `webhook.core.pod.demand`.
 """
 
 from __future__ import annotations
@@ -44,58 +43,58 @@ from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOU
 
 _KINDS: Final = ("requests", "limits")
 _NO_SLICE: Final = mig_resource("unknown")
-"""Asked for by nobody: it stands for what a stored pod lacks."""
+"""A resource that no pod requests, in place of the slice that a stored pod lacks."""
 
 
 # Not frozen, as `views.Pod`: each review makes one.
 @dataclass(slots=True)
 class CountedAmounts:
-    """Amounts that the scheduler counts for a pod; nobody changes them."""
+    """Amounts that the scheduler counts for a pod; immutable by convention."""
 
     amounts: Mapping[str, tuple[str, int]]
-    """A resource and an amount of it, by the name of each container with VRAM."""
+    """Resource and amount of each container with VRAM, by name."""
     on_nodes: tuple[Json, ...]
-    """Required node affinity, so that what is counted is large enough."""
+    """Required node affinity for nodes whose GPUs or slices are large enough."""
     replaces: Callable[[str], bool] | None = None
-    """Says whether a resource comes from what was counted for this pod before; None for none."""
+    """Predicate for resources that an earlier translation wrote; None if there are none."""
     replaced_labels: frozenset[str] = frozenset()
-    """Labels of nodes that were asked for with it, and with nothing that is counted now."""
+    """Node labels in the affinity of an earlier translation that are not used now."""
     unit: int = 1
-    """Amounts that a pod writes count rounded up to a multiple of this, and are left as written."""
+    """Explicit amounts match if rounded up to a multiple of this, and stay unchanged."""
 
-    def holds(self, container: str, written: object) -> bool:
-        """Return True if a written amount is what is counted for a container with VRAM."""
+    def matches(self, container: str, written: object) -> bool:
+        """Return True if an explicit amount equals the counted one of a container with VRAM."""
         value = None if written is None else parse_quantity_or(written, None)
         if value is None or value.denominator != 1:
             return False
         return -(-value // self.unit) * self.unit == self.amounts[container][1]
 
 
-def counted_for(
+def count_amounts(
     pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool = False
 ) -> CountedAmounts:
-    """Return what is counted for a pod, where the rule is that of its class (`Rule.of_class`).
+    """Return the amounts for a pod; the rule is that of its class (`Rule.of_class`).
 
-    Of a pod that is about to be `stored` the slices are those that it has: which are the smallest
-    follows from what is known of the cluster, and that may have changed since.
+    A pod that is about to be `stored` keeps its slices: the smallest fitting ones depend on the
+    cluster, which may have changed since.
     """
     if rule.accounting is Accounting.MIG:
         return _slices(pod, demand, rule, policy, cluster, stored=stored)
     if rule.accounting is Accounting.CAP_ONLY:
         slot = (rule.time_sliced_resource, 1)
-        on_nodes = (TIME_SLICING_NODES, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
+        on_nodes = (TIME_SLICING_NODES, _at_least(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
         return CountedAmounts(dict.fromkeys(demand.amounts, slot), on_nodes, _is_vram)
     amounts = {
         name: (VRAM_RESOURCE, amount * demand.gpu_count) for name, amount in demand.amounts.items()
     }
-    large_enough = _more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes)
+    large_enough = _at_least(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes)
     return CountedAmounts(amounts, (large_enough,), unit=demand.gpu_count * MIB)
 
 
 def _slices(
     pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool
 ) -> CountedAmounts:
-    had = {
+    present = {
         container.name: resource
         for container in pod.containers
         if container.name in demand.amounts
@@ -103,7 +102,7 @@ def _slices(
         if is_mig_slice(resource)
     }
     if stored:
-        chosen = {name: had.get(name, _NO_SLICE) for name in demand.amounts}
+        chosen = {name: present.get(name, _NO_SLICE) for name in demand.amounts}
     else:
         gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
         nodes = selected_nodes(pod, rule, gpu_class, cluster)
@@ -117,28 +116,28 @@ def _slices(
         needs[resource] = max(needs.get(resource, 0), demand.amounts[name])
     return CountedAmounts(
         {name: (resource, demand.gpu_count) for name, resource in chosen.items()},
-        tuple(_more_than(mig_memory_label(resource), need) for resource, need in needs.items()),
+        tuple(_at_least(mig_memory_label(resource), need) for resource, need in needs.items()),
         lambda resource: _is_vram(resource) or is_mig_slice(resource),
-        frozenset(map(mig_memory_label, {*had.values()} - {*chosen.values()})),
+        frozenset(map(mig_memory_label, {*present.values()} - {*chosen.values()})),
     )
 
 
 def selected_nodes(
     pod: Pod, rule: Rule, gpu_class: GPUClass | None, cluster: Cluster
 ) -> list[SlicedNode]:
-    """Return the nodes with slices that a pod's node selector selects, once it is translated."""
+    """Return the nodes with slices that match the node selector of the translated pod."""
     selector = {**(pod.spec.get("nodeSelector") or {}), **rule.node_selector_for(gpu_class)}
     return [node for node in cluster.sliced_nodes if node.is_selected(selector)]
 
 
-def is_translations(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
-    """Return True if translation writes a resource, now or when the pod was there before.
+def is_translation_resource(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
+    """Return True if translation writes a resource, now or in an earlier creation of the pod.
 
-    | the rule's accounting | slices, slots |
+    | the rule's accounting | resources of translation |
     | --- | --- |
-    | VRAM | by hand |
-    | MIG | a slice, of a pod that bears our mark: which one is for translation to say |
-    | CapOnly | one slot, also written by hand: that is what translation writes |
+    | VRAM | none: slices and slots were written by the user |
+    | MIG | any slice, in a pod with our annotation; translation chooses which |
+    | CapOnly | one slot, which a user may write as well |
     """
     if rule.accounting is Accounting.MIG:
         return is_mig_slice(resource) and ADMITTED_ANNOTATION in pod.annotations
@@ -146,10 +145,10 @@ def is_translations(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
     return is_slot and parse_quantity_or(amount, None) == 1
 
 
-def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
-    """Set requests and limits of what the container at a place gets.
+def write_amounts(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
+    """Write requests and limits of the container at a place.
 
-    An explicit amount stays as it is written, and a request that is missing becomes the limit.
+    An explicit amount stays unchanged. A missing request becomes the limit.
     """
     name = container["name"]
     if name not in counted.amounts:
@@ -158,11 +157,10 @@ def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) ->
     written = format_bytes(amount)
     resources = container.get("resources")
     if not resources:
-        ours = {kind: {resource: written} for kind in _KINDS}
-        edits.put(place, "resources", ours)
+        edits.put(place, "resources", {kind: {resource: written} for kind in _KINDS})
         return
     limit = (resources.get("limits") or {}).get(resource)
-    if counted.holds(name, limit):
+    if counted.matches(name, limit):
         written = canonicalize(str(limit))
     for kind in _KINDS:
         amounts = resources.get(kind)
@@ -170,20 +168,20 @@ def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) ->
             for other in amounts or ():
                 if other != resource and counted.replaces(other):
                     edits.remove(f"{place}/resources/{kind}", other)
-        if not counted.holds(name, amounts.get(resource) if amounts else None):
+        if not counted.matches(name, amounts.get(resource) if amounts else None):
             edits.merge(f"{place}/resources", kind, amounts, {resource: written})
 
 
-def uncounted(container: Container, counted: CountedAmounts) -> Iterator[str]:
-    """Yield the paths where a container with VRAM lacks what `count` writes."""
+def find_missing_amounts(container: Container, counted: CountedAmounts) -> Iterator[str]:
+    """Yield the paths at which a container with VRAM lacks what `write_amounts` writes."""
     resource, _ = counted.amounts[container.name]
     for kind in _KINDS:
-        if not counted.holds(container.name, container.resources(kind).get(resource)):
+        if not counted.matches(container.name, container.resources(kind).get(resource)):
             yield f"{container.path}.resources.{kind}"
 
 
-def counted_bytes(pod: Pod) -> int | None:
-    """Return what the scheduler would count for a pod; None where an amount cannot be read."""
+def requested_bytes(pod: Pod) -> int | None:
+    """Return the VRAM that the scheduler counts for a pod; None if an amount is unreadable."""
     amounts = {}
     for container in pod.containers:
         request = container.resources("requests").get(VRAM_RESOURCE)
@@ -195,8 +193,8 @@ def counted_bytes(pod: Pod) -> int | None:
     return effective_amount(pod.containers, amounts, 0)
 
 
-def limited(pod: Pod, resource: str) -> Fraction | None:
-    """Return the sum of a resource's limits in a pod; None where an amount cannot be read."""
+def sum_limits(pod: Pod, resource: str) -> Fraction | None:
+    """Return the sum of a resource's limits in a pod; None if an amount is unreadable."""
     limits = (container.resources("limits").get(resource, "0") for container in pod.containers)
     try:
         return sum(map(parse_quantity, limits), Fraction(0))
@@ -204,12 +202,12 @@ def limited(pod: Pod, resource: str) -> Fraction | None:
         return None
 
 
-def preferred_on_nodes(demand: Demand) -> Json:
-    """Build the preferred node affinity: as many GPUs as needed have room now."""
-    return _more_than(free_memory_label(demand.gpu_count), demand.per_gpu_bytes)
+def preferred_node_term(demand: Demand) -> Json:
+    """Return the preferred node affinity: enough GPUs have free memory now."""
+    return _at_least(free_memory_label(demand.gpu_count), demand.per_gpu_bytes)
 
 
-def _more_than(label: str, need_bytes: int) -> Json:
+def _at_least(label: str, need_bytes: int) -> Json:
     return {"key": label, "operator": "Gt", "values": [str(need_bytes // MIB - 1)]}
 
 

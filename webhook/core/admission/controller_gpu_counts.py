@@ -1,12 +1,12 @@
-"""Controllers that count a pod's GPUs by resources named `gpu`, of which a share has none.
+"""Controllers that count a pod's GPUs by resources named `gpu`, which a pod with a share lacks.
 
-| kind | counts for | without such a resource | written instead |
+| kind | counts per | without such a resource | field to write instead |
 | --- | --- | --- | --- |
-| RayCluster, RayJob, RayService | each group | 0, so its autoscaler adds no worker | `num-gpus` |
-| TrainingRuntime with `torch` | each node | as many processes as CPUs | `numProcPerNode` |
+| RayCluster, RayJob, RayService | group | 0, so its autoscaler adds no worker | `num-gpus` |
+| TrainingRuntime with `torch` | node | one process per CPU | `numProcPerNode` |
 
-PyTorchJob's `nprocPerNode: auto` is none of them: torchrun itself counts the GPUs it sees. Ray
-takes only integers (python/ray/scripts/scripts.py).
+PyTorchJob's `nprocPerNode: auto` needs no field: torchrun counts the visible GPUs. Ray accepts
+only integers (python/ray/scripts/scripts.py).
 
 Sources: ray-project/kuberay ray-operator/controllers/ray/common/pod.go
 (`addWellKnownAcceleratorResources`, `updateRayStartParamsResources`), utils/validation.go
@@ -26,38 +26,38 @@ _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
     ("spec", "nprocPerNode"),  # PyTorchJob
 )
-"""Paths of a number of processes of a pod, each with its own GPU."""
+"""Paths of the number of processes of a pod, each of which needs its own GPU."""
 
 
-def asks_for_gpus(owner: Json, template: Template) -> bool:
-    """Return True if a container of a template limits a resource for GPUs, or Ray counts some."""
+def requests_gpus(owner: Json, template: Template) -> bool:
+    """Return True if a container of a template limits a GPU resource, or Ray counts GPUs."""
     spec, group = find_object(template.pod, "spec"), value_at(owner, template.path[:-1])
-    containers = (one for field in CONTAINER_FIELDS for one in as_objects(spec.get(field)))
-    amounts = [find_object(one, "resources", "limits") for one in containers]
+    containers = (each for field in CONTAINER_FIELDS for each in as_objects(spec.get(field)))
+    amounts = [find_object(container, "resources", "limits") for container in containers]
     amounts += (find_object(group, field) for field in ("resources", "rayStartParams"))
     return any(
         "gpu" in str(name).lower() and str(amount) != "0"
-        for one in amounts
-        for name, amount in one.items()
+        for resources in amounts
+        for name, amount in resources.items()
     )
 
 
-def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int) -> str:
-    """Return the line for a controller that would count no GPU, or too many; empty for others.
+def gpu_count_advice(owner: Json, version: str, template: Template, gpu_count: int) -> str:
+    """Return the line to write if a controller would count no GPU, or too many; else empty.
 
-    The template's pods ask for a share of so many GPUs.
+    `gpu_count` is the number of GPUs of which the template's pods request a share.
     """
     group = version.partition("/")[0]
     if group == "ray.io" and {"headGroupSpec", "workerGroupSpecs"} & {*template.path}:
-        return _of_ray(owner, template, gpu_count)
+        return _ray_advice(owner, template, gpu_count)
     if not group.endswith("kubeflow.org"):
         return ""
     for path in _PROCESSES:
-        given = find_object(owner, *path[:-1]).get(path[-1])
-        if re.fullmatch("[0-9]{1,9}", str(given)):
-            if int(str(given)) <= gpu_count:
+        value = find_object(owner, *path[:-1]).get(path[-1])
+        if re.fullmatch("[0-9]{1,9}", str(value)):
+            if int(str(value)) <= gpu_count:
                 return ""
-            right = f'"{gpu_count}"' if type(given) is str else gpu_count
+            right = f'"{gpu_count}"' if type(value) is str else gpu_count
             why = f"each process needs its own GPU, and each pod has {gpu_count}"
             return f"{format_path(path)}: write {right}; {why}"
     if type(find_object(owner, "spec", "mlPolicy").get("torch")) is dict:
@@ -68,21 +68,21 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
     return ""
 
 
-def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
+def _ray_advice(owner: Json, template: Template, gpu_count: int) -> str:
     path = template.path[:-1]
     at = value_at(owner, path)
     resources = find_object(at, "resources")
-    # KubeRay accepts one of the two alone.
+    # KubeRay accepts only one of the two.
     field, name = ("resources", "GPU") if resources else ("rayStartParams", "num-gpus")
-    given = find_object(at, field).get(name)
+    value = find_object(at, field).get(name)
     why = f"Ray counts GPUs by this number, and each pod of this group has {gpu_count}"
-    if given is None:
-        if asks_for_gpus(owner, template):
+    if value is None:
+        if requests_gpus(owner, template):
             return ""
         why = (
             "KubeRay counts GPUs by nvidia.com/gpu, and without it Ray's autoscaler sees none in "
             "this group"
         )
-    elif str(given) in map(str, range(1, gpu_count + 1)):
+    elif str(value) in map(str, range(1, gpu_count + 1)):
         return ""
     return f'{format_path((*path, field))}: write {name}: "{gpu_count}"; {why}'

@@ -14,7 +14,7 @@ from webhook.core.admission.mutation import edit_variables, mutate_pod
 from webhook.core.admission.rules.case import Case, CaseKind, new_case
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.oversized_pods import is_managed, needs_judgment
-from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
+from webhook.core.admission.rules.table import UNREAD_KEYS, collect_findings, collect_hints
 from webhook.core.admission.rules.translation import mention_other_webhooks
 from webhook.core.admission.whole_gpu_translation import ShareOffer, offer_share
 from webhook.core.nvidia.variables import hide_devices_unless_set, hide_visible_devices
@@ -172,7 +172,7 @@ def _decide_readable(
     )
     if request.subresource == "ephemeralcontainers":
         return _decide_debuggers(case)
-    return _conclude_case(case, findings_of(case, CaseKind.UPDATED))
+    return _conclude_case(case, collect_findings(case, CaseKind.UPDATED))
 
 
 def _decide_creation_with_hints(case: Case) -> Decision:
@@ -181,7 +181,7 @@ def _decide_creation_with_hints(case: Case) -> Decision:
     if decision.silent:
         return decision
     is_fine = decision.allowed and not decision.findings
-    unread_keys, notes = UNREAD(case), hints_of(case, fine=is_fine)
+    unread_keys, notes = UNREAD_KEYS(case), collect_hints(case, fine=is_fine)
     if case.suggested_changes.annotations:
         remaining = _findings_after_suggestions(case, decision.findings)[:MAX_FOLLOW_UPS]
         notes += tuple(
@@ -226,11 +226,11 @@ def _decide_creation(case: Case) -> Decision:
     """
     if not case.requests_vram:
         return _decide_without_demand(case)
-    findings = findings_of(case, _creation_kind(case))
+    findings = collect_findings(case, _creation_kind(case))
     if findings or case.rule.action is Action.AUDIT:
         return _conclude_case(case, findings)
     if not case.mutating:
-        return _conclude_case(case, findings_of(case, CaseKind.TRANSLATED))
+        return _conclude_case(case, collect_findings(case, CaseKind.TRANSLATED))
     edits = mutate_pod(case.pod, case.demand, case.rule, case.policy, case.cluster, case.enforcer)
     return _allow_with_edits(case, edits)
 
@@ -247,7 +247,7 @@ def _findings_after_suggestions(case: Case, known: tuple[Finding, ...]) -> tuple
     places = {(finding.reason, finding.path) for finding in known}
     return tuple(
         finding
-        for finding in findings_of(after, _creation_kind(after))
+        for finding in collect_findings(after, _creation_kind(after))
         if (finding.reason, finding.path) not in places
     )
 
@@ -258,7 +258,7 @@ def _creation_kind(case: Case) -> CaseKind:
 
 def _decide_without_demand(case: Case) -> Decision:
     """Decide a pod that requests no VRAM: unchanged, except for GPUs made visible by hand."""
-    findings = findings_of(case, CaseKind.WITHOUT_DEMAND)
+    findings = collect_findings(case, CaseKind.WITHOUT_DEMAND)
     if _hides_devices(case) and not findings:
         for container in case.pod.containers:
             container.env()  # raises MalformedObjectError
@@ -279,11 +279,11 @@ def _decide_debuggers(case: Case) -> Decision:
     """
     debuggers = new_debuggers(case.old, case.pod)
     if not is_managed(case.old.raw):
-        findings = findings_of(case, CaseKind.DEBUGGED_WITHOUT_DEMAND)
+        findings = collect_findings(case, CaseKind.DEBUGGED_WITHOUT_DEMAND)
         if findings or not _hides_devices(case):
             return _conclude_case(case, findings)
         return _allow_with_edits(case, edit_variables(debuggers, hide_visible_devices))
-    findings = findings_of(case, CaseKind.DEBUGGED)
+    findings = collect_findings(case, CaseKind.DEBUGGED)
     is_audited = case.rule.action is Action.AUDIT
     if findings or is_audited or not case.mutating or _is_observed(case.cluster, case.old.raw):
         return _conclude_case(case, findings)

@@ -65,8 +65,7 @@ class Decision:
     notes: tuple[str, ...] = ()
     """Warnings that are returned whatever the outcome."""
     unread_keys: tuple[str, ...] = ()
-    """Warnings about our keys in places where nothing reads them; `admit` counts them as findings.
-    """
+    """Warnings about our keys that nothing reads; `admit` counts them as findings."""
     guidance: str = ""
     """The platform team's text that follows the findings; empty if there is none."""
     advice_bytes: int | None = None

@@ -1,9 +1,9 @@
-"""The gate: a mount that keeps a container from being created before its pod has a GPU.
+"""The gate: a mount that delays the creation of a container until its pod has a GPU.
 
 The kubelet creates no container while a variable in the `subPathExpr` of one of its mounts is
 missing or empty (k8s.io/kubernetes/pkg/kubelet/container/helpers.go, ExpandContainerVolumeMounts).
-It reports `CreateContainerConfigError: missing value for VRAMWARDEN_GPU_ASSIGNMENT`, tries again
-every ten seconds, and at once when the pod changes. This variable comes from an annotation that is
+It reports `CreateContainerConfigError: missing value for VRAMWARDEN_GPU_ASSIGNMENT`. It retries
+every ten seconds, and at once when the pod changes. The variable comes from an annotation that is
 written together with the pod's GPU, at binding or late.
 
 | placement | enforcement.by | containers with the gate |
@@ -22,12 +22,12 @@ from webhook.core.pod.fields import Json
 from webhook.names import GATE_PATH, GATE_VARIABLE, GATE_VOLUME, GPU_MEMORY_FRACTION_ANNOTATION
 
 _EXPRESSION: Final = f"$({GATE_VARIABLE})"
-# Shared by all pods, and never changed.
+# All pods share these objects, which are never changed.
 VOLUME: Final[Json] = {
     "name": GATE_VOLUME,
     "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"},
 }
-"""Kept in memory: cluster-autoscaler does not remove nodes of pods with local storage."""
+"""Memory-backed, since cluster-autoscaler keeps nodes with pods that use local storage."""
 MOUNT: Final[Json] = {
     "name": GATE_VOLUME,
     "mountPath": GATE_PATH,
@@ -46,7 +46,7 @@ VARIABLE: Final[Json] = {
 
 
 def is_gate(mount: Json) -> bool:
-    """Return True if a mount of the gate's volume is one that translation wrote, at any path."""
+    """Return True if a mount of the gate's volume is as translation writes it, at any path."""
     return mount.get("readOnly") is True and mount.get("subPathExpr") == _EXPRESSION
 
 

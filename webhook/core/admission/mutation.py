@@ -1,7 +1,7 @@
-"""Translate a pod with a demand: ordered steps, each a no-op where it already holds.
+"""Translation of a pod with a demand, in ordered steps that change nothing if done before.
 
-Each step reads the pod that came and says what it edits, which is the patch. No place is edited by
-two steps, so that none has to see what another one did.
+Each step reads the original pod and records its edits, which become the patch. No two steps edit
+the same place, so no step depends on the edits of another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Final
 
-from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
+from webhook.core.admission.accounting import (
+    CountedAmounts,
+    count_amounts,
+    preferred_node_term,
+    write_amounts,
+)
 from webhook.core.admission.gate import MOUNT, VARIABLE, VOLUME
 from webhook.core.admission.sidecar.container import ENFORCER_VOLUMES
 from webhook.core.admission.sidecar.injection import insert_enforcer, remove_enforcers
@@ -79,21 +84,19 @@ def mutate_pod(
     *,
     stored: bool = False,
 ) -> Edits:
-    """Translate a pod; `enforcer` is the sidecar's container, None where the rule has none.
+    """Return the edits that translate a pod; the rule is that of its class (`Rule.of_class`).
 
-    The rule is that of the pod's class (`Rule.of_class`).
-
-    Of a pod that is about to be `stored` nothing is asked that its creation alone decides: advice
-    to the scheduler, and the RuntimeClass where that depends on the cluster; and others may have
-    added a little to the sidecar.
+    `enforcer` is the sidecar's container, or None if the rule has none. A pod that is about to be
+    `stored` may lack what only its creation decides: advice to the scheduler, and a RuntimeClass
+    that depends on the cluster. Its sidecar may have the additions that `find_changes` tolerates.
     """
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    counted = counted_for(pod, demand, rule, policy, cluster, stored=stored)
+    counted = count_amounts(pod, demand, rule, policy, cluster, stored=stored)
     gated = demand.amounts if rule.gates_workload else ()
     for container in pod.containers:  # steps 1 and 4, and the gate of step 5
         place, has_gate = f"/spec/{container.field}/{container.index}", container.name in gated
-        count(edits, place, container.raw, counted)
+        write_amounts(edits, place, container.raw, counted)
         env: list[Json] = container.raw.get("env") or []
         edits.change(place, "env", env, _env(container.raw, env, demand, rule))
         mounts: list[Json] = container.raw.get("volumeMounts") or []
@@ -103,7 +106,7 @@ def mutate_pod(
     _choose_nodes(edits, pod, demand, rule, counted, stored=stored)
     _tolerate(edits, pod, rule, gpu_class)
     _set_runtime_class(edits, pod, rule, cluster, stored=stored)
-    if enforcer is None:  # step 5: what holds the cap in the pod
+    if enforcer is None:  # step 5: the sidecar
         remove_enforcers(edits, pod)
     else:
         insert_enforcer(edits, pod, demand, enforcer, stored=stored)
@@ -116,7 +119,7 @@ def mutate_pod(
 def edit_variables(
     containers: Iterable[Container], edit: Callable[[list[Json]], list[Json]]
 ) -> Edits:
-    """Edit the variables of containers."""
+    """Return the edits of the containers' variables."""
     edits = Edits()
     for container in containers:
         env: list[Json] = container.raw.get("env") or []
@@ -135,10 +138,10 @@ def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None
     edits.merge("/spec", "nodeSelector", selector, missing)
 
 
-def working_nodes(rule: Rule) -> list[Json]:
-    """Return the required node affinity that has nothing to do with amounts.
+def required_node_terms(rule: Rule) -> list[Json]:
+    """Return the required node affinity that does not depend on amounts.
 
-    Slices of MIG need nothing of ours on their node.
+    MIG slices need none of our programs on their node.
     """
     return [] if rule.accounting is Accounting.MIG else [*_enforcing_nodes(rule), RESOLVES_NAMES]
 
@@ -167,11 +170,11 @@ nodes that it shares |
 def _choose_nodes(
     edits: Edits, pod: Pod, demand: Demand, rule: Rule, counted: CountedAmounts, *, stored: bool
 ) -> None:
-    """Step 2: required node affinity for what a selector cannot say, and advice."""
-    expressions = [*counted.on_nodes, *working_nodes(rule)]
+    """Step 2: required and preferred node affinity."""
+    expressions = [*counted.on_nodes, *required_node_terms(rule)]
     preferred = []
     if rule.placement is Placement.BINDING and not stored:
-        preference = {"matchExpressions": [preferred_on_nodes(demand)]}
+        preference = {"matchExpressions": [preferred_node_term(demand)]}
         preferred.append({"weight": 100, "preference": preference})
     affinity = pod.spec.get("affinity")
     present = affinity.get("nodeAffinity") if affinity else None
@@ -188,10 +191,11 @@ def _choose_nodes(
 def _require_on_nodes(
     edits: Edits, present: Json, expressions: list[Json], replaced: Collection[str]
 ) -> None:
-    """Add expressions to every term of the required node affinity, in place of replaced labels'.
+    """Add expressions to every term of the required node affinity.
 
-    Terms are alternatives, so each needs them. An empty term matches no node at all (API doc of
-    NodeSelectorTerm); adding to it would open it, so it stays empty.
+    They replace those with `replaced` labels. Terms are alternatives, so each needs all
+    expressions. An empty term matches no node (API documentation of NodeSelectorTerm), so it stays
+    empty.
     """
     required = present.get(_REQUIRED)
     terms = required.get("nodeSelectorTerms") if required else None
@@ -202,28 +206,28 @@ def _require_on_nodes(
     for index, term in enumerate(terms):
         found = term.get("matchExpressions") or []
         if found or term.get("matchFields"):
-            missing = [expression for expression in expressions if expression not in found]
+            missing = [each for each in expressions if each not in found]
             place = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms/{index}"
-            gone = [
-                one
-                for one in found
-                if any(one.get("key") == label for label in replaced)
-                and one.get("operator") == "Gt"
-                and one not in expressions
+            outdated = [
+                expression
+                for expression in found
+                if any(expression.get("key") == label for label in replaced)
+                and expression.get("operator") == "Gt"
+                and expression not in expressions
             ]
-            if gone:
-                kept = [expression for expression in found if expression not in gone]
+            if outdated:
+                kept = [expression for expression in found if expression not in outdated]
                 edits.put(place, "matchExpressions", [*kept, *missing])
                 continue
             edits.append(place, "matchExpressions", found, missing)
 
 
 def _prefer_nodes(edits: Edits, present: Json, preferred: list[Json]) -> None:
-    """Prefer nodes whose agent reports room on as many GPUs, so that few bindings are denied.
+    """Prefer nodes whose agent reports enough GPUs with free memory, so few bindings are denied.
 
-    Never required: the kubelet checks required affinity again when it restarts
-    (kubernetes/kubernetes issue 73948), and this figure changes. Users' own preferences stay; ours
-    has the greatest weight, since a node where no GPU has room cannot take the pod.
+    It is not required: the kubelet checks required affinity again when it restarts
+    (kubernetes/kubernetes issue 73948), and the free memory changes. Users' preferences stay. Ours
+    has the greatest weight, since a node without free GPU memory cannot run the pod.
     """
     found = present.get(_PREFERRED) or []
     missing = [preference for preference in preferred if preference not in found]
@@ -243,33 +247,33 @@ def _tolerate(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) ->
 def _set_runtime_class(
     edits: Edits, pod: Pod, rule: Rule, cluster: Cluster, *, stored: bool
 ) -> None:
-    """Step 3: the RuntimeClass, where the pod names none."""
+    """Step 3: the RuntimeClass, if the pod names none."""
     if pod.spec.get("runtimeClassName"):
         return
     if stored and rule.runtime_class_name == AUTO_RUNTIME_CLASS:
-        return  # it may have come, or gone, since the pod was created
+        return  # the cluster may have gained or lost it since the pod was created
     runtime_class = cluster.runtime_class_for(rule)
     if runtime_class:
         edits.put("/spec", "runtimeClassName", runtime_class)
 
 
 def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[Json]:
-    """Return the variables of steps 3 to 5: the rule's, those of GPUs, programs and the gate."""
+    """Return the variables of a container: those of the rule, GPUs, programs and the gate."""
     amount = demand.amounts.get(container["name"])
     if amount is None:
         env = _with_gate(env, gated=False)
-        # Without VRAM it sees no GPU, and has no cap.
+        # A container without VRAM sees no GPU, and has no cap.
         hide = (
             hide_devices_unless_set
             if rule.visible_devices is VisibleDevices.IGNORE
             else hide_devices
         )
         return hide(set_cap_variables(env, None, fraction=False))
-    # The annotation is of the whole pod: of two containers neither may take all of it.
+    # The annotation is the fraction of the pod: with two containers, neither may use all of it.
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
     if not container.get("envFrom"):
         return _env_for_vram(env, amount, rule, rule.programs, fraction=fraction)
-    # `env` overrides envFrom: that is a user's choice for programs, and not for what gives more.
+    # `env` overrides `envFrom`. A user may so set up programs, but not widen access to GPUs.
     return unset_widening(_env_for_vram(env, amount, rule, (), fraction=fraction))
 
 
@@ -283,7 +287,7 @@ def _env_for_vram(
 ) -> list[Json]:
     gated, chosen = rule.gates_workload, rule.chooses_gpus
     if not rule.env and not rule.uses_device_plugin:
-        ours = _env_of_ours(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
+        ours = _default_env(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
         if not env:
             return ours
         if env == ours:
@@ -299,9 +303,9 @@ def _env_for_vram(
     return configure_programs(env, programs, amount)
 
 
-# Most containers bring no variables; those of one amount share the list, and nobody changes it.
+# Most containers have no variables. Those of one amount share the list, which is never changed.
 @lru_cache(maxsize=256)
-def _env_of_ours(
+def _default_env(
     amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool, gated: bool
 ) -> list[Json]:
     env = set_cap_variables(_with_gate([], gated=gated), amount, fraction=fraction)
@@ -310,7 +314,7 @@ def _env_of_ours(
 
 
 def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> None:
-    """Write the volumes of step 5, each in place of those of its name."""
+    """Step 5: volumes, each in place of those with its name."""
     wanted = {volume["name"]: volume for volume in ENFORCER_VOLUMES} if enforcer else {}
     if rule.chooses_gpus:
         wanted[GATE_VOLUME] = VOLUME
@@ -324,11 +328,11 @@ def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> N
 def _mark(
     edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, keeps: bool
 ) -> None:
-    """Write step 6: the label that selects managed pods, and the annotation `admitted`.
+    """Step 6: the label that selects managed pods, and the annotation `admitted`.
 
-    What a binding wrote is of the pod that this one was copied from. `keeps`: the sidecar's
-    AppArmor annotation stays. Where the amounts that asked
-    were replaced by something else, the annotation asks for the same in their place.
+    Annotations of a binding belong to the pod that this one was copied from, so they are removed.
+    `keeps` is True if the sidecar's AppArmor annotation stays. If slices or slots replace explicit
+    amounts, the annotation `gpu-memory` requests the same.
     """
     metadata = pod.raw.get("metadata")
     if metadata is None:

@@ -1,6 +1,6 @@
-"""Run a policy's own examples: a pod, and what its author expects of admission.
+"""Policy examples: a pod, and the result that its author expects of admission.
 
-The decision is the webhook's own, in both phases, so an example proves what a cluster would do.
+The webhook's own code decides in both phases, so an example shows the result in a cluster.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from fractions import Fraction
 from itertools import zip_longest
 from typing import Any, Final
 
-from webhook.core.admission.accounting import counted_bytes, limited
+from webhook.core.admission.accounting import requested_bytes, sum_limits
 from webhook.core.admission.decision import Decision, Outcome, Skip
-from webhook.core.admission.workload_review import creation_of, decide_both
+from webhook.core.admission.workload_review import create_request, decide_both_phases
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, get_objects, get_string, get_string_map
@@ -34,7 +34,7 @@ _TYPE: Final = ("apiVersion", "kind")
 
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
-    """Return in words what differs from the expected result; empty where the example holds."""
+    """Return the differences from the expected result, in words; empty if there are none."""
     nodes = (SlicedNode(example.mig_profiles),) if example.mig_profiles else ()
     cluster = Cluster(
         runtime_classes=example.runtime_classes,
@@ -42,7 +42,9 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
         namespaces={example.namespace: example.namespace_labels},
     )
     try:
-        first, last = decide_both(creation_of(example.pod, example.namespace), policy, cluster)
+        first, last = decide_both_phases(
+            create_request(example.pod, example.namespace), policy, cluster
+        )
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))
@@ -51,7 +53,7 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
 
 
 def _other_file(example: Example, name: str, policy: Policy) -> str:
-    """Say that a rule of another file applies to the pod, which the example's author cannot see."""
+    """Return a note if a rule of another file applies to the pod; else empty."""
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     if rule is None or not rule.where:
         return ""
@@ -73,13 +75,13 @@ def _mismatches(
 ) -> Iterator[str]:
     allowed = first.allowed and last.allowed
     if allowed != example.allowed:
-        yield f"wanted allowed: {str(example.allowed).lower()}, got {_became(first, last)}"
+        yield f"wanted allowed: {str(example.allowed).lower()}, got {_describe_result(first, last)}"
     if example.reasons is not None:
         reasons = tuple(dict.fromkeys(finding.reason.value for finding in findings))
         if set(reasons) != set(example.reasons):
-            said = first.malformed or last.malformed or join_findings(findings, "; ")
+            message = first.malformed or last.malformed or join_findings(findings, "; ")
             wanted, got = ", ".join(example.reasons), ", ".join(reasons)
-            yield f"wanted reasons [{wanted}], got [{got}]{': ' * bool(said)}{said}"
+            yield f"wanted reasons [{wanted}], got [{got}]{': ' * bool(message)}{message}"
     if example.rule is not None and example.rule != first.rule:
         yield f"wanted rule {example.rule}, got {first.rule or 'none'}"
     try:
@@ -96,12 +98,12 @@ def _mismatches(
 def _mismatches_of_result(example: Example, raw: Json) -> Iterator[str]:
     pod = read_pod(raw)
     if example.vram is not None:
-        vram = counted_bytes(pod)
+        vram = requested_bytes(pod)
         if vram != example.vram:
             got = "an amount that cannot be read" if vram is None else format_bytes(vram)
             yield f"wanted vram {_amount(example.vram)}, got {got}"
     for resource, expected in (example.resources or {}).items():
-        amount = limited(pod, resource)
+        amount = sum_limits(pod, resource)
         if amount != expected:
             got = "an amount that cannot be read" if amount is None else _amount(amount)
             yield f"wanted resources {resource}: {_amount(expected)}, got {got}"
@@ -129,7 +131,7 @@ def _entries(what: str, wanted: Mapping[str, str] | None, got: Mapping[str, str]
 
 
 def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
-    """Compare as the API server reads them: what is empty is absent, and Equal is the operator."""
+    """Compare as the API server does: an empty field is absent, the default operator is Equal."""
     present = [*map(_read_toleration, got)]
     for toleration in wanted:
         if _read_toleration(toleration) not in present:
@@ -140,17 +142,17 @@ def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
 
 
 def _read_toleration(toleration: Json) -> Json:
-    given = {key: value for key, value in toleration.items() if value not in (None, "")}
-    return {"operator": "Equal", **given}
+    fields = {key: value for key, value in toleration.items() if value not in (None, "")}
+    return {"operator": "Equal", **fields}
 
 
 def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
-    """Compare variables of every container with VRAM; of one that is set twice the last counts."""
+    """Compare variables of each container with VRAM; if one is set twice, the last counts."""
     demand, _ = read_demand(pod)
-    having = [one for one in pod.containers if demand and one.name in demand.amounts]
-    if not having:
+    with_vram = [each for each in pod.containers if demand and each.name in demand.amounts]
+    if not with_vram:
         yield f"wanted env {', '.join(wanted)}, got no container with VRAM"
-    for container in having:
+    for container in with_vram:
         entries = {entry["name"]: entry for entry in container.env()}
         for name, value in wanted.items():
             entry = entries.get(name)
@@ -166,9 +168,9 @@ def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
 
 
 def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
-    """Compare a whole pod, without the annotation whose digest is of the example's own file.
+    """Compare a whole pod, except for the annotation with the digest of the example's own file.
 
-    What names the pod counts only where the author gives it, and empty maps are as absent ones.
+    Name and namespace count only if the author sets them. Empty maps count as absent.
     """
     metadata = {key: value for key, value in raw["metadata"].items() if value}
     notes = {
@@ -191,8 +193,8 @@ def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
         yield f"and {len(found) - _SHOWN_DIFFERENCES} more differences of the pod"
 
 
-def _became(first: Decision, last: Decision) -> str:
-    """Say in words what was decided."""
+def _describe_result(first: Decision, last: Decision) -> str:
+    """Return the result of a review in words."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
         return f"denied{by}: {last.log_message}"
@@ -212,10 +214,10 @@ def _amount(wanted: Fraction) -> str:
 
 
 def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:
-    """Yield a line for each place where two values differ: its path, what was wanted and got.
+    """Yield a line for each place at which two values differ.
 
-    Items of lists are compared by their place. Objects and lists that only one of the two has are
-    one difference.
+    Items of lists are compared by index. An object or list that only one value has is one
+    difference.
     """
     if isinstance(wanted, dict) and isinstance(got, dict):
         for key in dict.fromkeys((*wanted, *got)):
@@ -230,7 +232,7 @@ def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as JSON, cut to what fits into a line."""
+    """Return a value as JSON, cut to fit into a line."""
     if value is _ABSENT:
         return "none"
     text = json.dumps(value, ensure_ascii=False, default=str)

@@ -1,12 +1,12 @@
-"""Our keys in places where nothing reads them, and what their author meant by them.
+"""Our keys in places that nothing reads, and the places that their author meant.
 
-| found | by |
+| keys | function |
 | --- | --- |
-| in an object's metadata, and in that above a template; near misses as well | `find_stray_keys` |
-| anywhere else in an object, and in its texts if it has no template | `search_stray_keys` |
-| in a bound on VRAM that Kubernetes does not count, or gives | `useless_bounds` |
+| in an object's metadata, and in that above a template; also near misses | `find_stray_keys` |
+| in any other place of an object; in its texts if it has no template | `search_stray_keys` |
+| in a bound that does not bound VRAM | `find_ineffective_bounds` |
 
-The pod is judged again with the keys moved, so that their author reads at once what is wrong then.
+The pod is judged again with the keys in the right place, so their author reads all problems.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
-from webhook.core.admission.controller_gpu_counts import asks_for_gpus
+from webhook.core.admission.controller_gpu_counts import requests_gpus
 from webhook.core.admission.decision import Decision
 from webhook.core.admission.rules.near_misses import (
     MAX_HINTS,
@@ -58,8 +58,8 @@ from webhook.names import (
     WORKLOAD_LABEL,
 )
 
-_OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
-"""Reasons that an amount is wrong for, whatever its pod and the rule."""
+_FORM_REASONS: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
+"""Reasons of findings about the form of an amount, which depend on no pod and no rule."""
 _SHOWN_PLACES: Final = 2
 _HOLDS_AMOUNTS: Final = ("limits", "requests")
 _ASKING: Final = (*ASKING_ANNOTATIONS, VRAM_RESOURCE)
@@ -70,85 +70,89 @@ _CURES: Final = {
     "TrainJob": f"write {VRAM_RESOURCE} under spec.trainer.resourcesPerNode.limits; no pod gets "
     "the metadata of a TrainJob"
 }
-"""Cures for keys in the metadata of kinds whose pods are known not to get it."""
+"""Advice for keys in the metadata of kinds that do not copy it to their pods."""
 _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
 class StrayKey(NamedTuple):
-    """A key in a place where nothing reads it."""
+    """A key in a place that nothing reads."""
 
     path: Path
-    """Its place in the object, or that of the text that holds it."""
+    """Its path in the object, or that of the text that contains it."""
     key: str
     value: Any
-    """Its value, or the text that holds it."""
+    """Its value, or the text that contains it."""
     is_in_text: bool = False
-    meant: str = ""
-    """Our annotation that the key was probably meant to be."""
+    intended: str = ""
+    """Our annotation that the key was probably meant to be; empty if unclear."""
     templates: tuple[Template, ...] = ()
-    """Templates it may be meant for, those that ask for GPUs first."""
-    asking: int = 0
-    """Number of these that ask for GPUs."""
+    """Templates that it may be meant for; those that request GPUs come first."""
+    requesting_count: int = 0
+    """Number of these templates that request GPUs."""
     cure: str = ""
-    """The action and its reason, if the key is meant for no template."""
+    """Advice and its reason, if the key is meant for no template."""
 
     @property
     def field(self) -> str:
-        """Its place as messages write it."""
+        """Its path as messages write it."""
         if self.is_in_text:
             return format_path(self.path)
         return f"{format_path(self.path[:-1])}[{shorten(self.key, LONGEST_KEY)}]"
 
     @property
     def paths(self) -> list[Path]:
-        """Paths of the templates that get the key if its author follows the warning."""
-        return [one.path for one in self.templates[: _SHOWN_PLACES if self.asking > 1 else 1]]
+        """Paths of the templates that have the key if its author follows the warning."""
+        return [
+            template.path
+            for template in self.templates[: _SHOWN_PLACES if self.requesting_count > 1 else 1]
+        ]
 
     @property
     def warning(self) -> str:
         """The line to write, and the reason."""
-        field = _field_of(self.meant)
-        shown = (format_path(one.place(("metadata", field))) for one in self.templates)
-        places = list(dict.fromkeys(shown))
+        field = _metadata_field(self.intended)
+        paths = (format_path(template.place(("metadata", field))) for template in self.templates)
+        places = list(dict.fromkeys(paths))
         if not places:
             return f"{self.field}: {self.cure or 'remove it; nothing reads it here'}"
-        where = f"under {(' and ' if self.asking > 1 else ' or ').join(places[:_SHOWN_PLACES])}"
-        if self.key == self.meant and (self.path[-2] != "labels" or field == "labels"):
+        conjunction = " and " if self.requesting_count > 1 else " or "
+        where = f"under {conjunction.join(places[:_SHOWN_PLACES])}"
+        if self.key == self.intended and (self.path[-2] != "labels" or field == "labels"):
             return f"{self.field}: put it {where}; nothing reads it here"
-        line = annotation_line(self.meant, self.value)
+        line = annotation_line(self.intended, self.value)
         return f"{self.field}: write {line} {where}; {NOTHING_READS}"
 
 
-def is_filled_in(value: object) -> bool:
-    """Return True if a pipeline, a chart or a template fills in a value."""
+def is_placeholder(value: object) -> bool:
+    """Return True if a pipeline, a chart or a template replaces a value."""
     return type(value) is str and any(mark in value for mark in ("{{", "${", "$("))
 
 
-def is_open(template: Template) -> bool:
-    """Return True if amounts of a template are still to be filled in."""
+def has_placeholder(template: Template) -> bool:
+    """Return True if amounts of a template contain placeholders."""
     annotations = find_object(template.pod, "metadata", "annotations")
-    return any(is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS)
+    return any(is_placeholder(annotations.get(key)) for key in ASKING_ANNOTATIONS)
 
 
 def find_stray_keys(
     owner: Json, kind: str, templates: Sequence[Template], elsewhere: Iterable[StrayKey] = ()
 ) -> list[StrayKey]:
-    """Return the keys in the metadata of an object and above its templates that none of these has.
+    """Return the keys in the metadata of an object and above its templates that no template has.
 
-    `elsewhere` are keys that were found in other places of the object: they are returned as well.
+    `elsewhere` are keys that were found in other places of the object, which are returned as well.
     """
     found: list[StrayKey] = []
     paths: Iterable[Path] = [()]
     if templates:
-        templates = [one for one in templates if one.pod is not None]
-        # Below an object whose metadata the pods get, nothing but the template has any of its own.
+        templates = [each for each in templates if each.pod is not None]
+        # Between an object whose metadata the pods get and its template, no level has metadata.
         paths = dict.fromkeys(
-            one.path[:length]
-            for one in templates
-            for length in range(len(one.path) + 1)
-            if (length == len(one.path)) is (one.metadata_path is not None)
+            each.path[:length]
+            for each in templates
+            for length in range(len(each.path) + 1)
+            if (length == len(each.path)) is (each.metadata_path is not None)
         )
-    asking = [one.path for one in templates if asks_for_gpus(owner, one)]
+    requesting = [each.path for each in templates if requests_gpus(owner, each)]
     for path in paths:
         below = tuple(one for one in templates if one.path[: len(path)] == path)
         for field in METADATA_FIELDS:
@@ -168,74 +172,83 @@ def find_stray_keys(
     for stray in elsewhere:
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
         found.append(stray._replace(templates=tuple(inside or templates)))
-    asking = [one.path for one in templates if asks_for_gpus(owner, one)]
-    return [_with_meaning(one, asking) for one in found[:MAX_HINTS]]
+    requesting = [each.path for each in templates if requests_gpus(owner, each)]
+    return [_with_meaning(one, requesting) for one in found[:MAX_HINTS]]
 
 
-def _field_of(key: str) -> str:
-    """Return the field of a pod's metadata in which a key of ours is read."""
+def _metadata_field(key: str) -> str:
+    """Return the field of a pod's metadata in which one of our keys is read."""
     return "labels" if key == WORKLOAD_LABEL else "annotations"
 
 
-def _with_meaning(stray: StrayKey, asking: Sequence[Path]) -> StrayKey:
-    """Return a key with the annotation that it is meant to be, for templates without that.
+def _with_meaning(stray: StrayKey, requesting: Sequence[Path]) -> StrayKey:
+    """Return a stray key with the annotation it was meant to be, and templates without that.
 
-    `asking` are the paths of templates that ask for GPUs.
+    `requesting` are the paths of templates that request GPUs.
     """
     key, text = stray.key, str(stray.value)
-    meant = (closest_key(key), text) if key.startswith(PREFIX) else find_intended(key, text)
+    intended = (closest_key(key), text) if key.startswith(PREFIX) else find_intended(key, text)
     if key == WORKLOAD_LABEL:
-        meant = key, text
-    if meant is None or not meant[0]:
+        intended = key, text
+    if intended is None or not intended[0]:
         return stray._replace(templates=())
-    at = "metadata", _field_of(meant[0])
-    free = [one for one in stray.templates if meant[0] not in find_object(one.pod, *at)]
-    free.sort(key=lambda one: one.path not in asking)
-    number = sum(one.path in asking for one in free)
-    return stray._replace(meant=meant[0], value=meant[1], templates=tuple(free), asking=number)
+    at = "metadata", _metadata_field(intended[0])
+    without_key = [
+        template
+        for template in stray.templates
+        if intended[0] not in find_object(template.pod, *at)
+    ]
+    without_key.sort(key=lambda template: template.path not in requesting)
+    number = sum(template.path in requesting for template in without_key)
+    return stray._replace(
+        intended=intended[0],
+        value=intended[1],
+        templates=tuple(without_key),
+        requesting_count=number,
+    )
 
 
-def warnings_about(
+def stray_key_warnings(
     strays: Sequence[StrayKey],
     template: Template,
     pod: Json,
     decide: Callable[[Json], Decision],
-    known: Iterable[Finding],
+    known_findings: Iterable[Finding],
 ) -> Iterator[str]:
     """Yield the lines to write in place of keys, and the findings about the pod with them.
 
-    The template is one that all of them are meant for. `pod` is its pod, about which the findings
-    are known, with their paths in the object. Of two templates the first one has the lines.
+    The template is one that all keys are meant for, and `pod` is its pod. `known_findings` are
+    those about that pod, with their paths in the object. Of two templates the first has the lines.
     """
     moved = {
-        annotation_path(one.meant): one
-        for one in strays
-        if one.templates and one.value and not is_filled_in(one.value)
+        annotation_path(stray.intended): stray
+        for stray in strays
+        if stray.templates and stray.value and not is_placeholder(stray.value)
     }
-    asked = {one.meant: one.value for one in moved.values()}
-    annotations = {**find_object(pod, "metadata", "annotations"), **asked}
+    amounts = {stray.intended: stray.value for stray in moved.values()}
+    annotations = {**find_object(pod, "metadata", "annotations"), **amounts}
     metadata = {**find_object(pod, "metadata"), "annotations": annotations}
     wrong: dict[str, list[str]] = {}
-    beside: list[str] = []
-    before = {(one.reason, one.path) for one in known}
+    further: list[str] = []
+    before = {(finding.reason, finding.path) for finding in known_findings}
     for finding in decide({**pod, "metadata": metadata}).findings if moved else ():
         shown = template.shown(finding.path)
         if finding.path in moved:
             wrong.setdefault(finding.path, []).append(finding.detail)
         elif (finding.reason, shown) not in before:
-            beside.append(f"{shown}: beside that, {finding.reason}: {finding.detail}")
-    own = (one for one in strays if template.path in (one.paths[:1] or [template.path]))
-    for one in own:
-        yield "; ".join((one.warning, *wrong.get(annotation_path(one.meant), ())))
-    yield from beside[:MAX_HINTS]
+            further.append(f"{shown}: beside that, {finding.reason}: {finding.detail}")
+    own = (stray for stray in strays if template.path in (stray.paths[:1] or [template.path]))
+    for stray in own:
+        yield "; ".join((stray.warning, *wrong.get(annotation_path(stray.intended), ())))
+    yield from further[:MAX_HINTS]
 
 
-def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
-    """Yield the findings about a key that asks for VRAM, at a path, whatever pod it is for.
+def find_invalid_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
+    """Yield the findings about the value of a key that requests VRAM, for any pod.
 
     A number is read as its digits, since a chart may put it in quotes.
     """
-    if type(value) is bool or not isinstance(value, str | int | float) or is_filled_in(value):
+    if type(value) is bool or not isinstance(value, str | int | float) or is_placeholder(value):
         return
     text = str(value)
     entries = (entry.partition("=") for entry in text.split(","))
@@ -245,31 +258,35 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
     containers = [{"name": name, "resources": {"limits": limits}} for name in names]
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
     for finding in read_demand(read_pod(pod))[1]:
-        if finding.reason in _OF_FORM:
+        if finding.reason in _FORM_REASONS:
             yield replace(finding, path=path)
 
 
 def search_stray_keys(
     obj: Json, version: str, templates: Sequence[Template]
 ) -> tuple[StrayKey, ...]:
-    """Return the keys of an object that ask for VRAM and that none of its templates has.
+    """Return the keys of an object that request VRAM and that none of its templates has.
 
-    Every map is searched. If the object has no template, texts are searched for YAML with such a
-    key as well, since the values of a chart may be one text. Raises TooMuchToSearchError.
+    Every map is searched. If the object has no template, its texts are searched for YAML with such
+    a key, since the values of a chart may be one text. Raise TooMuchToSearchError.
     """
     if version.rpartition("/")[0] == API_GROUP:
         return ()
-    judged = {at for template in templates for at in _judged(template)}
-    judged |= {("metadata", field, key) for field in METADATA_FIELDS for key in ASKING_ANNOTATIONS}
+    read_paths = {at for template in templates for at in _paths_read(template)}
+    read_paths |= {
+        ("metadata", field, key) for field in METADATA_FIELDS for key in ASKING_ANNOTATIONS
+    }
     found: list[StrayKey] = []
 
     def enter(value: Any, path: Path) -> bool:
         if type(value) is dict:
-            asked = [key for key in ASKING_ANNOTATIONS if key in value]
+            requests = [key for key in ASKING_ANNOTATIONS if key in value]
             if path[-1:] and path[-1] in _HOLDS_AMOUNTS and VRAM_RESOURCE in value:
-                asked.append(VRAM_RESOURCE)
+                requests.append(VRAM_RESOURCE)
             found.extend(
-                StrayKey(at, key, value[key]) for key in asked if (at := (*path, key)) not in judged
+                StrayKey(at, key, value[key])
+                for key in requests
+                if (at := (*path, key)) not in read_paths
             )
         for key, one in iterate_items(value) if not templates else ():
             if type(one) is str and PREFIX in one and _POLICY_IN_TEXT not in one:
@@ -282,14 +299,14 @@ def search_stray_keys(
         return True
 
     visit_values(obj, enter)
-    return (*found, *useless_bounds(obj, version))
+    return (*found, *find_ineffective_bounds(obj, version))
 
 
-def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
-    """Yield each key of a bound that Kubernetes does not count as one on VRAM.
+def find_ineffective_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
+    """Yield each key of a bound that does not bound VRAM.
 
-    Of an extended resource a ResourceQuota counts only `requests.`
-    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange gives its amounts to
+    A ResourceQuota counts only `requests.` of an extended resource
+    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange adds its amounts to
     every container.
     """
     if version not in {"v1", ""}:
@@ -315,13 +332,13 @@ def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
                 yield StrayKey(path, VRAM_RESOURCE, amount, cure=f"{do}; {why}")
 
 
-def is_unknown(key: str) -> bool:
-    """Return True if a key has our prefix and is read in no place at all."""
+def is_unknown_key(key: str) -> bool:
+    """Return True if a key has our prefix and is read in no place."""
     return key.startswith(PREFIX) and key not in _KNOWN
 
 
-def _judged(template: Template) -> Iterator[Path]:
-    """Yield the places in which admission or `find_stray_keys` reads our keys for a template."""
+def _paths_read(template: Template) -> Iterator[Path]:
+    """Yield the paths at which admission or `find_stray_keys` reads our keys for a template."""
     spec = find_object(template.pod, "spec")
     amounts = [
         ("spec", field, index, "resources", kind)

@@ -1,7 +1,7 @@
-"""What becomes of the pods of a template: behind the command `admit` and the webhook on workloads.
+"""The review of a workload: the decision on the pods of its template.
 
-A controller shows nobody what its pods are told: their author reads it here, or in the events of a
-ReplicaSet.
+Controllers do not surface warnings about their pods, except in the events of a ReplicaSet. So they
+are reported on the workload. The command `admit` and the webhook on workloads call this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Decision, Outcome, Phase, Skip
-from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
+from webhook.core.admission.stray_keys import find_stray_keys, stray_key_warnings
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, find_string
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
@@ -22,17 +22,19 @@ from webhook.core.pod.template_search import find_templates, is_builtin_kind
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy
 
-MoreAdvice = Callable[[Request, Json, int], str]
-"""From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
-or none; without asking anybody."""
+AdviceSource = Callable[[Request, Json, int], str]
+"""Function from a review, the metadata of its pods and their VRAM per GPU in bytes to one sentence
+of advice, or an empty string. It does no I/O."""
 
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 
 
-def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
-    """Decide a creation as the API server would have it decided: mutate, then validate.
+def decide_both_phases(
+    creation: Request, policy: Policy, cluster: Cluster
+) -> tuple[Decision, Decision]:
+    """Return the decisions of both phases on a creation: mutate, then validate.
 
-    Returns the first decision and the last, which is the same where the first one denies.
+    If the first phase denies the pod, both are its decision.
     """
     first = decide(creation, policy, cluster, Phase.MUTATE)
     if not first.allowed:
@@ -40,7 +42,7 @@ def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[De
     return first, decide(replace(creation, obj=first.obj), policy, cluster, Phase.VALIDATE)
 
 
-def creation_of(pod: Json, namespace: str) -> Request:
+def create_request(pod: Json, namespace: str) -> Request:
     """Return the request that the API server would send for a pod's creation."""
     return Request(
         uid="template",
@@ -55,11 +57,11 @@ def creation_of(pod: Json, namespace: str) -> Request:
     )
 
 
-def pod_of(template: Template, owner: str) -> Json:
-    """Return the pod of a template that an object of this name makes.
+def pod_from_template(template: Template, owner: str) -> Json:
+    """Return the pod that an object of this name creates from a template.
 
-    A virtual machine's is a stand-in: its own is made elsewhere, of one container `compute`, and
-    with the same annotations, so what is wrong with those is denied there as well.
+    The pod of a virtual machine is a stand-in with the same annotations: another controller creates
+    the real one, with the container `compute`. It is denied for the same annotations.
     """
     pod = template.named(owner)
     if template.form is not Form.MACHINE:
@@ -67,13 +69,15 @@ def pod_of(template: Template, owner: str) -> Json:
     return {**pod, "spec": {"containers": [{"name": "compute", "image": "-"}]}}
 
 
-def relocated(decision: Decision, template: Template) -> Decision:
-    """Return a decision about a pod with the paths of the object that makes it."""
+def with_template_paths(decision: Decision, template: Template) -> Decision:
+    """Return a decision on a pod with the paths of the object that has the template."""
     if not template.path:
         return decision
     return replace(
         decision,
-        findings=tuple(replace(one, path=template.shown(one.path)) for one in decision.findings),
+        findings=tuple(
+            replace(finding, path=template.shown(finding.path)) for finding in decision.findings
+        ),
         malformed=template.shown_text(decision.malformed),
         notes=tuple(map(template.shown_text, decision.notes)),
         unread_keys=tuple(map(template.shown_text, decision.unread_keys)),
@@ -82,7 +86,7 @@ def relocated(decision: Decision, template: Template) -> Decision:
 
 @dataclass(kw_only=True)
 class WorkloadAdvice(Decision):
-    """The answer to a review of a workload: it is allowed, and its author reads what is wrong."""
+    """The answer to a review of a workload: it is allowed, with warnings about its pods."""
 
     outcome: Outcome = Outcome.ALLOWED
     reasons: tuple[str, ...] = ()
@@ -94,48 +98,48 @@ class WorkloadAdvice(Decision):
         return {**self.audit_annotations, "warnings": len(self.warnings)}
 
 
-def size_alone(_request: Request, _pod: Json, requested_bytes: int) -> str:
-    """Return the warning that needs neither a history nor a cluster."""
-    return warn_of_size(requested_bytes)
+def size_warning(_request: Request, _pod: Json, per_gpu_bytes: int) -> str:
+    """Return the warning about an amount that needs neither a history nor a cluster."""
+    return warn_of_size(per_gpu_bytes)
 
 
 def advise(
-    request: Request, policy: Policy, cluster: Cluster, more: MoreAdvice = size_alone
+    request: Request, policy: Policy, cluster: Cluster, more: AdviceSource = size_warning
 ) -> WorkloadAdvice:
-    """Say what would become of the pods of a workload; it is allowed, whatever that is.
+    """Return warnings about the pods of a workload, which is always allowed.
 
     | the template's pods | warnings |
     | --- | --- |
     | would be denied | each finding |
-    | would be warned of | each finding |
-    | come under a rule that records alone (Audit) | none at all |
-    | come under no rule, or one that ignores them | none at all |
+    | would get warnings | each finding |
+    | are under a rule with action Audit | none |
+    | are under no rule, or one with action Ignore | none |
 
-    Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
-    and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.
+    Hints follow: names of other products, near misses of our keys, our keys at the wrong level, and
+    the sentence of `more`. A DELETE, and an object of a kind outside of Kubernetes, get no warning.
 
-    Raises NamespaceUnknownError.
+    Raise NamespaceUnknownError.
     """
     group, _, kind = request.kind.rpartition("/")
     version = f"{group}/v1" if group else "v1"
     is_written = request.operation in {"CREATE", "UPDATE"} and not request.subresource
-    # Only there a template is found without a search.
+    # The templates of other kinds would have to be searched for.
     if not is_written or not is_builtin_kind(kind, version):
         return WorkloadAdvice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
     advice = WorkloadAdvice(policy=policy.short_digest)
     (template,) = find_templates(request.obj, kind, version)
     if template.pod is None or not template.path:
         return advice
-    pod = pod_of(template, request.name)
+    pod = pod_from_template(template, request.name)
 
-    def decided(pod: Json) -> Decision:
-        return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
+    def decide_pod(pod: Json) -> Decision:
+        return decide(create_request(pod, request.namespace), policy, cluster, Phase.MUTATE)
 
-    decision = decided(pod)
-    requested_bytes, metadata = decision.advice_bytes, pod.get("metadata")
-    if requested_bytes is not None and isinstance(metadata, dict):
-        decision = decision.with_advice(more(request, metadata, requested_bytes))
-    decision = relocated(decision, template)
+    decision = decide_pod(pod)
+    advice_bytes, metadata = decision.advice_bytes, pod.get("metadata")
+    if advice_bytes is not None and isinstance(metadata, dict):
+        decision = decision.with_advice(more(request, metadata, advice_bytes))
+    decision = with_template_paths(decision, template)
     if decision.skip in _SILENT:
         return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
     advice = replace(advice, reasons=decision.reasons, rule=decision.rule)
@@ -143,16 +147,16 @@ def advise(
         return replace(advice, outcome=decision.outcome)
     strays = find_stray_keys(request.obj, kind, [template])
     warnings = (
-        *_foreseen(decision),
+        *_expected_findings(decision),
         *decision.unread_keys,
         *decision.notes,
-        *warnings_about(strays, template, pod, decided, decision.findings),
+        *stray_key_warnings(strays, template, pod, decide_pod, decision.findings),
     )
     outcome = Outcome.WARNED if warnings else Outcome.ALLOWED
     return replace(advice, warnings=warnings, outcome=outcome)
 
 
-def _foreseen(decision: Decision) -> Iterator[str]:
+def _expected_findings(decision: Decision) -> Iterator[str]:
     """Yield the findings of the pods' review."""
     if decision.malformed:
         yield f"the API server would reject its pods: {decision.malformed}"
@@ -166,20 +170,22 @@ def _foreseen(decision: Decision) -> Iterator[str]:
         yield decision.guidance
 
 
-def prove(request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster) -> None:
-    """Apply a patch and decide again; raises PatchError where it does not hold (a bug).
+def verify_patch(
+    request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster
+) -> None:
+    """Apply a patch and decide again. Raise PatchError if the result is wrong, which is a bug.
 
-    A patch is derived from the edits that translation makes and is not applied where it is sent.
-    Laws in the tests hold for drawn pods; this holds for a sample of those that people create.
+    A patch is derived from the edits of translation, and is not applied before it is sent. Property
+    tests verify patches of random pods; this verifies a sample of those of real pods.
 
-    | the pod with the patch | |
+    | the pod with the patch | result |
     | --- | --- |
-    | cannot be made: an operation names what is not there | does not hold |
-    | would be mutated again | does not hold |
-    | would not be stored: the validating phase finds something | does not hold |
-    | is decided as it is in both phases | holds |
+    | cannot be made: an operation names a missing place | PatchError |
+    | would be mutated again | PatchError |
+    | would be denied in the validating phase | PatchError |
+    | is allowed in both phases, unchanged | the patch is right |
 
-    The API server rejects a pod whose patch does not apply, even where `failurePolicy` is Ignore.
+    The API server rejects a pod whose patch does not apply, even with `failurePolicy: Ignore`.
     """
     patched = replace(request, obj=apply_patch(request.obj, patch))
     for phase in Phase:

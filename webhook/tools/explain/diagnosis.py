@@ -123,7 +123,7 @@ def _diagnose_workload(snapshot: NamespaceSnapshot, found: WorkloadState) -> Dia
         problems.append(Problem(Code.JOB_FAILED, Severity.ERROR, found.failure))
     strays = find_stray_keys(found.raw, found.kind, templates) if found.raw else ()
     misplaced_keys = dict.fromkeys(
-        stray.key for stray in strays if stray.templates and stray.key == stray.meant
+        stray.key for stray in strays if stray.templates and stray.key == stray.intended
     )
     if misplaced_keys:
         detail = f"{join_names(misplaced_keys)} is on the {found.kind}, where nothing reads it"

@@ -14,11 +14,11 @@ from webhook.adapters.yaml_documents import BoundedReader, Path, StopError
 from webhook.core.admission.stray_keys import (
     StrayKey,
     find_stray_keys,
-    is_open,
-    is_unknown,
+    has_placeholder,
+    is_unknown_key,
     search_stray_keys,
 )
-from webhook.core.admission.workload_review import pod_of
+from webhook.core.admission.workload_review import pod_from_template
 from webhook.core.pod.fields import Json, find_string
 from webhook.core.pod.patch import Operation, apply_patch
 from webhook.core.pod.pod_templates import Form, Template, TooMuchToSearchError
@@ -82,7 +82,7 @@ class ManifestObject:
         try:
             found = find_templates(self.value, self.kind, self.version, _read_field)
             is_own = is_builtin_kind(self.kind, self.version)
-            templates = [template for template in found if is_own or not is_open(template)]
+            templates = [template for template in found if is_own or not has_placeholder(template)]
             elsewhere = search_stray_keys(self.value, self.version, templates)
             others = tuple(find_unjudged_fields(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
@@ -124,7 +124,7 @@ class Target:
         kind, version = self.object.kind, self.object.version
         is_known = self.found.form is not Form.ELSEWHERE or is_builtin_without_pods(kind, version)
         for key in self.stray if kind != _LIMIT_RANGE else ():
-            is_unread = is_known or bool(key.cure) or is_unknown(key.key)
+            is_unread = is_known or bool(key.cure) or is_unknown_key(key.key)
             if is_unread and not key.is_in_text:
                 yield key
 
@@ -136,7 +136,7 @@ class Target:
     @property
     def pod(self) -> Json:
         """The pod that the webhook would receive: the manifest's, or one from the template."""
-        return pod_of(self.found, find_string(self.object.value, "metadata", "name"))
+        return pod_from_template(self.found, find_string(self.object.value, "metadata", "name"))
 
     def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
         """Return the operations of a patch of the pod, by paths in the document."""

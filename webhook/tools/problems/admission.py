@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.core.admission.stray_keys import useless_bounds
+from webhook.core.admission.stray_keys import find_ineffective_bounds
 from webhook.core.formatting import format_count, join_names
 from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.match import NamespaceUnknownError, Subject
@@ -268,7 +268,7 @@ def check_quotas(installation: Installation) -> Finding:
             ProblemSubject("ResourceQuota", quota.name, quota.namespace),
         )
         for quota in installation.quotas
-        for useless_bound in useless_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
+        for useless_bound in find_ineffective_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
     ]
     quotas = format_count(len(installation.quotas), "ResourceQuota")
     return found or (f"{quotas} of VRAM are counted" if installation.quotas else None)

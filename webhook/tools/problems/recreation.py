@@ -8,7 +8,7 @@ from typing import Final
 
 from webhook.core.admission.decide import evaluate
 from webhook.core.admission.decision import Decision, Phase
-from webhook.core.admission.workload_review import creation_of
+from webhook.core.admission.workload_review import create_request
 from webhook.core.pod.demand import read_demand, requests_vram
 from webhook.core.pod.findings import MalformedObjectError, Reason, quote
 from webhook.core.pod.views import read_pod
@@ -54,7 +54,7 @@ def decide_recreation(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcom
         return PodOutcome.NO_RULE, None
     if rules.policy is None:
         return PodOutcome.UNKNOWN, None
-    creation = creation_of(pod.as_created(), pod.namespace)
+    creation = create_request(pod.as_created(), pod.namespace)
     try:
         decision = evaluate(creation, rules.policy, rules.cluster, Phase.MUTATE)
     except NamespaceUnknownError:

@@ -1,7 +1,7 @@
-"""Containers whose programs size themselves by the whole GPU, and what is said of each.
+"""Containers whose programs size themselves by the whole GPU, with the expected warnings.
 
-`said` has a part of each warning, in order; none for a container that is right, or about which
-nothing true can be said.
+`said` has a part of each warning, in order. It is empty for a container that is right, or about
+which no warning can be sure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_SUCH = "the container has no such variable"
 
 
 class Row(NamedTuple):
-    """One container of a pod that asks for 24Gi."""
+    """One container of a pod that requests 24Gi."""
 
     image: str
     fields: dict[str, Any]
@@ -43,12 +43,12 @@ def env(**values: str) -> dict[str, Any]:
 
 
 def runs(*command: str, image: str = OWN) -> Row:
-    """Return a row that is right."""
+    """Return a row without warnings."""
     return Row(image, {"command": list(command)})
 
 
 def line(text: str, image: str = OWN) -> Row:
-    """Return a row of a shell's line that is right."""
+    """Return a row with a shell's command line, without warnings."""
     return Row(image, {"command": ["/bin/sh", "-c"], "args": [text]})
 
 
@@ -98,7 +98,7 @@ IMAGES = {
         args(TRITON.format("trtllm-python-"), "tritonserver", "--model-repository=/m"),
         "write 0.1635 as kv_cache_free_gpu_mem_fraction into config.pbtxt before the start on a",
     ),
-    # Images with a command and no entry point: arguments would replace it.
+    # Images with a command and no entry point. Arguments would replace the command.
     COMFY: wrong(
         args(COMFY),
         "spec.containers[0].env: add CLI_ARGS=--reserve-vram=56 on a GPU of 80Gi; ComfyUI takes",
@@ -111,7 +111,7 @@ IMAGES = {
         args("team/comfyui:1"),
         "spec.containers[0].command: add --reserve-vram=56 to the command that starts ComfyUI on a",
     ),
-    # Named alike, or in need of no bound.
+    # Programs with a similar name, or that need no limit.
     **{
         image: args(image)
         for image in (
@@ -203,7 +203,7 @@ COMMANDS = {
         line("cd /app && python main.py | tee log", COMFY),
         f"{ARGS}[0]: add --reserve-vram=56 after ",
     ),
-    # The place in a shell's line.
+    # Positions in a shell's command line.
     "a model that is quoted": wrong(
         line('vllm serve "$MODEL" --port 80 | tee log'),
         f'{ARGS}[0]: add {VLLM_LINE} after vllm serve "$MODEL"; ',
@@ -227,7 +227,7 @@ COMMANDS = {
         runs("sh", "-c", 'exec "$@"', "--", "vllm", "serve", "m"),
         f"{COMMAND}[2]: add {VLLM_LINE} to the shell's line; ",
     ),
-    # Something else, also in an image of a server.
+    # Other programs, also in the image of a server.
     "sleep": runs("sleep", "infinity", image=VLLM),
     "sleep in args": args(VLLM, "sleep", "infinity"),
     "a shell in args": args(VLLM, "bash", "-c", "sleep infinity"),
@@ -340,7 +340,7 @@ BOUNDS = {
     "JAX, a part": Row(
         OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION=REFERENCE)
     ),
-    # A line's variable that has the words which start it: another command may lengthen them.
+    # A variable that contains the start of a command: another command may append to it.
     **{
         f"vLLM, kept in {text[:9]!r}": line(text.format(VLLM_LINE))
         for text in (
@@ -390,7 +390,7 @@ BOUNDS = {
         ),
         "vLLM does not read GPU_MEMORY_UTILIZATION, and takes",
     ),
-    # Of other servers, and what is nearly a bound.
+    # Other servers, and near misses of a limit.
     **{
         f"vLLM, behind {separator!r}": wrong(line(f"vllm serve m{separator}x {VLLM_LINE}"), IN_LINE)
         for separator in (" | tee ", "; ", " && ", " || ", " & ", "\n", " 2>&1 | ")

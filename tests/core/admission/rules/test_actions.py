@@ -1,4 +1,4 @@
-"""What the rule's action makes of a fault, and that all faults are reported at once."""
+"""The effect of a rule's action on a fault. All faults are reported at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.core.admission.decisions import (
     GI,
     VISIBLE,
     a_full_pod,
-    assert_left,
-    decided,
-    findings_of,
+    assert_unchanged,
+    decide_pod,
+    decide_reasons,
     limits,
-    put_in,
+    merge_into_container,
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
@@ -39,8 +39,8 @@ def test_the_action_decides_and_an_allowed_fault_is_not_mutated(
     action, outcome, allowed, memory, phase
 ):
     pod = a_full_pod(memory)
-    put_in(pod, "second", variable(VISIBLE, "all"))
-    decision = decided(pod, a_rule(action=action), phase)
+    merge_into_container(pod, "second", variable(VISIBLE, "all"))
+    decision = decide_pod(pod, a_rule(action=action), phase)
     assert (decision.outcome, decision.allowed) == (outcome, allowed)
     assert decision.reasons == ("VisibleDevicesOverride",)
     assert decision.patch == ()
@@ -50,23 +50,23 @@ def test_the_action_decides_and_an_allowed_fault_is_not_mutated(
 @pytest.mark.parametrize("phase", Phase)
 def test_a_rule_that_ignores_judges_nothing(phase):
     pod = a_full_pod("8GB", hostPID=True)
-    decision = decided(pod, a_rule(action=Action.IGNORE), phase)
+    decision = decide_pod(pod, a_rule(action=Action.IGNORE), phase)
     assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, ("RuleIgnores",))
     assert (decision.allowed, decision.patch, decision.findings) == (True, (), ())
 
 
 def test_a_pod_without_fault_is_mutated_where_its_user_would_be_warned():
-    assert decided(a_full_pod(), a_rule(action=Action.WARN)).outcome is Outcome.MUTATED
+    assert decide_pod(a_full_pod(), a_rule(action=Action.WARN)).outcome is Outcome.MUTATED
 
 
 @pytest.mark.parametrize("action", [Action.WARN, Action.AUDIT])
 def test_a_pod_that_was_allowed_in_spite_of_a_fault_is_stored(action):
     rule = a_rule(action=action)
     pod = a_full_pod(hostPID=True)
-    assert decided(decided(pod, rule).obj, rule, Phase.VALIDATE).allowed
+    assert decide_pod(decide_pod(pod, rule).obj, rule, Phase.VALIDATE).allowed
 
 
-# --- Audit judges, and leaves everything as it is
+# --- Audit judges and changes nothing
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -80,8 +80,8 @@ def test_a_pod_that_was_allowed_in_spite_of_a_fault_is_stored(action):
     ],
 )
 def test_audit_changes_no_pod_and_says_nothing_to_who_creates_it(pod, phase):
-    decision = decided(pod, AUDIT, phase)
-    assert_left(decision)
+    decision = decide_pod(pod, AUDIT, phase)
+    assert_unchanged(decision)
     assert (decision.warnings, decision.advice_bytes) == ((), None)
     assert decision.obj == pod
 
@@ -89,15 +89,17 @@ def test_audit_changes_no_pod_and_says_nothing_to_who_creates_it(pod, phase):
 @pytest.mark.parametrize("phase", Phase)
 def test_audit_finds_a_variable_that_would_be_voided_and_leaves_it(phase):
     pod = a_full_pod(None)
-    put_in(pod, "main", variable(VISIBLE, "all"))
-    decision = decided(pod, a_rule(action=Action.AUDIT, visible_devices=VisibleDevices.VOID), phase)
+    merge_into_container(pod, "main", variable(VISIBLE, "all"))
+    decision = decide_pod(
+        pod, a_rule(action=Action.AUDIT, visible_devices=VisibleDevices.VOID), phase
+    )
     assert (decision.outcome, decision.reasons) == (Outcome.AUDITED, ("VisibleDevicesOverride",))
     assert (decision.patch, decision.warnings) == ((), ())
 
 
 def test_a_pod_that_audit_left_alone_takes_no_gpu_of_a_node_at_binding():
     resources = {"limits": {"vramwarden.io/vram": "8Gi"}}
-    pod = decided(a_pod("8Gi", containers=[a_container("main", resources=resources)]), AUDIT).obj
+    pod = decide_pod(a_pod("8Gi", containers=[a_container("main", resources=resources)]), AUDIT).obj
     pod["metadata"]["uid"] = "uid"
     state = read_pod_state(pod)
     assert not state.places
@@ -105,7 +107,7 @@ def test_a_pod_that_audit_left_alone_takes_no_gpu_of_a_node_at_binding():
 
 @pytest.mark.parametrize("action", sorted([Action.ENFORCE, Action.WARN, Action.AUDIT]))
 def test_the_sentence_stands_in_our_log_and_in_the_audit_log(action):
-    decision = decided(a_full_pod("8GB"), a_rule(action=action))
+    decision = decide_pod(a_full_pod("8GB"), a_rule(action=action))
     assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in decision.log_fields["why"]
     assert decision.audit_annotations["message"] == decision.log_fields["why"]
 
@@ -113,18 +115,18 @@ def test_the_sentence_stands_in_our_log_and_in_the_audit_log(action):
 def test_the_sentence_that_is_logged_is_cut():
     pod = a_full_pod(hostPID=True)
     for name in EVERYWHERE:
-        put_in(pod, name, limits("nvidia.com/gpu-" + "x" * 240, "500m"))
+        merge_into_container(pod, name, limits("nvidia.com/gpu-" + "x" * 240, "500m"))
     pod["spec"]["containers"] += [
         a_container(f"c{number}", securityContext={"privileged": True}) for number in range(60)
     ]
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert len(decision.message) > LONGEST_SENTENCE
     assert len(decision.audit_annotations["message"]) == LONGEST_SENTENCE
     assert decision.audit_annotations["message"].endswith("…")
 
 
 def test_where_nothing_is_wrong_there_is_no_sentence():
-    decision = decided(a_full_pod())
+    decision = decide_pod(a_full_pod())
     assert "message" not in decision.audit_annotations
     assert "why" not in decision.log_fields
 
@@ -139,10 +141,10 @@ def test_six_faults_are_reported_at_once():
         hostPID=True,
         nodeName="node-1",
     )
-    put_in(pod, "init", {"securityContext": {"privileged": True}})
-    put_in(pod, "second", variable(VISIBLE, "all"))
+    merge_into_container(pod, "init", {"securityContext": {"privileged": True}})
+    merge_into_container(pod, "second", variable(VISIBLE, "all"))
     rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
-    decision = decided(pod, rule)
+    decision = decide_pod(pod, rule)
     assert sorted(decision.reasons) == [
         "HostPID",
         "NodeNamePreset",
@@ -158,14 +160,16 @@ def test_six_faults_are_reported_at_once():
 
 def test_the_same_fault_in_every_container_is_reported_for_each():
     pod = a_full_pod()
-    paths = [put_in(pod, name, variable(VISIBLE, "all")) + ".env[0]" for name in EVERYWHERE]
-    assert findings_of(pod) == [("VisibleDevicesOverride", path) for path in paths]
+    paths = [
+        merge_into_container(pod, name, variable(VISIBLE, "all")) + ".env[0]" for name in EVERYWHERE
+    ]
+    assert decide_reasons(pod) == [("VisibleDevicesOverride", path) for path in paths]
 
 
 def test_faults_beside_a_demand_that_cannot_be_read_are_reported_with_it():
     pod = a_full_pod("8GB", hostPID=True, nodeName="node-1")
-    put_in(pod, "init", limits("nvidia.com/gpu", "500m"))
-    assert sorted({reason for reason, _ in findings_of(pod)}) == [
+    merge_into_container(pod, "init", limits("nvidia.com/gpu", "500m"))
+    assert sorted({reason for reason, _ in decide_reasons(pod)}) == [
         "FractionalWholeGPU",
         "HostPID",
         "InvalidQuantity",
@@ -183,5 +187,5 @@ def test_faults_beside_a_demand_that_cannot_be_read_are_reported_with_it():
     ],
 )
 def test_what_does_not_depend_on_the_amount_is_reported_beside_a_wrong_one(reason, more):
-    decision = decided(a_pod("8GB", **more))
+    decision = decide_pod(a_pod("8GB", **more))
     assert set(decision.reasons) == {"InvalidQuantity", reason}

@@ -8,13 +8,13 @@ from tests.core.admission.decisions import (
     GI,
     VRAM,
     a_full_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    decided,
-    findings_of,
+    decide_pod,
+    decide_reasons,
     limits,
-    put_in,
-    translated,
+    merge_into_container,
+    translate,
 )
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
 from tests.support.follow_advice import followed
@@ -89,12 +89,12 @@ def test_an_amount_without_a_name_is_a_warning_if_it_may_be_for_another(default,
     inits = [one for one in made if "restartPolicy" in one]
     apps = [one for one in made if one not in inits]
     pod = a_pod("8Gi", annotations=named, containers=apps, initContainers=inits)
-    unnamed = [note for note in decided(pod).notes if "without a name" in note]
+    unnamed = [note for note in decide_pod(pod).notes if "without a name" in note]
     lines = [note.partition("write ")[2].partition(";")[0] for note in unnamed]
     assert lines == [line] * bool(line)
     for note in unnamed:
         (after,) = followed(pod, *note.split(": ", 1))
-        assert not any("without a name" in one for one in decided(after).notes)
+        assert not any("without a name" in one for one in decide_pod(after).notes)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_amount_without_a_name_is_a_warning_if_it_may_be_for_another(default,
 def test_a_container_without_vram_that_names_our_variable_is_one_warning(asked, resources, said):
     nginx = a_container("nginx", resources=resources)
     pod = a_pod(annotations=asked, containers=[nginx, a_container("vllm", **PROGRAMS["vllm"])])
-    (note,) = decided(pod).notes
+    (note,) = decide_pod(pod).notes
     assert said in note
 
 
@@ -121,7 +121,7 @@ def test_a_demand_that_cannot_be_met_is_denied_at_its_annotation(
     reason, memory, annotations, path, phase
 ):
     pod = a_full_pod(memory, annotations=annotations)
-    assert_denied(decided(pod, phase=phase), reason, path)
+    assert_denied(decide_pod(pod, phase=phase), reason, path)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reaso
     rule = a_rule(memory=MemoryBounds(min_bytes=2**26, max_bytes=40 * GI))
     pod = a_full_pod(memory)
     if reason is None:
-        assert_fine(pod, rule)
+        assert_admitted(pod, rule)
     else:
-        decision = decided(pod, rule)
+        decision = decide_pod(pod, rule)
         assert_denied(decision, reason, MEMORY)
         assert ("40Gi" if reason == "TooLarge" else "64Mi") in decision.message
         assert '"default"' in decision.message
@@ -156,13 +156,13 @@ def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reaso
 
 def test_bounds_are_per_gpu_whatever_the_count():
     rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
-    assert_fine(a_pod("40Gi", annotations={"vramwarden.io/gpu-count": "4"}), rule)
+    assert_admitted(a_pod("40Gi", annotations={"vramwarden.io/gpu-count": "4"}), rule)
 
 
 @pytest.mark.parametrize(("count", "wanted"), [("1", []), ("2", []), ("3", ["InvalidCount"])])
 def test_the_count_has_a_bound_too(count, wanted):
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-count": count})
-    decision = decided(pod, a_rule(max_gpu_count=2))
+    decision = decide_pod(pod, a_rule(max_gpu_count=2))
     assert list(decision.reasons) == wanted
     if wanted:
         assert_denied(decision, "InvalidCount", COUNT)
@@ -171,29 +171,29 @@ def test_the_count_has_a_bound_too(count, wanted):
 
 def test_an_explicit_amount_is_held_to_the_bounds_at_its_own_path():
     pod = a_full_pod(None)
-    holder = put_in(pod, "second", limits(VRAM, "41Gi"))
+    holder = merge_into_container(pod, "second", limits(VRAM, "41Gi"))
     rule = a_rule(memory=MemoryBounds(max_bytes=40 * GI))
-    assert_denied(decided(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
+    assert_denied(decide_pod(pod, rule), "TooLarge", f"{holder}.resources.limits[{VRAM}]")
 
 
 @pytest.mark.parametrize("allowed", [("*",), ("a*",), ("h*", "a100"), ("h*",), ()])
 def test_a_class_must_be_allowed_by_the_rule(allowed):
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "a100"})
     if {"*", "a*", "a100"} & {*allowed}:
-        assert_fine(pod, a_rule(allowed_classes=allowed))
+        assert_admitted(pod, a_rule(allowed_classes=allowed))
     else:
-        decision = decided(pod, a_rule(allowed_classes=allowed))
+        decision = decide_pod(pod, a_rule(allowed_classes=allowed))
         assert_denied(decision, "UnknownClass", CLASS)
         assert "not allowed" in decision.message
 
 
 def test_an_unknown_class_is_answered_with_the_known_ones():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "h100"})
-    assert "allows a100" in decided(pod).message
+    assert "allows a100" in decide_pod(pod).message
 
 
 def test_the_default_class_of_a_rule_applies_where_none_is_named():
-    after = translated(a_pod("8Gi"), a_rule(default_class="a100", allowed_classes=()))
+    after = translate(a_pod("8Gi"), a_rule(default_class="a100", allowed_classes=()))
     assert after["spec"]["nodeSelector"]["nvidia.com/gpu.product"] == "A100"
 
 
@@ -203,7 +203,7 @@ def test_a_pod_that_selects_other_nodes_than_its_class_is_denied():
         annotations={"vramwarden.io/gpu-class": "a100"},
         nodeSelector={"nvidia.com/gpu.product": "T4", "vramwarden.io/gpu": "no"},
     )
-    assert findings_of(pod) == [
+    assert decide_reasons(pod) == [
         ("NodeSelectorConflict", "spec.nodeSelector[vramwarden.io/gpu]"),
         ("NodeSelectorConflict", "spec.nodeSelector[nvidia.com/gpu.product]"),
     ]
@@ -217,7 +217,7 @@ NODES = {
     ("sentry", "true"): {*EnforceBy},
     ("sentry", "false"): {EnforceBy.SIDECAR, EnforceBy.NONE},
 }
-"""A node's label and value, and by whom the pods that may select it are held to their cap."""
+"""Label and value of a node, and the enforcement mode of pods that may select it."""
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -227,7 +227,7 @@ def test_a_pod_selects_nodes_where_a_pod_of_its_rule_can_run(label, value, by, p
     key, rule = f"vramwarden.io/{label}", a_rule(enforcement={"by": by})
     pod = a_pod("8Gi", nodeSelector={key: value})
     if by in NODES[label, value]:
-        assert_fine(pod, rule)
+        assert_admitted(pod, rule)
         return
     path = f"spec.nodeSelector[{key}]"
-    assert_denied(decided(pod, rule, phase), "NodeSelectorConflict", path)
+    assert_denied(decide_pod(pod, rule, phase), "NodeSelectorConflict", path)

@@ -1,4 +1,4 @@
-"""Annotations and mounts by which a container runtime would show a pod GPUs."""
+"""Annotations and mounts by which a container runtime shows GPUs to a pod."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     a_full_pod,
     assert_denied,
-    assert_left,
-    decided,
-    findings_of,
-    found_in,
+    assert_unchanged,
+    decide_pod,
+    decide_reasons,
+    decide_update,
     limits,
-    put_in,
+    merge_into_container,
+    reasons_and_paths,
     stored_pod,
-    translated,
-    updated,
+    translate,
 )
 from tests.support.device_annotations import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
@@ -65,13 +65,13 @@ def path_of(key: str) -> str:
 @pytest.mark.parametrize("key", KEYS)
 def test_an_annotation_that_gives_a_pod_devices_is_denied(key, devices, phase):
     rule = a_rule(visible_devices=devices)
-    decision = decided(a_pod(annotations={key: ALL}), rule, phase)
+    decision = decide_pod(a_pod(annotations={key: ALL}), rule, phase)
     assert_denied(decision, "DeviceInjection", path_of(key))
 
 
 @pytest.mark.parametrize("value", SHOWING)
 def test_beside_a_demand_it_is_denied_too_whichever_of_nvidias_devices_it_names(value):
-    decision = decided(a_pod("8Gi", annotations={"cdi.k8s.io/x": value}))
+    decision = decide_pod(a_pod("8Gi", annotations={"cdi.k8s.io/x": value}))
     assert_denied(decision, "DeviceInjection", path_of("cdi.k8s.io/x"))
 
 
@@ -83,7 +83,7 @@ NO_KEYS = ["cdi.k8s.io.x", "cdi.k8s.iox", "x.nvidia.cdi.k8s.io/pod", "x"]
     [*((key, value) for key in KEYS for value in OTHERS), *((key, ALL) for key in NO_KEYS)],
 )
 def test_other_keys_and_devices_of_other_vendors_are_nobodys_business(key, value):
-    assert_left(decided(a_pod(annotations={key: value})))
+    assert_unchanged(decide_pod(a_pod(annotations={key: value})))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -92,19 +92,19 @@ def test_a_rule_may_ignore_such_annotations_and_mounts(phase):
     mounts = [{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}]
     containers = [a_container(volumeMounts=mounts)]
     pod = a_pod(annotations=dict.fromkeys(KEYS, ALL), containers=containers)
-    assert_left(decided(pod, rule, phase))
+    assert_unchanged(decide_pod(pod, rule, phase))
 
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("pod", HONEST.values(), ids=HONEST)
 def test_what_is_common_and_honest_passes(pod, phase):
     if "vramwarden.io/gpu-memory" in pod["metadata"]["annotations"]:
-        pod = translated(pod)
-    assert findings_of(pod, phase=phase) == []
+        pod = translate(pod)
+    assert decide_reasons(pod, phase=phase) == []
     old = copy.deepcopy(pod)
     for key in filter(lambda key: not key.startswith("vram"), pod["metadata"]["annotations"]):
         del old["metadata"]["annotations"][key]
-    assert_left(updated(old, pod, phase=phase))
+    assert_unchanged(decide_update(old, pod, phase=phase))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -115,14 +115,14 @@ def test_what_names_gpus_is_denied_at_creation_and_later(pod, phase):
         for key, value in pod["metadata"]["annotations"].items()
         if key.partition("/")[0] in INJECTORS
     )
-    assert ("DeviceInjection", path_of(key)) in findings_of(pod, phase=phase)
+    assert ("DeviceInjection", path_of(key)) in decide_reasons(pod, phase=phase)
     old = copy.deepcopy(pod)
     del old["metadata"]["annotations"][key]
     if old["metadata"]["annotations"]:
         old = stored_pod(pod=old)
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][key] = value
-    assert_denied(updated(old, new, phase=phase), "DeviceInjection", path_of(key))
+    assert_denied(decide_update(old, new, phase=phase), "DeviceInjection", path_of(key))
 
 
 def test_every_key_of_the_list_is_tried():
@@ -133,23 +133,23 @@ def test_every_key_of_the_list_is_tried():
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_a_pod_may_name_the_whole_gpus_of_any_of_its_containers(name):
     pod = a_full_pod(None, annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
-    put_in(pod, name, limits("nvidia.com/gpu", "1"))
-    assert_left(decided(pod))
+    merge_into_container(pod, name, limits("nvidia.com/gpu", "1"))
+    assert_unchanged(decide_pod(pod))
     pod["metadata"]["annotations"]["devices.gke.io/container.main"] = "- path: /dev/nvidia3"
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert [finding.path for finding in decision.findings] == [
         path_of("cdi.k8s.io/x"),
         path_of("devices.gke.io/container.main"),
     ]
-    put_in(pod, "second", limits("nvidia.com/gpu", "2"))
-    assert_left(decided(pod))
+    merge_into_container(pod, "second", limits("nvidia.com/gpu", "2"))
+    assert_unchanged(decide_pod(pod))
 
 
 @pytest.mark.parametrize("resource", [("nvidia.com/gpu", "0"), ("cpu", "1")])
 def test_a_whole_gpu_resource_of_zero_is_none(resource):
     pod = a_full_pod(None, annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
-    put_in(pod, "main", limits(*resource))
-    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/x"))
+    merge_into_container(pod, "main", limits(*resource))
+    assert_denied(decide_pod(pod), "DeviceInjection", path_of("cdi.k8s.io/x"))
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_a_whole_gpu_resource_of_zero_is_none(resource):
 )
 def test_whoever_names_the_node_has_no_cards_that_an_annotation_may_name(key, value, resource):
     pod = asking(key, value, {resource: "8"})
-    assert_left(decided(pod))
+    assert_unchanged(decide_pod(pod))
     pod["spec"]["nodeName"] = "node-1"
     denied = ("DeviceInjection", path_of(key))
-    assert findings_of(pod) == [("NodeNamePreset", "spec.nodeName"), denied]
+    assert decide_reasons(pod) == [("NodeNamePreset", "spec.nodeName"), denied]
     bound = copy.deepcopy(pod)
     del pod["metadata"]["annotations"]
-    assert_left(updated(pod, bound))
+    assert_unchanged(decide_update(pod, bound))
 
 
 @pytest.mark.parametrize(
@@ -188,20 +188,20 @@ def test_whoever_names_the_node_has_no_cards_that_an_annotation_may_name(key, va
 def test_beside_a_demand_a_mount_is_judged_as_a_host_path_is(value):
     key = "mounts.noderesource.dev/pod"
     denied = [("HostPath", path_of(key))]
-    assert findings_of(asking(key, value)) == []
-    assert findings_of(asking(key, value, memory="8Gi")) == denied
+    assert decide_reasons(asking(key, value)) == []
+    assert decide_reasons(asking(key, value, memory="8Gi")) == denied
     for devices in VisibleDevices:
         policy = a_policy(a_rule(visible_devices=devices))
         old = stored_pod()
         new = copy.deepcopy(old)
         new["metadata"]["annotations"][key] = value
-        assert found_in(updated(old, new, policy=policy)) == denied
+        assert reasons_and_paths(decide_update(old, new, policy=policy)) == denied
 
 
 def test_a_list_of_host_paths_counts_for_mounts_by_annotation():
     pod = asking("mounts.nri.io", "- source: /data/x\n  destination: /x", memory="8Gi")
-    assert findings_of(pod, a_rule(host_paths=("/data",))) == []
-    assert findings_of(pod, a_rule(host_paths=())) == [("HostPath", path_of("mounts.nri.io"))]
+    assert decide_reasons(pod, a_rule(host_paths=("/data",))) == []
+    assert decide_reasons(pod, a_rule(host_paths=())) == [("HostPath", path_of("mounts.nri.io"))]
 
 
 OF_THE_SIDECAR = {
@@ -219,15 +219,15 @@ OF_THE_SIDECAR = {
 def test_no_annotation_changes_the_container_of_a_sidecar(key, phase):
     denied = [("ReservedName", path_of(key))]
     value = OF_THE_SIDECAR[key]
-    assert_left(decided(asking(key, value), phase=phase))
+    assert_unchanged(decide_pod(asking(key, value), phase=phase))
     pod = asking(key, value, memory="8Gi")
     for rule in (a_rule(), a_rule(host_paths=("/data",))):
-        assert findings_of(pod, rule, phase) == denied
+        assert decide_reasons(pod, rule, phase) == denied
     old = stored_pod()
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][key] = value
-    assert found_in(updated(old, new, phase=phase)) == denied
-    assert_left(updated(new, new, phase=phase))
+    assert reasons_and_paths(decide_update(old, new, phase=phase)) == denied
+    assert_unchanged(decide_update(new, new, phase=phase))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -244,8 +244,11 @@ def test_such_a_denial_says_whether_the_pod_has_a_sidecar(by, phase):
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][key] = value
     for decision in (
-        decided(asking(key, value, memory="8Gi"), rule, phase),
-        *(updated(old, new, policy=a_policy(a_rule(enforcement={"by": now}))) for now in EnforceBy),
+        decide_pod(asking(key, value, memory="8Gi"), rule, phase),
+        *(
+            decide_update(old, new, policy=a_policy(a_rule(enforcement={"by": now})))
+            for now in EnforceBy
+        ),
     ):
         assert [finding.detail for finding in decision.findings] == [says]
 
@@ -260,19 +263,19 @@ def test_such_a_denial_says_whether_the_pod_has_a_sidecar(by, phase):
     ],
 )
 def test_a_key_that_names_no_container_to_a_runtime_passes(key):
-    assert findings_of(a_pod("8Gi", annotations={key: "x"})) == []
+    assert decide_reasons(a_pod("8Gi", annotations={key: "x"})) == []
 
 
 def test_so_much_of_such_annotations_is_read_and_no_more():
     half = "x" * (MOST_READ // 2)
     pod = a_pod(annotations={"cdi.k8s.io/a": half, "cdi.k8s.io/b": half})
-    assert_left(decided(pod))
+    assert_unchanged(decide_pod(pod))
     pod["metadata"]["annotations"]["cdi.k8s.io/b"] += "x"
-    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
+    assert_denied(decide_pod(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
     notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_INJECTED)}
-    assert_left(decided(a_pod(annotations=notes)))
+    assert_unchanged(decide_pod(a_pod(annotations=notes)))
     pod = a_pod(annotations={**notes, "cdi.k8s.io/b": ""})
-    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
+    assert_denied(decide_pod(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -284,8 +287,8 @@ def test_such_an_annotation_cannot_come_later(before, make, phase):
         old["metadata"].setdefault("annotations", {})["cdi.k8s.io/x"] = before
     new = copy.deepcopy(old)
     new["metadata"].setdefault("annotations", {})["cdi.k8s.io/x"] = ALL
-    decision = updated(old, new, phase=phase)
-    assert found_in(decision) == [("DeviceInjection", path_of("cdi.k8s.io/x"))]
+    decision = decide_update(old, new, phase=phase)
+    assert reasons_and_paths(decision) == [("DeviceInjection", path_of("cdi.k8s.io/x"))]
     assert decision.outcome is Outcome.DENIED
 
 
@@ -294,19 +297,19 @@ def test_one_that_exists_may_stay_or_go(phase):
     old = a_pod(annotations=dict.fromkeys(KEYS, ALL))
     labelled = copy.deepcopy(old)
     labelled["metadata"]["labels"] = {"app": "x"}
-    assert_left(updated(old, labelled, phase=phase))
-    assert_left(updated(old, a_pod(), phase=phase))
+    assert_unchanged(decide_update(old, labelled, phase=phase))
+    assert_unchanged(decide_update(old, a_pod(), phase=phase))
 
 
 def test_one_that_changes_among_many_that_stay_is_found():
     many = {f"cdi.k8s.io/a{n:03}": ALL for n in range(100)}
     old, new = a_pod(annotations=many), a_pod(annotations={**many, "cdi.k8s.io/b": ALL})
-    assert_denied(updated(old, new), "DeviceInjection", path_of("cdi.k8s.io/b"))
+    assert_denied(decide_update(old, new), "DeviceInjection", path_of("cdi.k8s.io/b"))
 
 
 def test_of_many_such_annotations_sixteen_are_reported():
     pod = a_pod(annotations={f"cdi.k8s.io/a{n}": ALL for n in range(1000)})
-    assert len(decided(pod).findings) == 16
+    assert len(decide_pod(pod).findings) == 16
 
 
 @pytest.mark.parametrize("memory", [None, "main=8Gi"])
@@ -325,8 +328,8 @@ def test_of_many_such_annotations_sixteen_are_reported():
 def test_a_mount_that_chooses_devices_is_denied(mount_path, name, devices, memory):
     pod = a_full_pod(memory)
     mounts = [{"name": "v", "mountPath": "/x"}, {"name": "v", "mountPath": mount_path}]
-    holder = put_in(pod, name, {"volumeMounts": mounts})
-    decision = decided(pod, a_rule(visible_devices=devices))
+    holder = merge_into_container(pod, name, {"volumeMounts": mounts})
+    decision = decide_pod(pod, a_rule(visible_devices=devices))
     path = f"{holder}.volumeMounts[1].mountPath"
     assert_denied(decision, "VisibleDevicesOverride", path)
 
@@ -338,12 +341,12 @@ def test_a_mount_that_chooses_devices_is_denied(mount_path, name, devices, memor
 def test_other_mounts_are_fine(mount_path):
     mounts = [{"name": "v", "mountPath": mount_path}]
     pod = a_pod(containers=[a_container(volumeMounts=mounts)])
-    assert_left(decided(pod))
+    assert_unchanged(decide_pod(pod))
 
 
 def test_the_rule_of_the_pod_decides_about_annotations_that_come_later():
     old, new = a_pod(), a_pod(annotations={"cdi.k8s.io/x": ALL})
     policy = a_policy(a_rule(action=Action.WARN))
-    assert updated(old, new, policy=policy).outcome is Outcome.WARNED
+    assert decide_update(old, new, policy=policy).outcome is Outcome.WARNED
     policy = a_policy(a_rule(visible_devices=VisibleDevices.IGNORE))
-    assert_left(updated(old, new, policy=policy))
+    assert_unchanged(decide_update(old, new, policy=policy))

@@ -1,10 +1,10 @@
-"""Fields that hide a pod's own GPU: warnings with the cure, and nothing on pods that are right."""
+"""Fields that hide a pod's GPU: warnings with advice, and no warning about correct pods."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.core.admission.decisions import decided
+from tests.core.admission.decisions import decide_pod
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Outcome
@@ -29,14 +29,14 @@ def with_env(name, value, gpus=1, **fields):
 
 
 def notes(pod, rule=None, cluster=None):
-    decision = decided(pod, rule or a_rule(), **({"cluster": cluster} if cluster else {}))
+    decision = decide_pod(pod, rule or a_rule(), **({"cluster": cluster} if cluster else {}))
     assert (decision.outcome, decision.findings) == (Outcome.MUTATED, ())
     assert all(len(note) <= 256 for note in decision.notes)
     return decision.notes
 
 
 def assert_cured(pod, note, rule=None, cluster=None):
-    """Follow the line of a warning, and judge the pod again: nothing is left to warn of."""
+    """Apply the advice of a warning and judge the pod again: no warning remains."""
     path, _, detail = note.partition(": ")
     (again,) = followed(pod, path, detail)
     assert notes(again, rule, cluster) == ()
@@ -148,7 +148,7 @@ def test_only_containers_with_vram_are_judged():
     hides = [variable(CUDA, ""), variable(CAPABILITIES, "utility")]
     containers = [a_container("main"), a_container("proxy", env=hides)]
     assert notes(a_pod("main=8Gi", containers=containers)) == ()
-    assert decided(a_pod(containers=containers)).notes == ()
+    assert decide_pod(a_pod(containers=containers)).notes == ()
     found = notes(a_pod("main=1Gi,proxy=1Gi", containers=containers))
     assert [note.partition(": ")[0] for note in found] == [
         "spec.containers[1].env[0]",
@@ -253,7 +253,7 @@ def test_other_runtimes_earn_no_warning(name):
 def test_the_runtime_of_the_rule_earns_no_warning_nor_does_a_pod_without_a_demand():
     rule = a_rule(runtime_class_name="kata-gpu")
     assert notes(a_pod("8Gi", runtimeClassName="kata-gpu"), rule) == ()
-    assert decided(a_pod(runtimeClassName="kata")).notes == ()
+    assert decide_pod(a_pod(runtimeClassName="kata")).notes == ()
 
 
 def test_the_longest_name_fits():

@@ -1,10 +1,10 @@
-"""Requests as other products read them, and near misses of our names: a warning with the line."""
+"""Requests in the form of other products, and near misses of our keys: warnings."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.core.admission.decisions import assert_left, decided
+from tests.core.admission.decisions import assert_unchanged, decide_pod
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.core.admission.rules.near_misses import comparable_keys, correction
@@ -17,8 +17,8 @@ BESIDE = f" and {MEMORY}: 8Gi, for example"
 
 
 def notes(pod, **rule):
-    decision = decided(pod, a_rule(**rule))
-    assert_left(decision)
+    decision = decide_pod(pod, a_rule(**rule))
+    assert_unchanged(decision)
     return decision.warnings
 
 
@@ -120,7 +120,7 @@ def test_what_else_is_wrong_with_a_share_is_said_beside_the_line():
 def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
     resources = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {}}
     pod = a_pod(containers=[a_container("main", resources=resources)])
-    (note,) = decided(pod, a_rule()).notes
+    (note,) = decide_pod(pod, a_rule()).notes
     assert note.startswith("spec.containers[0].resources.requests[aliyun.com/gpu-mem]: remove it")
     resources["limits"] = resources["requests"]
     assert len(notes(pod)) == 1
@@ -192,24 +192,24 @@ def test_what_is_anybodys_earns_no_warning(pod):
 
 @pytest.mark.parametrize("key", OTHER_PRODUCTS_BY_ANNOTATION)
 def test_a_pod_that_asks_by_our_name_may_ask_by_theirs_too(key):
-    assert decided(a_pod("8Gi", annotations={key: "2000"}), a_rule()).notes == ()
+    assert decide_pod(a_pod("8Gi", annotations={key: "2000"}), a_rule()).notes == ()
 
 
 def test_a_pod_that_asks_twice_is_denied_and_reads_no_hint():
     resources = {"limits": {"nvidia.com/gpumem": "3000"}}
     pod = a_pod("8Gi", containers=[a_container("main", resources=resources)])
     policy = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
-    decision = decided(pod, policy=policy)
+    decision = decide_pod(pod, policy=policy)
     assert decision.reasons == ("WholeGPUAndShare",)
     assert decision.notes == ()
-    (note,) = decided(pod).notes  # under a policy for which it is no GPU
+    (note,) = decide_pod(pod).notes  # under a policy for which it is no GPU
     assert note.endswith("[nvidia.com/gpumem]: remove it; HAMi reads it, vramwarden does not")
 
 
 def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_validation():
     pod = with_limits(**{"nvidia.com/gpumem": "3000"})
-    assert decided(pod, a_rule(action=Action.IGNORE)).notes == ()
-    assert decided(pod, phase=Phase.VALIDATE).notes == ()
+    assert decide_pod(pod, a_rule(action=Action.IGNORE)).notes == ()
+    assert decide_pod(pod, phase=Phase.VALIDATE).notes == ()
 
 
 def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
@@ -225,12 +225,12 @@ def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
     containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(2)]
     keys = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(1000)}
     pod = a_pod(annotations=keys, labels=keys, containers=containers)
-    assert len(decided(pod, a_rule()).notes) == 10
+    assert len(decide_pod(pod, a_rule()).notes) == 10
     odd = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(30)}
     containers = [a_container(f"c{n}", resources={"limits": odd}) for n in range(2)]
     keys = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(1000)}
     compared.clear()
-    decided(a_pod(annotations=keys, labels=keys, containers=containers), a_rule())
+    decide_pod(a_pod(annotations=keys, labels=keys, containers=containers), a_rule())
     assert len(compared) <= 3 * 2 * 32
 
 

@@ -1,4 +1,4 @@
-"""What a rule's isolation, hostPaths, capabilities and resourceClaims let pods with VRAM do."""
+"""Pods with VRAM under a rule's isolation, hostPaths, capabilities and resourceClaims."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 from tests.core.admission.decisions import (
     EVERYWHERE,
     a_full_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
+    assert_unchanged,
     capability,
-    container_of,
-    decided,
-    findings_of,
+    decide_pod,
+    decide_reasons,
+    find_container,
     host_path,
     limits,
-    put,
-    put_in,
-    translated,
+    merge_fields,
+    merge_into_container,
+    translate,
 )
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
@@ -33,7 +33,7 @@ HARDENED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "runAsUser"
 def a_non_root_pod():
     pod = a_full_pod()
     for name in EVERYWHERE:
-        put_in(pod, name, {"securityContext": HARDENED})
+        merge_into_container(pod, name, {"securityContext": HARDENED})
     return pod
 
 
@@ -58,7 +58,7 @@ NOT_LISTED = (
     ],
 )
 def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path, says, phase):
-    decision = decided(a_full_pod(**host_path(path)), a_rule(host_paths=paths), phase)
+    decision = decide_pod(a_full_pod(**host_path(path)), a_rule(host_paths=paths), phase)
     assert_denied(decision, "HostPath", "spec.volumes[0].hostPath.path")
     assert says in decision.message
     why = f'for a rule whose hostPaths name it; rule "default" does not allow "{path}"; {ANOTHER}'
@@ -74,22 +74,22 @@ def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path,
     ],
 )
 def test_a_list_allows_what_is_below_its_paths(paths, path):
-    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=paths))
+    assert_admitted(a_full_pod(**host_path(path)), a_rule(host_paths=paths))
 
 
 def test_of_a_long_list_of_paths_a_denial_shows_some():
     rule = a_rule(host_paths=tuple(f"/data/{number}" for number in range(1000)))
-    message = decided(a_full_pod(**host_path("/mnt")), rule).message
+    message = decide_pod(a_full_pod(**host_path("/mnt")), rule).message
     assert "mount one of /data/0, /data/1, " in message
     assert len(message) < 500
 
 
 def test_of_a_pod_without_a_demand_no_path_is_judged():
     pod = a_full_pod(None, **host_path("/run"))
-    assert_left(decided(pod, a_rule(host_paths=())))
+    assert_unchanged(decide_pod(pod, a_rule(host_paths=())))
 
 
-# --- pods as they are met
+# --- typical pods
 
 
 ISTIO = {
@@ -133,7 +133,7 @@ MODELS = {
 
 @pytest.mark.parametrize("fields", [ISTIO, RDMA, MODELS], ids=["Istio", "RDMA", "models"])
 def test_usual_pods_pass_the_defaults(fields):
-    assert_fine(a_pod("main=8Gi", **fields))
+    assert_admitted(a_pod("main=8Gi", **fields))
 
 
 # --- capabilities
@@ -142,18 +142,18 @@ def test_usual_pods_pass_the_defaults(fields):
 @pytest.mark.parametrize("name", ["SYS_PTRACE", "CAP_SYS_PTRACE", "sys_ptrace"])
 def test_a_rule_may_allow_a_capability_however_a_pod_spells_it(name):
     pod = a_full_pod()
-    put_in(pod, "main", capability(name))
-    assert_fine(pod, a_rule(capabilities=frozenset({"SYS_PTRACE"})))
+    merge_into_container(pod, "main", capability(name))
+    assert_admitted(pod, a_rule(capabilities=frozenset({"SYS_PTRACE"})))
     path = "spec.containers[0].securityContext.capabilities.add[0]"
-    assert_denied(decided(pod), "Capability", path)
+    assert_denied(decide_pod(pod), "Capability", path)
 
 
 @pytest.mark.parametrize("name", sorted({*CAPABILITIES} - {"NET_RAW"}))
 def test_a_rule_may_allow_fewer_than_the_default(name):
     pod = a_full_pod()
-    put_in(pod, "init", capability(name))
+    merge_into_container(pod, "init", capability(name))
     path = "spec.initContainers[0].securityContext.capabilities.add[0]"
-    assert_denied(decided(pod, a_rule(capabilities=frozenset())), "Capability", path)
+    assert_denied(decide_pod(pod, a_rule(capabilities=frozenset())), "Capability", path)
 
 
 ASK = "or ask your platform team for a rule"
@@ -201,8 +201,8 @@ PRIVILEGED = {"securityContext": {"privileged": True}}
 @pytest.mark.parametrize("by", EnforceBy)
 def test_what_others_write_too_is_denied_with_what_helps(fields, spec, says, by):
     pod = a_full_pod(**spec)
-    put_in(pod, "main", fields)
-    (found,) = decided(pod, a_rule(enforcement={"by": by})).findings
+    merge_into_container(pod, "main", fields)
+    (found,) = decide_pod(pod, a_rule(enforcement={"by": by})).findings
     assert found.detail == f"{says}; {ANOTHER}"
 
 
@@ -212,16 +212,16 @@ def test_a_user_namespace_of_cri_o_is_denied_beside_a_demand(key, by):
     rule = a_rule(enforcement={"by": by})
     path = f"metadata.annotations[{key}]"
     asks = a_pod("8Gi", annotations={key: "auto:size=65536"})
-    assert_denied(decided(asks, rule), "UserNamespace", path)
-    assert_fine(a_pod("8Gi", annotations={key: ""}, hostUsers=True), rule)
-    assert_left(decided(a_pod(annotations={key: "auto"}, hostUsers=False), rule))
+    assert_denied(decide_pod(asks, rule), "UserNamespace", path)
+    assert_admitted(a_pod("8Gi", annotations={key: ""}, hostUsers=True), rule)
+    assert_unchanged(decide_pod(a_pod(annotations={key: "auto"}, hostUsers=False), rule))
 
 
 def test_all_capabilities_are_never_allowed():
     pod = a_full_pod()
-    put_in(pod, "main", capability("ALL"))
+    merge_into_container(pod, "main", capability("ALL"))
     rule = a_rule(capabilities=frozenset({"SYS_ADMIN", *CAPABILITIES}))
-    assert decided(pod, rule).reasons == ("Capability",)
+    assert decide_pod(pod, rule).reasons == ("Capability",)
 
 
 # --- resourceClaims and whole GPUs
@@ -230,12 +230,12 @@ def test_all_capabilities_are_never_allowed():
 @pytest.mark.parametrize("claims", ResourceClaims)
 def test_a_claim_beside_a_share_is_the_rules_to_judge(claims):
     pod = a_full_pod(resourceClaims=[{"name": "nic", "resourceClaimTemplateName": "t"}])
-    put_in(pod, "side", {"resources": {"claims": [{"name": "nic"}]}})
+    merge_into_container(pod, "side", {"resources": {"claims": [{"name": "nic"}]}})
     rule = a_rule(resource_claims=claims)
     if claims is ResourceClaims.IGNORE:
-        assert_fine(pod, rule)
+        assert_admitted(pod, rule)
     else:
-        assert findings_of(pod, rule) == [
+        assert decide_reasons(pod, rule) == [
             ("WholeGPUAndShare", "spec.initContainers[1].resources.claims"),
             ("WholeGPUAndShare", "spec.resourceClaims"),
         ]
@@ -252,8 +252,8 @@ def test_a_claim_beside_a_share_is_the_rules_to_judge(claims):
 @pytest.mark.parametrize("claims", ResourceClaims)
 def test_network_cards_go_beside_a_share_and_whole_gpus_never(resource, reasons, claims):
     pod = a_full_pod()
-    put_in(pod, "main", limits(resource, "1"))
-    assert [*decided(pod, a_rule(resource_claims=claims)).reasons] == reasons
+    merge_into_container(pod, "main", limits(resource, "1"))
+    assert [*decide_pod(pod, a_rule(resource_claims=claims)).reasons] == reasons
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,10 @@ def test_what_stands_for_whole_gpus_where_a_policy_names_nothing(resource, whole
 
 def test_under_any_nobodys_user_matters():
     pod = a_full_pod()
-    put_in(pod, "main", {"securityContext": {"runAsUser": 0, "allowPrivilegeEscalation": True}})
-    assert_fine(pod)
+    merge_into_container(
+        pod, "main", {"securityContext": {"runAsUser": 0, "allowPrivilegeEscalation": True}}
+    )
+    assert_admitted(pod)
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -312,14 +314,14 @@ def test_under_any_nobodys_user_matters():
 @pytest.mark.parametrize("phase", Phase)
 def test_under_non_root_a_container_that_may_be_root_is_denied(field, value, name, phase):
     pod = a_non_root_pod()
-    holder = put_in(pod, name, {"securityContext": {field: value}})
+    holder = merge_into_container(pod, name, {"securityContext": {field: value}})
     path = f"{holder}.securityContext.{field}"
-    assert_denied(decided(pod, NON_ROOT, phase), "PrivilegedContainer", path)
+    assert_denied(decide_pod(pod, NON_ROOT, phase), "PrivilegedContainer", path)
 
 
 def test_all_that_a_plain_container_lacks_is_reported_at_once():
     holder = "spec.containers[0].securityContext"
-    assert findings_of(a_pod("8Gi"), NON_ROOT) == [
+    assert decide_reasons(a_pod("8Gi"), NON_ROOT) == [
         ("PrivilegedContainer", f"{holder}.{field}")
         for field in ("runAsNonRoot", "runAsUser", "allowPrivilegeEscalation")
     ]
@@ -329,13 +331,13 @@ def test_all_that_a_plain_container_lacks_is_reported_at_once():
 def test_what_the_pod_says_counts_for_containers_that_say_nothing(field):
     pod = a_non_root_pod()
     for name in EVERYWHERE:
-        del container_of(pod, name)["securityContext"][field]
+        del find_container(pod, name)["securityContext"][field]
     pod["spec"]["securityContext"] = {field: HARDENED[field]}
-    assert_fine(pod, NON_ROOT)
+    assert_admitted(pod, NON_ROOT)
     own = {"securityContext": {field: type(HARDENED[field])(0)}}
-    holder = put_in(pod, "second", own)
+    holder = merge_into_container(pod, "second", own)
     path = f"{holder}.securityContext.{field}"
-    assert_denied(decided(pod, NON_ROOT), "PrivilegedContainer", path)
+    assert_denied(decide_pod(pod, NON_ROOT), "PrivilegedContainer", path)
 
 
 @pytest.mark.parametrize("pod_context", [{}, {"seccompProfile": {"type": "RuntimeDefault"}}])
@@ -343,13 +345,13 @@ def test_under_non_root_the_sidecar_is_root_also_beside_a_pod_that_meets_restric
     pod = a_non_root_pod()
     pod["spec"]["securityContext"] = pod_context
     for name in EVERYWHERE:
-        put_in(pod, name, {"securityContext": {"capabilities": {"drop": ["ALL"]}}})
-    context = container_of(translated(pod, NON_ROOT), "vram-enforcer")["securityContext"]
+        merge_into_container(pod, name, {"securityContext": {"capabilities": {"drop": ["ALL"]}}})
+    context = find_container(translate(pod, NON_ROOT), "vram-enforcer")["securityContext"]
     assert (context["runAsUser"], context["capabilities"]["add"]) == (0, ["KILL"])
-    assert_fine(pod, NON_ROOT)
+    assert_admitted(pod, NON_ROOT)
 
 
 def test_a_pod_without_a_demand_may_be_root_under_non_root():
     pod = a_full_pod(None)
-    put(pod["spec"], {"securityContext": {"runAsUser": 0}})
-    assert_left(decided(pod, NON_ROOT))
+    merge_fields(pod["spec"], {"securityContext": {"runAsUser": 0}})
+    assert_unchanged(decide_pod(pod, NON_ROOT))

@@ -1,4 +1,4 @@
-"""What other webhooks changed in a pod that was translated: warnings, and nothing else changes."""
+"""Changes of other webhooks to a translated pod: warnings that change no outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from tests.core.admission.decisions import (
     BY_SENTRY,
     VRAM,
-    assert_left,
-    both,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    find_container,
     limits,
-    put_in,
-    translated,
+    merge_into_container,
+    request_and_limit,
+    translate,
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
@@ -38,13 +38,13 @@ OWN = a_rule(enforcement={"image": "registry.example/own:2"})
     ],
 )
 def test_an_image_that_a_mirror_wrote_is_restored_with_a_warning(rule, image, is_mirrored):
-    pod = translated(a_pod("8Gi"), a_rule() if rule is BY_SENTRY else rule)
-    container_of(pod, "vram-enforcer")["image"] = image
-    decision = decided(pod, rule)
+    pod = translate(a_pod("8Gi"), a_rule() if rule is BY_SENTRY else rule)
+    find_container(pod, "vram-enforcer")["image"] = image
+    decision = decide_pod(pod, rule)
     assert decision.allowed
     written = rule.enforcement.image
     if rule is not BY_SENTRY:
-        assert container_of(decision.obj, "vram-enforcer")["image"] == written
+        assert find_container(decision.obj, "vram-enforcer")["image"] == written
     said = (
         "spec.initContainers[0].image: ask your platform team to write enforcer.repository: "
         f'"{image.rpartition(":")[0]}" (or enforcement.image of rule "default") if nodes pull only '
@@ -74,13 +74,13 @@ def test_an_image_that_is_rewritten_last_is_named_with_values_that_have_the_pod_
     image, lines
 ):
     def rewrite(pod):
-        found = container_of(pod, "vram-enforcer")
+        found = find_container(pod, "vram-enforcer")
         if "@" not in found["image"] and "stable" not in found["image"]:
             found["image"] = image
         return pod
 
     pod = a_pod("8Gi")
-    (found,) = decided(rewrite(translated(pod)), phase=Phase.VALIDATE).findings
+    (found,) = decide_pod(rewrite(translate(pod)), phase=Phase.VALIDATE).findings
     assert (found.reason, found.path) == ("Unmutated", "spec.initContainers[0].image")
     assert found.detail == (
         f'ask your platform team to write {lines} (or enforcement.image of rule "default"); '
@@ -91,7 +91,7 @@ def test_an_image_that_is_rewritten_last_is_named_with_values_that_have_the_pod_
     written += f"@{values['digest']}" if "digest" in values else f":{values.get('tag', 1)}"
     for wanted in (written, image):
         rule = a_rule(enforcement={"image": wanted})
-        assert_left(decided(rewrite(translated(pod, rule)), rule, Phase.VALIDATE))
+        assert_unchanged(decide_pod(rewrite(translate(pod, rule)), rule, Phase.VALIDATE))
 
 
 LATE = {
@@ -108,9 +108,15 @@ LATE = {
     "EnforcementImpossible": lambda pod: pod["spec"].update(
         resources={"limits": {"memory": "64Mi"}}
     ),
-    "DriverVariable": lambda pod: put_in(pod, "main", variable("CUDA_MPS_PIPE_DIRECTORY", "/x")),
-    "RequestsLimitsMismatch": lambda pod: put_in(pod, "main", both(VRAM, "1Gi", "8Gi")),
-    "FractionalWholeGPU": lambda pod: put_in(pod, "main", both("nvidia.com/gpu", "500m", "500m")),
+    "DriverVariable": lambda pod: merge_into_container(
+        pod, "main", variable("CUDA_MPS_PIPE_DIRECTORY", "/x")
+    ),
+    "RequestsLimitsMismatch": lambda pod: merge_into_container(
+        pod, "main", request_and_limit(VRAM, "1Gi", "8Gi")
+    ),
+    "FractionalWholeGPU": lambda pod: merge_into_container(
+        pod, "main", request_and_limit("nvidia.com/gpu", "500m", "500m")
+    ),
     "TooComplex": lambda pod: pod["spec"].update(tolerations=[{}] * 600),
 }
 
@@ -122,10 +128,10 @@ def noted(pod, key, value):
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("reason", LATE)
 def test_a_denial_of_a_pod_that_was_translated_names_another_webhook(reason, phase):
-    pod = translated(a_pod("8Gi"))
-    assert decided(pod, phase=phase).allowed
+    pod = translate(a_pod("8Gi"))
+    assert decide_pod(pod, phase=phase).allowed
     LATE[reason](pod)
-    decision = decided(pod, phase=phase)
+    decision = decide_pod(pod, phase=phase)
     assert reason in decision.reasons
     for finding in decision.findings:
         assert finding.detail.count("another webhook") == 1
@@ -133,30 +139,30 @@ def test_a_denial_of_a_pod_that_was_translated_names_another_webhook(reason, pha
         reason == "FractionalWholeGPU"
     )
     del pod["metadata"]["annotations"]["vramwarden.io/admitted"]
-    first = decided(pod, phase=phase).findings[0].detail
+    first = decide_pod(pod, phase=phase).findings[0].detail
     assert "may have changed the pod after vramwarden" not in first
 
 
 def test_a_default_container_that_is_named_late_is_named_with_the_line_that_helps():
-    """Of the amount in the container, which translation wrote, nobody is said to be the author."""
+    """Translation wrote the amount in the container, so the message names no author."""
     pod = a_pod("8Gi", containers=[a_container("main"), a_container("other")])
-    late = translated(pod)
+    late = translate(pod)
     noted(late, DEFAULT, "other")
-    (found,) = decided(late).findings
+    (found,) = decide_pod(late).findings
     assert found.detail == (
         "write main=8Gi in vramwarden.io/gpu-memory; it sets 8Gi but the annotation "
         f'vramwarden.io/gpu-memory gives VRAM only to "other"; {DEFAULT} names it; another '
         "webhook may have changed the pod after vramwarden"
     )
     noted(pod, "vramwarden.io/gpu-memory", "main=8Gi")
-    late = translated(pod)
+    late = translate(pod)
     noted(late, DEFAULT, "other")
-    assert_left(decided(late))
+    assert_unchanged(decide_pod(late))
 
 
 def test_a_variable_that_translation_wrote_is_not_said_to_be_another_webhooks():
-    pod = translated(a_pod(containers=[a_container(**limits(VRAM, "8Gi"))]))
+    pod = translate(a_pod(containers=[a_container(**limits(VRAM, "8Gi"))]))
     pod["spec"]["containers"][0].pop("resources")
     del pod["metadata"]["annotations"]["vramwarden.io/admitted"]
-    (found,) = [one for one in decided(pod).findings if one.reason == "VisibleDevicesOverride"]
+    (found,) = [one for one in decide_pod(pod).findings if one.reason == "VisibleDevicesOverride"]
     assert "another webhook" not in found.detail

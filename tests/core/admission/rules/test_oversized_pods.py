@@ -1,4 +1,4 @@
-"""Pods that are too large to be judged: denied where they are ours, left alone where not."""
+"""Pods that are too large to be judged: denied if they need it, else unchanged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.core.admission.decisions import (
     VRAM,
     a_bound_pod,
     a_debugger,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
-    debugged,
-    decided,
-    found_in,
-    put,
+    assert_unchanged,
+    decide_debugging,
+    decide_pod,
+    decide_update,
+    merge_fields,
+    reasons_and_paths,
     stored_pod,
-    updated,
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
@@ -107,7 +107,7 @@ def all_resources(count: int, name: str = "hugepages-{}Mi") -> dict[str, Any]:
 
 
 def long_names(count: int) -> dict[str, Any]:
-    """Return a container whose names of resources have so many characters; ours do not count."""
+    """Return a container whose resource names have this many characters in total, except ours."""
     names = [f"example.com/{'x' * 50}{n:02}" for n in range(30)]
     names.append("example.com/".ljust(count - 30 * 64, "x"))
     limits = dict.fromkeys([*names, VRAM], "8Gi")
@@ -117,7 +117,7 @@ def long_names(count: int) -> dict[str, Any]:
 ALL, MAIN, AFFINITY = "spec.containers", "spec.containers[0]", "spec.affinity"
 NODE = "nodeAffinity"
 TERMS = f"{AFFINITY}.{NODE}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-# What has exactly so many of something, the bound, the path where one more is found, and the word.
+# Content that reaches a bound exactly, the bound, the path of one more, and the word for it.
 BOUNDS = [
     (lambda n: {"containers": [a_container(), *named(n - 1)]}, 256, ALL, ""),
     (lambda n: {"containers": [a_container()], "initContainers": named(n - 1)}, 256, ALL, ""),
@@ -152,7 +152,7 @@ BOUNDS = [
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(("make", "most", "path", "word"), BOUNDS)
 def test_one_more_than_a_bound_is_denied_with_one_finding(make, most, path, word, phase):
-    decision = decided(a_pod("main=8Gi", **make(most + 1)), phase=phase)
+    decision = decide_pod(a_pod("main=8Gi", **make(most + 1)), phase=phase)
     assert_denied(decision, "TooComplex", path)
     assert f"has {most + 1} " in decision.message
     assert word in decision.message
@@ -176,7 +176,7 @@ SLICED = Cluster(sliced_nodes=(SlicedNode({f"{n}g.{n}gb": n * GIB for n in range
 def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
     make, most, path, word, by, accounting, limit
 ):
-    """Each bound that its own pod reaches: translated, again after that, and as it is stored."""
+    """A pod at each bound is translated, translated again, and stored."""
     rule = a_rule(
         env=tuple({"name": f"R{n}", "value": "1"} for n in range(9)),
         tolerations=tuple({"key": f"r{n}", "operator": "Exists"} for n in range(9)),
@@ -186,16 +186,16 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
     )
     pod = a_pod("main=8Gi", **make(most))
     assert find_excesses(pod) == {}
-    assert "TooComplex" not in decided(pod).reasons
-    first = decided(pod, rule, cluster=SLICED)
-    if first.findings:  # with so many of something it is denied for a reason of its own
+    assert "TooComplex" not in decide_pod(pod).reasons
+    first = decide_pod(pod, rule, cluster=SLICED)
+    if first.findings:  # at this bound it is denied for another reason
         assert "TooComplex" not in first.reasons
         return
     assert first.outcome is Outcome.MUTATED
-    assert_left(decided(first.obj, rule, cluster=SLICED))
-    assert_left(decided(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
+    assert_unchanged(decide_pod(first.obj, rule, cluster=SLICED))
+    assert_unchanged(decide_pod(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
     later = changed(first.obj, labels={"app": "x"})
-    assert updated(first.obj, later, policy=a_policy(rule), cluster=SLICED).findings == ()
+    assert decide_update(first.obj, later, policy=a_policy(rule), cluster=SLICED).findings == ()
 
 
 def test_a_pod_with_a_slice_of_each_profile_is_as_fine():
@@ -206,20 +206,20 @@ def test_a_pod_with_a_slice_of_each_profile_is_as_fine():
         affinity=expressions(64),
     )
     rule = a_rule(accounting=Accounting.MIG)
-    first = decided(pod, rule, cluster=SLICED)
+    first = decide_pod(pod, rule, cluster=SLICED)
     assert first.outcome is Outcome.MUTATED
-    assert_left(decided(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
+    assert_unchanged(decide_pod(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
 
 
 def test_the_room_for_what_we_add_is_bounded_too():
     mark = {"vramwarden.io/admitted": "v1 rule 0123456789ab"}
     pod = a_pod("main=8Gi", annotations=mark, tolerations=[{"operator": "Exists"}] * 321)
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert_denied(decision, "TooComplex", "spec.tolerations")
     assert "it has 321 tolerations, and at most 320" in decision.message
     path = "metadata.annotations[vramwarden.io/admitted]"
     pod = a_pod("main=8Gi", annotations={"vramwarden.io/admitted": "v1 " + "x" * 4094})
-    assert_denied(decided(pod), "TooComplex", path)
+    assert_denied(decide_pod(pod), "TooComplex", path)
 
 
 @pytest.mark.parametrize(
@@ -229,14 +229,14 @@ def test_an_annotation_of_ours_has_at_most_4096_characters(key):
     path = f"metadata.annotations[vramwarden.io/{key}]"
     long = a_pod("8Gi", annotations={} if key == "gpu-memory" else {f"vramwarden.io/{key}": ""})
     long["metadata"]["annotations"][f"vramwarden.io/{key}"] = "x" * 4097
-    assert_denied(decided(long), "TooComplex", path)
+    assert_denied(decide_pod(long), "TooComplex", path)
     long["metadata"]["annotations"][f"vramwarden.io/{key}"] = "x" * 4096
-    assert "TooComplex" not in decided(long).reasons
+    assert "TooComplex" not in decide_pod(long).reasons
 
 
 def test_a_list_with_thousands_of_entries_is_one_finding():
-    decision = decided(a_pod("x=," * 60_000, containers=named(15_000)))
-    assert found_in(decision) == [
+    decision = decide_pod(a_pod("x=," * 60_000, containers=named(15_000)))
+    assert reasons_and_paths(decision) == [
         ("TooComplex", "metadata.annotations[vramwarden.io/gpu-memory]"),
         ("TooComplex", "spec.containers"),
     ]
@@ -248,7 +248,7 @@ def test_all_that_is_too_much_is_reported_at_once_and_once():
         containers=[a_container(), *named(3, env=many(1025), **capabilities(65, 0))],
         volumes=many(1025),
     )
-    assert found_in(decided(pod)) == [
+    assert reasons_and_paths(decide_pod(pod)) == [
         ("TooComplex", "spec.volumes"),
         ("TooComplex", "spec.containers[1].env"),
         ("TooComplex", "spec.containers[1].securityContext.capabilities"),
@@ -257,7 +257,7 @@ def test_all_that_is_too_much_is_reported_at_once_and_once():
 
 def test_a_large_pod_within_the_bounds_is_translated():
     containers = [a_container(), *named(250, env=many(30), volumeMounts=many(30, "m"))]
-    assert_fine(a_pod("main=8Gi", containers=containers, volumes=many(1000)))
+    assert_admitted(a_pod("main=8Gi", containers=containers, volumes=many(1000)))
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,11 @@ def test_a_large_pod_within_the_bounds_is_translated():
 )
 def test_the_rule_decides_about_size_as_about_all_else(rule, outcome):
     pod = a_pod("main=8Gi", tolerations=[{}] * 257)
-    decision = decided(pod, a_rule(**rule))
+    decision = decide_pod(pod, a_rule(**rule))
     assert (decision.outcome, decision.patch, decision.obj) == (outcome, (), pod)
 
 
-# --- whose pod it is
+# --- pods of others
 
 LARGE = {"tolerations": [{"operator": "Exists"}] * 257}
 NOT_OURS = [
@@ -319,21 +319,23 @@ SHOWING = [
 @pytest.mark.parametrize("fields", NOT_OURS, ids=str)
 def test_a_large_pod_of_somebody_else_is_left_alone(fields, phase):
     pod = a_pod(**fields, **LARGE)
-    decision = decided(pod, phase=phase)
-    assert_left(decision)
+    decision = decide_pod(pod, phase=phase)
+    assert_unchanged(decision)
     assert decision.obj == pod
 
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("fields", [*OURS, *SHOWING], ids=str)
 def test_a_large_pod_with_something_of_ours_is_denied(fields, phase):
-    assert_denied(decided(a_pod(**fields, **LARGE), phase=phase), "TooComplex", "spec.tolerations")
+    assert_denied(
+        decide_pod(a_pod(**fields, **LARGE), phase=phase), "TooComplex", "spec.tolerations"
+    )
 
 
 @pytest.mark.parametrize("fields", SHOWING, ids=str)
 def test_a_rule_that_ignores_visible_devices_has_nothing_to_judge_in_a_large_pod(fields):
     rule = a_rule(visible_devices=VisibleDevices.IGNORE)
-    assert_left(decided(a_pod(**fields, **LARGE), rule))
+    assert_unchanged(decide_pod(a_pod(**fields, **LARGE), rule))
 
 
 # --- updates of pods that were stored before there were bounds
@@ -358,7 +360,7 @@ def test_a_large_pod_that_is_stored_may_change_in_what_is_not_ours(fields, subre
     new = changed(old, labels={"app": "x"}, annotations={"example.com/a": "1"})
     new["metadata"]["finalizers"] = ["example.com/f"]
     new["spec"]["activeDeadlineSeconds"] = 1
-    assert_left(updated(old, new, subresource=subresource, phase=phase))
+    assert_unchanged(decide_update(old, new, subresource=subresource, phase=phase))
 
 
 def image(pod):
@@ -387,11 +389,11 @@ def test_a_large_pod_with_a_demand_stays_as_it_is_and_others_may_change(change, 
     old = stored(**fields, resources={"limits": {"cpu": "2"}})
     new = copy.deepcopy(old)
     change(new)
-    decision = updated(old, new, subresource="resize" if change is amounts_of_pod else "")
+    decision = decide_update(old, new, subresource="resize" if change is amounts_of_pod else "")
     if denied:
         assert_denied(decision, "TooComplex", "spec.tolerations")
     else:
-        assert_left(decision)
+        assert_unchanged(decision)
 
 
 @pytest.mark.parametrize(
@@ -406,30 +408,32 @@ def test_a_large_pod_with_a_demand_stays_as_it_is_and_others_may_change(change, 
 )
 def test_a_large_pod_is_denied_an_update_that_adds_something_of_ours(metadata):
     old = stored()
-    assert_denied(updated(old, changed(old, **metadata)), "TooComplex", "spec.tolerations")
+    assert_denied(decide_update(old, changed(old, **metadata)), "TooComplex", "spec.tolerations")
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_large_pod_without_a_demand_may_be_debugged(phase):
     old = stored()
-    assert_left(debugged(old, a_debugger(envFrom=[{}]), phase=phase))
-    showing = debugged(old, a_debugger(**variable(VISIBLE, "all")), phase=phase)
+    assert_unchanged(decide_debugging(old, a_debugger(envFrom=[{}]), phase=phase))
+    showing = decide_debugging(old, a_debugger(**variable(VISIBLE, "all")), phase=phase)
     assert_denied(showing, "TooComplex", "spec.tolerations")
 
 
 def test_debugging_containers_count_as_containers_and_only_new_ones_are_judged():
     old = a_pod(containers=named(200), ephemeralContainers=named(56, 300, **variable(VISIBLE, "0")))
-    assert_left(debugged(old, a_debugger()))
-    showing = debugged(old, a_debugger(**variable(VISIBLE, "all")))
+    assert_unchanged(decide_debugging(old, a_debugger()))
+    showing = decide_debugging(old, a_debugger(**variable(VISIBLE, "all")))
     assert_denied(showing, "TooComplex", "spec.containers")
     bound = a_bound_pod()
     bound["spec"]["ephemeralContainers"] = named(256)
-    assert_denied(debugged(bound, a_debugger()), "TooComplex", "spec.containers")
+    assert_denied(decide_debugging(bound, a_debugger()), "TooComplex", "spec.containers")
     policy = a_policy(a_rule(action=Action.WARN))
-    assert_denied(debugged(bound, a_debugger(), policy=policy), "TooComplex", "spec.containers")
+    assert_denied(
+        decide_debugging(bound, a_debugger(), policy=policy), "TooComplex", "spec.containers"
+    )
 
 
-# --- what bears our marks, whoever wrote them
+# --- pods with our label or annotations, whoever wrote them
 
 
 MARKED = [
@@ -451,7 +455,7 @@ RULES = pytest.mark.parametrize("rule", ANY_RULE.values(), ids=ANY_RULE)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("marks", MARKED, ids=str)
 def test_a_large_pod_with_our_marks_is_denied_by_whatever_rule(marks, phase, rule, rollout):
-    decision = decided(a_pod(**marks, **HUGE), rule, phase, cluster=Cluster(rollout))
+    decision = decide_pod(a_pod(**marks, **HUGE), rule, phase, cluster=Cluster(rollout))
     assert_denied(decision, "TooComplex", "spec.tolerations")
 
 
@@ -471,9 +475,11 @@ def test_a_large_pod_with_our_marks_is_denied_by_whatever_rule(marks, phase, rul
 def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
     old = stored_pod()
     new = copy.deepcopy(old)
-    put(new["metadata"], {key: fields[key] for key in fields if key in {"annotations", "labels"}})
-    put(new["spec"], {key: fields[key] for key in fields if key not in new["metadata"]})
-    decision = updated(old, new, policy=a_policy(rule), cluster=Cluster(rollout))
+    merge_fields(
+        new["metadata"], {key: fields[key] for key in fields if key in {"annotations", "labels"}}
+    )
+    merge_fields(new["spec"], {key: fields[key] for key in fields if key not in new["metadata"]})
+    decision = decide_update(old, new, policy=a_policy(rule), cluster=Cluster(rollout))
     assert_denied(decision, "TooComplex", path)
 
 
@@ -481,31 +487,31 @@ def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
 @RULES
 @pytest.mark.parametrize("marks", MARKED, ids=str)
 def test_what_is_stored_so_changes_but_does_not_grow(marks, rule, rollout):
-    """As it was before there were bounds; its Job has to be able to end."""
+    """A pod that was stored before there were bounds; its Job must be able to end."""
     old = a_pod(**marks, **HUGE)
     known = {"policy": a_policy(rule), "cluster": Cluster(rollout)}
     for fields in ({"finalizers": []}, {"ownerReferences": []}, {"labels": {"app": "x"}}):
         new = copy.deepcopy(old)
-        put(new["metadata"], fields)
-        assert updated(old, new, **known).findings == ()
+        merge_fields(new["metadata"], fields)
+        assert decide_update(old, new, **known).findings == ()
     new["spec"]["tolerations"].append({"operator": "Exists"})
-    assert_denied(updated(old, new, **known), "TooComplex", "spec.tolerations")
+    assert_denied(decide_update(old, new, **known), "TooComplex", "spec.tolerations")
 
 
 def test_what_a_kubelet_shows_of_a_static_pod_is_never_denied_for_its_size():
     pod = a_pod(**MARKED[0], **HUGE)
     pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "1"}
     for groups, outcome in (("system:nodes", Outcome.SKIPPED), ("a", Outcome.DENIED)):
-        assert decided(pod, groups=(groups,)).outcome is outcome
+        assert decide_pod(pod, groups=(groups,)).outcome is outcome
 
 
-# --- what users' own names make long
+# --- messages with long names
 
 
 def test_a_path_and_a_text_are_cut_whatever_users_call_their_things():
     name = "nvidia.com/mig-" + "x" * 2000
     pod = a_pod("8Gi", **with_main(resources={"limits": {name: "0.5"}, "requests": {name: "1"}}))
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert set(decision.reasons) == {
         "FractionalWholeGPU",
         "RequestsLimitsMismatch",
@@ -516,12 +522,12 @@ def test_a_path_and_a_text_are_cut_whatever_users_call_their_things():
 
 
 def test_a_malformed_field_with_a_long_name_is_named_in_short():
-    decision = decided(a_pod("8Gi", annotations={"x" * 100_000: 1}))
+    decision = decide_pod(a_pod("8Gi", annotations={"x" * 100_000: 1}))
     assert decision.outcome is Outcome.MALFORMED
     assert len(decision.message) < 700
 
 
 def test_the_names_of_long_containers_are_cut_in_the_text():
     pod = a_pod("main=8Gi", containers=[a_container("x" * 100_000), a_container("y" * 100_000)])
-    (finding,) = decided(pod).findings
+    (finding,) = decide_pod(pod).findings
     assert len(finding.detail) < 300

@@ -1,10 +1,10 @@
-"""Pod-level resources (KEP-2837) beside a sidecar that has amounts of its own."""
+"""Pod-level resources (KEP-2837) of a pod with a sidecar."""
 
 import copy
 
 import pytest
 
-from tests.core.admission.decisions import assert_left
+from tests.core.admission.decisions import assert_unchanged
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
@@ -58,7 +58,7 @@ def test_without_a_sidecar_no_room_is_needed(by):
     assert decided(both("100m", "128Mi"), rule=rule).outcome is Outcome.MUTATED
 
 
-# --- limits, which the sidecar shares with the pod's containers
+# --- limits, which the pod's containers share with the sidecar
 
 UNLIMITED = {}
 
@@ -70,20 +70,20 @@ def limited(cpu, memory):
 @pytest.mark.parametrize(
     ("of_pod", "apps", "paths"),
     [
-        # As small as the sidecar's own: what a container without limits takes, it takes from it.
+        # Equal to the sidecar's: a container without limits takes from the sidecar's amount.
         (limited("10m", "64Mi"), [UNLIMITED], ["cpu", "memory"]),
         (limited("19m", "128Mi"), [UNLIMITED], ["cpu"]),
         (limited("20m", "127Mi"), [UNLIMITED], ["memory"]),
         (limited("20m", "128Mi"), [UNLIMITED], []),
         (limited("20m", "128Mi"), [UNLIMITED, UNLIMITED], []),
-        # The containers' own and the sidecar's together.
+        # The sum of the containers' and the sidecar's.
         (limited("2", "1Gi"), [limited("2", "1Gi")], ["cpu", "memory"]),
         (limited("2010m", "1088Mi"), [limited("2", "1Gi")], []),
         (limited("2009m", "1088Mi"), [limited("2", "1Gi")], ["cpu"]),
         (limited("2010m", "1087Mi"), [limited("2", "1Gi")], ["memory"]),
         (limited("2010m", "1087Mi"), [limited("1", "512Mi"), limited("1", "512Mi")], ["memory"]),
         (limited("2010m", "1088Mi"), [limited("2", "1Gi"), UNLIMITED], []),
-        # Of one resource alone.
+        # Only one resource.
         ({"limits": {"cpu": "20m"}}, [UNLIMITED], []),
         ({"limits": {"memory": "64Mi"}}, [limited("1", "1Mi")], ["memory"]),
     ],
@@ -132,7 +132,7 @@ def resized(before, after, app=None, *, pod=None):
         (limited("2", "1Gi"), limited("2", "65Mi"), ["memory"]),
         (limited("2", "1Gi"), limited("20m", "128Mi"), []),
         (limited("2", "1Gi"), limited("2", "1Gi"), []),
-        # What a release before this one let in may stay, and grow.
+        # Amounts that an earlier release admitted may stay, and grow.
         (limited("11m", "65Mi"), limited("11m", "65Mi"), []),
         (limited("11m", "65Mi"), limited("12m", "66Mi"), []),
         (limited("11m", "65Mi"), limited("10m", "65Mi"), ["cpu"]),
@@ -158,4 +158,4 @@ def test_a_resize_counts_what_the_containers_have():
 
 def test_a_pod_without_a_sidecar_is_resized_as_it_likes():
     pod = a_pod(resources=both("4", "4Gi"))
-    assert_left(resized(both("4", "4Gi"), both("1m", "1Mi"), pod=pod))
+    assert_unchanged(resized(both("4", "4Gi"), both("1m", "1Mi"), pod=pod))

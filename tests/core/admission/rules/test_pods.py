@@ -1,4 +1,4 @@
-"""What a pod can do wrong, what is nearly it, and which pods are left alone."""
+"""Faults and near faults of a pod, and pods that are not judged."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from tests.core.admission.decisions import (
     EVERYWHERE,
     a_full_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
-    decided,
-    ended,
+    assert_unchanged,
+    decide_pod,
     host_path,
     limits,
-    put,
-    put_in,
-    translated,
+    merge_fields,
+    merge_into_container,
+    resolve_last_index,
+    translate,
     variable,
 )
 from tests.core.admission.faults import SHM, SPEC_FAULTS
@@ -33,11 +33,11 @@ from webhook.core.policy.model import Action, DriverLimit, EnforceBy, Rollout
 def test_a_pod_with_a_fault_is_denied_and_found_again_when_it_is_stored(reason, fields, path):
     pod = a_full_pod(**fields)
     for phase in Phase:
-        assert_denied(decided(pod, phase=phase), reason, ended(path, pod))
+        assert_denied(decide_pod(pod, phase=phase), reason, resolve_last_index(path, pod))
     if reason is not Reason.RESERVED_NAME:
-        pod = translated(a_full_pod())
-        put(pod["spec"], fields)
-        assert_denied(decided(pod, phase=Phase.VALIDATE), reason, ended(path, pod))
+        pod = translate(a_full_pod())
+        merge_fields(pod["spec"], fields)
+        assert_denied(decide_pod(pod, phase=Phase.VALIDATE), reason, resolve_last_index(path, pod))
 
 
 FINE_PATHS = (
@@ -64,7 +64,7 @@ FINE_PATHS = (
     ids=str,
 )
 def test_a_pod_that_is_nearly_at_fault_is_admitted_and_stored(fields):
-    assert_fine(a_full_pod(**fields))
+    assert_admitted(a_full_pod(**fields))
 
 
 PROCESS_NAMESPACES = {
@@ -82,12 +82,12 @@ def test_the_process_namespace_is_the_users_as_far_as_the_cap_can_be_held(field,
     pod, rule = a_full_pod(**{field: value}), a_rule(enforcement={"by": by})
     reason = PROCESS_NAMESPACES.get((field, by, value))
     if reason is None:
-        assert_fine(pod, rule)
+        assert_admitted(pod, rule)
         shares = field == "shareProcessNamespace" and by is EnforceBy.SIDECAR
-        assert translated(pod, rule)["spec"][field] == (True if shares else value)
+        assert translate(pod, rule)["spec"][field] == (True if shares else value)
         return
     for phase in Phase:
-        assert_denied(decided(pod, rule, phase), reason, f"spec.{field}")
+        assert_denied(decide_pod(pod, rule, phase), reason, f"spec.{field}")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_process_namespace_is_the_users_as_far_as_the_cap_can_be_held(field,
     ],
 )
 def test_what_is_said_of_the_nodes_processes_is_true_of_the_enforcer(by, why):
-    (finding,) = decided(a_full_pod(hostPID=True), a_rule(enforcement={"by": by})).findings
+    (finding,) = decide_pod(a_full_pod(hostPID=True), a_rule(enforcement={"by": by})).findings
     assert finding.detail == f"remove hostPID; {why}"
 
 
@@ -109,7 +109,7 @@ def test_what_is_said_of_the_nodes_processes_is_true_of_the_enforcer(by, why):
 @pytest.mark.parametrize("by", EnforceBy)
 def test_a_rule_that_denies_nothing_translates_no_pod_that_sees_the_nodes_processes(by, action):
     rule = a_rule(action=action, enforcement={"by": by})
-    decision = decided(a_full_pod(hostPID=True), rule)
+    decision = decide_pod(a_full_pod(hostPID=True), rule)
     reasons = () if by is EnforceBy.NONE else ("HostPID",)
     assert (decision.allowed, decision.reasons) == (True, reasons)
     assert bool(decision.patch) is (by is EnforceBy.NONE and action is Action.WARN)
@@ -126,13 +126,13 @@ def test_a_pod_without_a_demand_may_do_all_this():
         resourceClaims=[{"name": "gpu"}],
         **host_path("/dev"),
     )
-    put_in(pod, "main", {"securityContext": {"privileged": True}})
-    put_in(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"))
+    merge_into_container(pod, "main", {"securityContext": {"privileged": True}})
+    merge_into_container(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"))
     for phase in Phase:
-        assert_left(decided(pod, phase=phase))
+        assert_unchanged(decide_pod(pod, phase=phase))
 
 
-# --- a node named by whoever creates the pod
+# --- spec.nodeName at creation
 
 
 BRINGING = (
@@ -146,17 +146,17 @@ BRINGING = (
 @pytest.mark.parametrize("resource", BRINGING)
 def test_only_the_scheduler_binds_a_pod_with_whole_gpus(resource, container, phase):
     pod = a_full_pod(None, nodeName="node-1")
-    put_in(pod, container, limits(resource, "1"))
-    decision = decided(pod, phase=phase)
+    merge_into_container(pod, container, limits(resource, "1"))
+    decision = decide_pod(pod, phase=phase)
     assert_denied(decision, "NodeNamePreset", "spec.nodeName")
     assert "nodeSelector kubernetes.io/hostname" in decision.message
     assert "DaemonSet" in decision.message
-    observed = decided(pod, phase=phase, cluster=Cluster(Rollout.OBSERVE))
+    observed = decide_pod(pod, phase=phase, cluster=Cluster(Rollout.OBSERVE))
     assert (observed.outcome, observed.reasons) == (Outcome.WARNED, ("NodeNamePreset",))
-    ignored = decided(pod, a_rule(action=Action.IGNORE), phase)
+    ignored = decide_pod(pod, a_rule(action=Action.IGNORE), phase)
     assert ignored.reasons == ("RuleIgnores",)
     pod["metadata"]["annotations"] = MIRROR
-    assert decided(pod, phase=phase, groups=("system:nodes",)).reasons == ("MirrorPod",)
+    assert decide_pod(pod, phase=phase, groups=("system:nodes",)).reasons == ("MirrorPod",)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_only_the_scheduler_binds_a_pod_with_whole_gpus(resource, container, pha
 )
 def test_a_pod_without_whole_gpus_or_node_name_is_left_alone(resource, node):
     pod = a_full_pod(None, nodeName=node)
-    put_in(pod, "main", limits(*resource))
-    assert_left(decided(pod))
+    merge_into_container(pod, "main", limits(*resource))
+    assert_unchanged(decide_pod(pod))
 
 
 # --- mirror pods
@@ -193,7 +193,7 @@ MIRROR = {"kubernetes.io/config.mirror": "hash"}
 )
 def test_only_a_pod_that_a_kubelet_mirrors_is_left_alone(annotations, groups, skipped, phase):
     pod = a_full_pod(hostPID=True, nodeName="node-1", annotations=annotations)
-    decision = decided(pod, phase=phase, groups=groups)
+    decision = decide_pod(pod, phase=phase, groups=groups)
     if skipped:
         assert (decision.allowed, decision.patch) == (True, ())
         assert decision.reasons == ("MirrorPod",)
@@ -217,10 +217,10 @@ def test_who_requires_the_drivers_limit_selects_nodes_that_have_it_beside_all_ot
     if limit is DriverLimit.REQUIRE and "false" in selector.values():
         path = f"spec.nodeSelector[{LIMITED}]"
         for phase in Phase:
-            assert_denied(decided(pod, rule, phase), Reason.NODE_SELECTOR_CONFLICT, path)
+            assert_denied(decide_pod(pod, rule, phase), Reason.NODE_SELECTOR_CONFLICT, path)
         return
     required = {LIMITED: "true"} if limit is DriverLimit.REQUIRE else {}
-    assert translated(pod, rule)["spec"]["nodeSelector"] == OF_THE_RULE | selector | required
+    assert translate(pod, rule)["spec"]["nodeSelector"] == OF_THE_RULE | selector | required
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,12 @@ def test_who_requires_the_drivers_limit_selects_nodes_that_have_it_beside_all_ot
 def test_where_no_node_has_the_limit_that_a_pod_requires_it_is_warned_and_not_denied(
     rule, limits, warned
 ):
-    decision = decided(a_full_pod(), rule, cluster=Cluster(limits=limits))
+    decision = decide_pod(a_full_pod(), rule, cluster=Cluster(limits=limits))
     assert decision.allowed
     said = (
         f"spec.nodeSelector[{LIMITED}]: rule default requires a node whose driver holds caps, and "
         "no node has that label now: the pod waits until one has"
     )
     assert decision.notes == (said,) * warned
-    stored = decided(decision.obj, rule, Phase.VALIDATE, cluster=Cluster(limits=limits))
+    stored = decide_pod(decision.obj, rule, Phase.VALIDATE, cluster=Cluster(limits=limits))
     assert (stored.allowed, stored.notes) == (True, ())

@@ -1,4 +1,4 @@
-"""Programs that would take more than their share: warnings, and nothing else changes."""
+"""Programs that would take more than their share: warnings that change no outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.admission.decisions import GI, decided, updated
+from tests.core.admission.decisions import GI, decide_pod, decide_update
 from tests.core.admission.rules.program_rows import (
     REFERENCE,
     ROWS,
@@ -38,19 +38,19 @@ def pod_of(*containers, memory="24Gi", count=None, **spec):
 
 def notes(*containers, memory="24Gi", rule=None, **spec):
     containers = containers or (server(),)
-    return decided(pod_of(*containers, memory=memory, **spec), rule or a_rule()).notes
+    return decide_pod(pod_of(*containers, memory=memory, **spec), rule or a_rule()).notes
 
 
 def assert_followed(pod, rule=None):
-    """Follow all warnings, the last first so that places stay, and judge the pod again."""
-    said = decided(pod, rule or a_rule()).notes
+    """Apply all advice, the last first so that indices stay, and judge the pod again."""
+    said = decide_pod(pod, rule or a_rule()).notes
     assert max(map(len, said), default=0) <= LONGEST
     for note in reversed(said):
         path, detail = note.split(": ", 1)
         ways = followed(pod, path, detail)
         assert ways, f"no line to write: {note}"
         pod = ways[0]
-    again = decided(pod, rule or a_rule())
+    again = decide_pod(pod, rule or a_rule())
     assert (again.outcome, again.notes) == (Outcome.MUTATED, ()), said
     return said
 
@@ -83,7 +83,7 @@ def test_beside_another_container_with_vram_the_line_has_a_number(row, memory):
 @pytest.mark.parametrize("row", NOT_REFERENCES.values(), ids=NOT_REFERENCES)
 def test_the_lines_hold_under_other_rules(row, rule):
     pod = pod_of(server(row.image, **row.fields))
-    said = decided(pod, rule).notes
+    said = decide_pod(pod, rule).notes
     if rule.accounting is Accounting.VRAM:
         assert assert_followed(pod, rule) == said
 
@@ -213,18 +213,18 @@ def test_the_decision_is_as_without_the_warning():
     pod = pod_of(server())
     other = copy.deepcopy(pod)
     other["spec"]["containers"][0]["image"] = "example"
-    warned, silent = decided(pod), decided(other)
+    warned, silent = decide_pod(pod), decide_pod(other)
     assert (len(warned.notes), silent.notes) == (1, ())
     assert replace(warned, notes=()) == silent
-    assert decided(warned.obj, phase=Phase.VALIDATE).notes == ()
-    assert updated(a_pod(), pod).notes == ()
+    assert decide_pod(warned.obj, phase=Phase.VALIDATE).notes == ()
+    assert decide_update(a_pod(), pod).notes == ()
 
 
 def test_the_same_is_said_of_a_pod_that_was_translated_before():
     for row in ROWS.values():
         pod = pod_of(server(row.image, **row.fields))
-        first = decided(pod)
-        again = [note.split(": ", 1)[1] for note in decided(first.obj).notes]
+        first = decide_pod(pod)
+        again = [note.split(": ", 1)[1] for note in decide_pod(first.obj).notes]
         assert again == [note.split(": ", 1)[1] for note in first.notes]
 
 
@@ -254,7 +254,7 @@ def test_an_image_without_a_name_is_no_program(image):
 def test_many_servers_are_a_few_short_warnings():
     many = [server(TGI, name=f"c{n}") for n in range(255)]
     pod = a_pod(",".join(f"c{n}=1Gi" for n in range(255)), containers=many)
-    shown = encode_review("u-1", decided(pod), "")["response"]["warnings"]
+    shown = encode_review("u-1", decide_pod(pod), "")["response"]["warnings"]
     assert len(shown) == 10
     assert max(map(len, shown)) <= LONGEST
     last = [*many[:-1], server(TGI, name="c254")]

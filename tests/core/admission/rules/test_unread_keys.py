@@ -1,4 +1,4 @@
-"""Keys with our prefix: what nothing reads is warned of, and our marks nobody else writes."""
+"""Keys with our prefix: warnings if nothing reads them, denials if only we write them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.core.admission.decisions import (
     VISIBLE,
     a_bound_pod,
     assert_denied,
-    assert_left,
-    decided,
-    found_in,
+    assert_unchanged,
+    decide_pod,
+    decide_update,
+    reasons_and_paths,
     stored_pod,
-    updated,
     variable,
 )
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_rule
@@ -35,7 +35,7 @@ LINES = {
 
 
 def notes(pod, **rule):
-    return decided(pod, a_rule(**rule)).warnings
+    return decide_pod(pod, a_rule(**rule)).warnings
 
 
 def mistyped(name: str = "gpu-mem", **fields):
@@ -63,8 +63,8 @@ def warnings(decision):
 )
 def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant):
     policy = a_policy(a_rule(), classes={"8Gi": A100})
-    decision = decided(mistyped(name), policy=policy)
-    assert_left(decision)
+    decision = decide_pod(mistyped(name), policy=policy)
+    assert_unchanged(decision)
     assert decision.findings == decision.patch == ()
     path = f"metadata.annotations[{PREFIX}{name}]"
     line = LINES[meant]
@@ -89,8 +89,8 @@ def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(
     ],
 )
 def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key, value, line):
-    decision = decided(a_pod(labels={key: value, "app": "train"}))
-    assert_left(decision)
+    decision = decide_pod(a_pod(labels={key: value, "app": "train"}))
+    assert_unchanged(decision)
     (note,) = decision.unread_keys
     assert note == (
         f"metadata.labels[{key}]: write {line} under metadata.annotations; as a label it asks for "
@@ -103,7 +103,7 @@ def test_a_key_for_which_no_line_is_admitted_is_to_be_removed():
     limits = {f"{PREFIX}gpu-clas": "1"}
     main = a_container("main", resources={"limits": limits})
     pod = a_pod(annotations=keys, labels={ASKING[1]: "a"}, containers=[main])
-    assert decided(pod).unread_keys == tuple(
+    assert decide_pod(pod).unread_keys == tuple(
         f"{path}: remove it; {why}, and as {ASKING[1]} the pod would be denied"
         for path, why in (
             (f"metadata.labels[{ASKING[1]}]", AS_LABEL),
@@ -114,7 +114,7 @@ def test_a_key_for_which_no_line_is_admitted_is_to_be_removed():
 
 
 def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
-    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread_keys
+    (note,) = decide_pod(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread_keys
     assert ": write vramwarden.io/gpu-memory: 8G in its place; " in note
 
 
@@ -188,8 +188,8 @@ def test_what_is_read_or_written_by_us_or_none_of_ours_earns_no_warning(pod):
 def test_every_action_that_tells_of_findings_warns_and_decides_as_before(action, outcome):
     rule = a_rule(action=action)
     wrong = [a_container(**variable(VISIBLE, "all"))]
-    right = decided(a_pod(containers=wrong), rule)
-    decision = decided(mistyped(containers=wrong), rule)
+    right = decide_pod(a_pod(containers=wrong), rule)
+    decision = decide_pod(mistyped(containers=wrong), rule)
     assert len(decision.unread_keys) == 1
     assert right.outcome is outcome
     assert replace(decision, unread_keys=()) == right
@@ -197,7 +197,7 @@ def test_every_action_that_tells_of_findings_warns_and_decides_as_before(action,
 
 def test_a_demand_beside_a_mistyped_key_is_still_translated():
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-cuont": "2"})
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert decision.outcome is Outcome.MUTATED
     assert ': write vramwarden.io/gpu-count: "2" in its place; ' in decision.unread_keys[0]
 
@@ -208,22 +208,22 @@ def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_no_rule(rule):
 
 
 def test_only_the_mutating_phase_of_a_creation_warns_so_that_nobody_reads_it_twice():
-    assert decided(mistyped(), phase=Phase.VALIDATE).warnings == ()
+    assert decide_pod(mistyped(), phase=Phase.VALIDATE).warnings == ()
     for phase in Phase:
-        assert updated(a_pod(), mistyped(), phase=phase).warnings == ()
+        assert decide_update(a_pod(), mistyped(), phase=phase).warnings == ()
 
 
 def test_the_answer_has_notes_as_warnings_behind_the_findings():
     rule = a_rule(action=Action.WARN, memory=MemoryBounds(max_bytes=2**30))
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-mem": "1Gi"})
-    decision = decided(pod, rule)
+    decision = decide_pod(pod, rule)
     assert warnings(decision) == [str(decision.findings[0]), *decision.unread_keys]
-    assert warnings(decided(mistyped())) == list(decided(mistyped()).unread_keys)
-    assert warnings(decided(a_pod("8Gi"))) is None
+    assert warnings(decide_pod(mistyped())) == list(decide_pod(mistyped()).unread_keys)
+    assert warnings(decide_pod(a_pod("8Gi"))) is None
 
 
 def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
-    decision = decided(a_pod("8GB", annotations={f"{PREFIX}gpu-mem": "1Gi"}))
+    decision = decide_pod(a_pod("8GB", annotations={f"{PREFIX}gpu-mem": "1Gi"}))
     assert decision.outcome is Outcome.DENIED
     assert warnings(decision) == list(decision.unread_keys)
     assert "gpu-mem]" not in decision.message
@@ -231,7 +231,7 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
 
 def test_a_thousand_of_such_keys_are_a_few_short_warnings():
     keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(1000)}
-    decision = decided(a_pod(annotations=keys))
+    decision = decide_pod(a_pod(annotations=keys))
     shown = warnings(decision)
     assert len(shown) == 10
     assert max(map(len, shown)) <= 256
@@ -259,7 +259,7 @@ MANAGED = "vramwarden.io/managed"
     ],
 )
 def test_our_marks_without_a_demand_are_denied(place, key, value, phase):
-    decision = decided(a_pod(**{place: {key: value}}), phase=phase)
+    decision = decide_pod(a_pod(**{place: {key: value}}), phase=phase)
     assert_denied(decision, "ReservedName", f"metadata.{place}[{key}]")
 
 
@@ -267,7 +267,7 @@ def test_all_marks_of_a_pod_whose_demand_was_taken_out_are_reported():
     pod = a_pod(
         labels={"vramwarden.io/managed": "true"}, annotations=dict.fromkeys(ANNOTATIONS, "x")
     )
-    assert found_in(decided(pod)) == [
+    assert reasons_and_paths(decide_pod(pod)) == [
         ("ReservedName", "metadata.labels[vramwarden.io/managed]"),
         *(("ReservedName", f"metadata.annotations[{key}]") for key in ANNOTATIONS),
     ]
@@ -278,9 +278,9 @@ def test_labels_and_annotations_of_ours_that_mark_nothing_are_fine():
         labels={"vramwarden.io/workload": "nightly", "vramwarden.io/gpu": "x"},
         annotations={"vramwarden.io/managed": "true"},
     )
-    assert_left(decided(pod))
+    assert_unchanged(decide_pod(pod))
 
 
 def test_with_a_demand_the_label_is_where_it_belongs():
     pod = a_pod("8Gi", labels={"vramwarden.io/managed": "true"})
-    assert decided(pod).outcome is Outcome.MUTATED
+    assert decide_pod(pod).outcome is Outcome.MUTATED

@@ -1,4 +1,4 @@
-"""Who may see which GPU, by what the rule says of visible devices."""
+"""Visible GPUs of containers, for each value of a rule's visibleDevices."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.core.admission.decisions import (
     EVERYWHERE,
     VISIBLE,
     a_full_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    find_container,
     limits,
-    put_in,
-    translated,
+    merge_into_container,
+    translate,
     variable,
 )
 from tests.support.pods import a_rule
@@ -33,8 +33,8 @@ from webhook.core.policy.model import Action, VisibleDevices
 )
 def test_a_pod_without_a_demand_sees_no_gpu_by_hand(entry, name, phase):
     pod = a_full_pod(None)
-    holder = put_in(pod, name, entry)
-    decision = decided(pod, phase=phase)
+    holder = merge_into_container(pod, name, entry)
+    decision = decide_pod(pod, phase=phase)
     assert_denied(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
@@ -42,8 +42,8 @@ def test_a_pod_without_a_demand_sees_no_gpu_by_hand(entry, name, phase):
 @pytest.mark.parametrize("devices", VisibleDevices)
 def test_hiding_the_gpus_is_always_allowed(value, devices):
     pod = a_full_pod(None)
-    put_in(pod, "init", variable(VISIBLE, value))
-    assert_left(decided(pod, a_rule(visible_devices=devices)))
+    merge_into_container(pod, "init", variable(VISIBLE, value))
+    assert_unchanged(decide_pod(pod, a_rule(visible_devices=devices)))
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -53,27 +53,27 @@ def test_hiding_the_gpus_is_always_allowed(value, devices):
 def test_a_rule_may_void_what_is_set_by_hand(source, name):
     rule = a_rule(visible_devices=VisibleDevices.VOID)
     pod = a_full_pod(None)
-    put_in(pod, name, variable("A", "1"))
-    put_in(pod, name, source)
-    put_in(pod, name, variable("B", "2"))
-    decision = decided(pod, rule)
+    merge_into_container(pod, name, variable("A", "1"))
+    merge_into_container(pod, name, source)
+    merge_into_container(pod, name, variable("B", "2"))
+    decision = decide_pod(pod, rule)
     assert decision.outcome is Outcome.MUTATED
-    assert container_of(decision.obj, name)["env"] == [
+    assert find_container(decision.obj, name)["env"] == [
         {"name": "A", "value": "1"},
         {"name": VISIBLE, "value": "void"},
         {"name": "B", "value": "2"},
     ]
-    container_of(decision.obj, name)["env"] = container_of(pod, name)["env"]
+    find_container(decision.obj, name)["env"] = find_container(pod, name)["env"]
     assert decision.obj == pod
 
 
 def test_a_pod_with_another_fault_is_not_voided():
     pod = a_full_pod(None)
-    put_in(pod, "main", variable(VISIBLE, "all"))
-    put_in(pod, "second", limits("nvidia.com/gpu", "500m"))
+    merge_into_container(pod, "main", variable(VISIBLE, "all"))
+    merge_into_container(pod, "second", limits("nvidia.com/gpu", "500m"))
     for action in (Action.ENFORCE, Action.WARN):
         rule = a_rule(visible_devices=VisibleDevices.VOID, action=action)
-        decision = decided(pod, rule)
+        decision = decide_pod(pod, rule)
         assert (decision.reasons, decision.patch) == (("FractionalWholeGPU",), ())
 
 
@@ -81,8 +81,8 @@ def test_a_pod_with_another_fault_is_not_voided():
 @pytest.mark.parametrize("phase", Phase)
 def test_a_rule_may_ignore_what_is_set_by_hand(name, phase):
     pod = a_full_pod(None)
-    put_in(pod, name, variable(VISIBLE, "all"))
-    assert_left(decided(pod, a_rule(visible_devices=VisibleDevices.IGNORE), phase))
+    merge_into_container(pod, name, variable(VISIBLE, "all"))
+    assert_unchanged(decide_pod(pod, a_rule(visible_devices=VisibleDevices.IGNORE), phase))
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_a_rule_may_ignore_what_is_set_by_hand(name, phase):
 def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(devices, second):
     rule = a_rule(visible_devices=devices)
     pod = a_full_pod()
-    put_in(pod, "main", variable(VISIBLE, "all"))
-    put_in(pod, "second", variable(VISIBLE, "all"))
-    after = translated(pod, rule)
-    (main,) = (e for e in container_of(after, "main")["env"] if e["name"] == VISIBLE)
+    merge_into_container(pod, "main", variable(VISIBLE, "all"))
+    merge_into_container(pod, "second", variable(VISIBLE, "all"))
+    after = translate(pod, rule)
+    (main,) = (e for e in find_container(after, "main")["env"] if e["name"] == VISIBLE)
     field = "metadata.annotations['vramwarden.io/visible-devices']"
     assert main["valueFrom"]["fieldRef"]["fieldPath"] == field
-    assert container_of(after, "second")["env"] == [{"name": VISIBLE, "value": second}]
-    assert_fine(pod, rule)
+    assert find_container(after, "second")["env"] == [{"name": VISIBLE, "value": second}]
+    assert_admitted(pod, rule)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_with_a_demand_the_containers_with_vram_see_their_gpu_whatever_the_rule(
 )
 def test_variables_that_show_no_gpu_pass_beside_a_demand(name, value):
     pod = a_full_pod()
-    put_in(pod, "main", variable(name, value))
-    assert_fine(pod)
+    merge_into_container(pod, "main", variable(name, value))
+    assert_admitted(pod)
 
 
 @pytest.mark.parametrize("devices", VisibleDevices)
 @pytest.mark.parametrize("name", ["nvidia", "nvidia-legacy"])
 def test_a_pod_that_names_nvidias_runtime_and_asks_for_no_gpu_is_warned_of(name, devices):
     rule = a_rule(visible_devices=devices)
-    decision = decided(a_full_pod(None, runtimeClassName=name), rule)
-    assert_left(decision)
+    decision = decide_pod(a_full_pod(None, runtimeClassName=name), rule)
+    assert_unchanged(decision)
     start = f'spec.runtimeClassName: remove it; with "{name}" an image can show the pod every GPU '
     warned = [one.startswith(start) for one in decision.warnings]
     assert warned == ([] if devices is VisibleDevices.IGNORE else [True])
@@ -132,8 +132,10 @@ def with_claim(pod):
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda pod: put_in(pod, "main", limits("nvidia.com/gpu", "1")),
-        lambda pod: [put_in(pod, name, variable(VISIBLE, "void")) for name in EVERYWHERE],
+        lambda pod: merge_into_container(pod, "main", limits("nvidia.com/gpu", "1")),
+        lambda pod: [
+            merge_into_container(pod, name, variable(VISIBLE, "void")) for name in EVERYWHERE
+        ],
         lambda pod: pod["spec"].update(runtimeClassName="gvisor"),
         with_claim,
     ],
@@ -142,15 +144,15 @@ def with_claim(pod):
 def test_nobody_else_is_warned_of_a_runtime_class(edit):
     pod = a_full_pod(None, runtimeClassName="nvidia")
     edit(pod)
-    assert decided(pod).warnings == ()
+    assert decide_pod(pod).warnings == ()
     assert not any(
-        "RuntimeClass" in one for one in decided(a_full_pod(runtimeClassName="nvidia")).warnings
+        "RuntimeClass" in one for one in decide_pod(a_full_pod(runtimeClassName="nvidia")).warnings
     )
 
 
 @pytest.mark.parametrize("devices", VisibleDevices)
 def test_limits_of_the_driver_are_denied_whatever_the_rule_says_of_devices(devices):
     pod = a_full_pod()
-    holder = put_in(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))
-    decision = decided(pod, a_rule(visible_devices=devices))
+    holder = merge_into_container(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))
+    decision = decide_pod(pod, a_rule(visible_devices=devices))
     assert_denied(decision, "DriverVariable", f"{holder}.env[0]")

@@ -1,4 +1,4 @@
-"""How much CPU and memory the sidecar asks for, beside what the pod has."""
+"""CPU and memory of the sidecar, for each QoS class and pod-level resources."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from tests.core.admission.decisions import (
     another_policy,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
-    container_of,
-    decided,
-    translated,
+    assert_unchanged,
+    decide_pod,
+    find_container,
+    translate,
 )
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
@@ -25,7 +25,7 @@ GUARANTEED = ("200m", "200m")
 
 
 def of_pod(request, limit, memory="4Gi"):
-    """Return pod-level resources; the memory is plenty."""
+    """Return pod-level resources with plenty of memory."""
     amounts = {"requests": request, "limits": limit}
     return {kind: {"cpu": cpu, "memory": memory} for kind, cpu in amounts.items() if cpu}
 
@@ -50,7 +50,7 @@ CASES = {
         asking({"requests": {"cpu": "800m"}}, of_pod("1", "1")),
         GUARANTEED,
     ),
-    # The class does not rest on our amounts there, so a lack of room costs only some time.
+    # There the QoS class does not depend on the sidecar's amounts. A lack of room only costs time.
     "pod-level, Guaranteed, too little room": (
         asking({"requests": {"cpu": "801m"}}, of_pod("1", "1")),
         ("10m", "1"),
@@ -67,14 +67,14 @@ CASES = {
 @pytest.mark.parametrize(("pod", "cpu"), CASES.values(), ids=CASES)
 def test_the_sidecar_asks_for_what_the_pods_class_allows(pod, cpu):
     request, limit = cpu
-    assert container_of(translated(pod), "vram-enforcer")["resources"] == {
+    assert find_container(translate(pod), "vram-enforcer")["resources"] == {
         "requests": {"cpu": request, "memory": "64Mi"},
         "limits": {"cpu": limit, "memory": "64Mi"},
     }
 
 
 def as_stored(pod):
-    """Return a pod with the requests that the API server sets where there are limits alone."""
+    """Return a pod with the requests that the API server derives from limits."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
     containers = [*spec["containers"], *spec.get("initContainers", ())]
@@ -91,9 +91,9 @@ def as_stored(pod):
 
 @pytest.mark.parametrize("pod", [pod for pod, _ in CASES.values()], ids=CASES)
 def test_the_class_is_judged_without_the_sidecar_also_after_the_api_servers_defaults(pod):
-    stored = as_stored(translated(pod))
-    assert_left(decided(stored))
-    assert_left(decided(stored, phase=Phase.VALIDATE))
+    stored = as_stored(translate(pod))
+    assert_unchanged(decide_pod(stored))
+    assert_unchanged(decide_pod(stored, phase=Phase.VALIDATE))
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_the_class_is_judged_without_the_sidecar_also_after_the_api_servers_defa
     ids=["becomes Guaranteed", "is Guaranteed no more"],
 )
 def test_a_pod_that_comes_again_in_another_class_gets_the_amounts_of_that_one(before, after, cpu):
-    pod = translated(asking(before))
-    vram = container_of(pod, "main")["resources"]
+    pod = translate(asking(before))
+    vram = find_container(pod, "main")["resources"]
     for kind in ("requests", "limits"):
         vram[kind] = {"vramwarden.io/vram": "8Gi", **after.get(kind, {})}
-    resources = container_of(translated(pod), "vram-enforcer")["resources"]
+    resources = find_container(translate(pod), "vram-enforcer")["resources"]
     assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == cpu
 
 
 USUAL = (("10m", "64Mi"), ("1", "64Mi"))
 GIVEN = {
-    # what the rule gives, the pod; requests, limits
+    # amounts of the rule, the pod; expected requests and limits
     "all": (
         ResourceAmounts("20m", "500m", "64Mi", "96Mi"),
         {},
@@ -150,7 +150,7 @@ GIVEN = {
         {"resources": EQUAL},
         (("20m", "64Mi"), ("500m", "64Mi")),
     ),
-    # The API server takes no container's limit above the pod's.
+    # The API server accepts no container's limit above the pod's.
     "pod-level, a smaller limit": (
         ResourceAmounts("20m", "1"),
         {"pod_level": of_pod("30m", "500m")},
@@ -167,17 +167,17 @@ GIVEN = {
 @pytest.mark.parametrize(("given", "pod", "wanted"), GIVEN.values(), ids=GIVEN)
 def test_what_a_rule_gives_comes_in_place_of_the_usual_amounts(given, pod, wanted):
     rule = a_rule(enforcement={"resources": given})
-    after = translated(asking(**pod), rule)
+    after = translate(asking(**pod), rule)
     kinds = zip(("requests", "limits"), wanted, strict=True)
-    assert container_of(after, "vram-enforcer")["resources"] == {
+    assert find_container(after, "vram-enforcer")["resources"] == {
         kind: {"cpu": cpu, "memory": memory} for kind, (cpu, memory) in kinds
     }
-    assert_fine(after, rule)
+    assert_admitted(after, rule)
 
 
 def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
     rule = a_rule(enforcement={"resources": ResourceAmounts("1", "1")})
-    decision = decided(asking(None, of_pod("500m", "4")), rule)
+    decision = decide_pod(asking(None, of_pod("500m", "4")), rule)
     assert_denied(decision, "EnforcementImpossible", "spec.resources.requests[cpu]")
     assert "which needs 1 of cpu beside the containers" in decision.message
 
@@ -188,26 +188,26 @@ def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
 )
 def test_an_amount_that_the_api_server_writes_in_other_words_is_ours(ours, stored):
     rule = a_rule(enforcement={"resources": ResourceAmounts(ours, ours)})
-    pod = translated(asking(), rule)
-    for amounts in container_of(pod, "vram-enforcer")["resources"].values():
+    pod = translate(asking(), rule)
+    for amounts in find_container(pod, "vram-enforcer")["resources"].values():
         assert amounts["cpu"] == ours
         amounts["cpu"] = stored
-    assert decided(pod, rule).patch == ()
-    assert_left(decided(pod, rule, Phase.VALIDATE))
+    assert decide_pod(pod, rule).patch == ()
+    assert_unchanged(decide_pod(pod, rule, Phase.VALIDATE))
 
 
 @pytest.mark.parametrize("amount", ["2G", "", "x", None])
 def test_another_amount_than_the_rule_gives_is_replaced_and_not_stored(amount):
     rule = a_rule(enforcement={"resources": ResourceAmounts(memory_limit="1000000000")})
-    clean = translated(asking(), rule)
+    clean = translate(asking(), rule)
     pod = copy.deepcopy(clean)
-    limits = container_of(pod, "vram-enforcer")["resources"]["limits"]
+    limits = find_container(pod, "vram-enforcer")["resources"]["limits"]
     if amount is None:
         del limits["memory"]
     else:
         limits["memory"] = amount
-    assert decided(pod, rule).obj == clean
-    assert decided(pod, rule, Phase.VALIDATE).reasons == ("Unmutated",)
+    assert decide_pod(pod, rule).obj == clean
+    assert decide_pod(pod, rule, Phase.VALIDATE).reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize(
@@ -215,26 +215,26 @@ def test_another_amount_than_the_rule_gives_is_replaced_and_not_stored(amount):
 )
 @pytest.mark.parametrize("now", [ResourceAmounts(), ResourceAmounts("1", "1", "1Gi", "1Gi")])
 def test_amounts_of_another_policy_are_stored_and_replaced_in_a_pod_that_comes_again(before, now):
-    pod = translated(asking(), a_rule(enforcement={"resources": before}))
+    pod = translate(asking(), a_rule(enforcement={"resources": before}))
     rule = a_rule(enforcement={"resources": now})
     policy = another_policy(rule)
-    assert_left(decided(pod, phase=Phase.VALIDATE, policy=policy))
-    assert decided(pod, rule).obj == translated(asking(), rule)
+    assert_unchanged(decide_pod(pod, phase=Phase.VALIDATE, policy=policy))
+    assert decide_pod(pod, rule).obj == translate(asking(), rule)
 
 
 @pytest.mark.parametrize("cpu", ["10m", "200m", "1"])
 @pytest.mark.parametrize("resources", [{}, EQUAL], ids=["Burstable", "Guaranteed"])
 def test_during_an_upgrade_the_amounts_of_any_release_are_stored(resources, cpu):
-    pod = translated(asking(resources))
+    pod = translate(asking(resources))
     amounts = {"cpu": cpu, "memory": "64Mi"}
-    ours = container_of(pod, "vram-enforcer")
+    ours = find_container(pod, "vram-enforcer")
     ours["resources"] = {"requests": amounts, "limits": amounts}
     ours["startupProbe"]["initialDelaySeconds"] = 5
     policy = another_policy()
-    assert_left(decided(pod, phase=Phase.VALIDATE, policy=policy))
+    assert_unchanged(decide_pod(pod, phase=Phase.VALIDATE, policy=policy))
 
 
 def test_the_first_probe_comes_at_once_and_waits():
-    probe = container_of(translated(asking()), "vram-enforcer")["startupProbe"]
+    probe = find_container(translate(asking()), "vram-enforcer")["startupProbe"]
     assert "initialDelaySeconds" not in probe  # 0, which the API server does not store either
     assert probe["exec"]["command"] == ["/opt/vramwarden/bin/vram-enforcer-probe", "startup", "25"]

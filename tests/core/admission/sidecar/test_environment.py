@@ -1,10 +1,10 @@
-"""The sidecar's environment: variables that every sidecar has, and settings that are no default."""
+"""Variables of every sidecar, and those of settings that differ from the default."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.core.admission.decisions import a_plain_pod, container_of, translated
+from tests.core.admission.decisions import a_plain_pod, find_container, translate
 from tests.support.pods import a_rule
 from webhook.core.policy.model import DriverLimit, OnExcess, Placement, WhenBlind
 
@@ -21,7 +21,7 @@ PROGRAM_VARIABLES = {
 
 
 def environment(**rule):
-    return container_of(translated(a_plain_pod(), a_rule(**rule)), "vram-enforcer")["env"]
+    return find_container(translate(a_plain_pod(), a_rule(**rule)), "vram-enforcer")["env"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The reserved name: what is our sidecar, what is a forgery, and what neither may hide."""
+"""The reserved name: the sidecar, a forged sidecar, and changes that neither may hide."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.core.admission.decisions import (
     a_full_pod,
     another_policy,
     assert_denied,
-    assert_left,
-    both,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    find_container,
     limits,
-    put,
-    put_in,
-    translated,
+    merge_fields,
+    merge_into_container,
+    request_and_limit,
+    translate,
     variable,
 )
 from tests.support.pods import RULE, a_container, a_policy, a_rule
@@ -40,11 +40,11 @@ FORGERIES = [
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("forged", FORGERIES, ids=str)
 def test_a_sidecar_that_runs_something_else_is_denied(forged, phase):
-    pod = translated(a_full_pod())
-    ours = container_of(pod, "vram-enforcer")["command"]
-    put(container_of(pod, "vram-enforcer"), dict.fromkeys(forged))
-    holder = put_in(pod, "vram-enforcer", forged)
-    decision = decided(pod, phase=phase)
+    pod = translate(a_full_pod())
+    ours = find_container(pod, "vram-enforcer")["command"]
+    merge_fields(find_container(pod, "vram-enforcer"), dict.fromkeys(forged))
+    holder = merge_into_container(pod, "vram-enforcer", forged)
+    decision = decide_pod(pod, phase=phase)
     assert_denied(decision, "ReservedName", f"{holder}.name")
     assert "give the container another name" in decision.message
     run = " ".join([*forged.get("command", ours), *forged.get("args", ())])
@@ -60,7 +60,7 @@ def test_a_container_of_the_reserved_name_is_denied_whatever_the_annotations(fie
     pod = a_full_pod(annotations=annotations, labels={"vramwarden.io/managed": "true"})
     pod["spec"][field].append(a_container("vram-enforcer"))
     index = len(pod["spec"][field]) - 1
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert_denied(decision, "ReservedName", f"spec.{field}[{index}].name")
     assert "its command changed" not in decision.message
 
@@ -81,14 +81,14 @@ OTHER_IMAGES = [
 
 @pytest.mark.parametrize("image", [*OUR_IMAGES, *OTHER_IMAGES])
 def test_a_sidecar_with_our_command_gets_our_image_and_is_not_stored_with_another(image):
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
-    container_of(pod, "vram-enforcer")["image"] = image
-    assert decided(pod).obj == clean
+    find_container(pod, "vram-enforcer")["image"] = image
+    assert decide_pod(pod).obj == clean
     if image in OUR_IMAGES:
         return
     for policy in (a_policy(), another_policy()):
-        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
+        stored = decide_pod(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
         assert stored.findings[0].path.startswith("spec.initContainers")
 
@@ -134,18 +134,18 @@ OF_WEBHOOKS = {
 )
 @pytest.mark.parametrize("others", OF_THE_API_SERVER.values(), ids=OF_THE_API_SERVER)
 def test_what_the_api_servers_plugins_set_stays_where_all_else_is_written_again(fields, others):
-    kept = translated(a_full_pod())
-    put_in(kept, "vram-enforcer", others)
+    kept = translate(a_full_pod())
+    merge_into_container(kept, "vram-enforcer", others)
     pod = copy.deepcopy(kept)
     if "resources" not in fields or "resources" not in others:
-        put_in(pod, "vram-enforcer", fields)
-    again = container_of(decided(pod).obj, "vram-enforcer")
+        merge_into_container(pod, "vram-enforcer", fields)
+    again = find_container(decide_pod(pod).obj, "vram-enforcer")
     for probe in ("startupProbe", "livenessProbe"):
         again[probe].setdefault("successThreshold", 1)
     for key in ("terminationMessagePath", "terminationMessagePolicy"):
         again.setdefault(key, OF_THE_API_SERVER["its defaults"][key])
-    wanted = container_of(kept, "vram-enforcer")
-    put(wanted, OF_THE_API_SERVER["its defaults"])
+    wanted = find_container(kept, "vram-enforcer")
+    merge_fields(wanted, OF_THE_API_SERVER["its defaults"])
     assert again == wanted
 
 
@@ -157,11 +157,13 @@ IN_ONE_FIELD = {
 
 @pytest.mark.parametrize("added", [*OF_THE_API_SERVER, *OF_WEBHOOKS, *IN_ONE_FIELD])
 def test_what_others_add_in_good_faith_is_stored_but_of_webhooks_never_taken_over(added):
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
-    put_in(pod, "vram-enforcer", (OF_THE_API_SERVER | OF_WEBHOOKS | IN_ONE_FIELD)[added])
-    assert decided(pod).obj == (clean if added in OF_WEBHOOKS else pod)
-    assert_left(decided(pod, phase=Phase.VALIDATE))
+    merge_into_container(
+        pod, "vram-enforcer", (OF_THE_API_SERVER | OF_WEBHOOKS | IN_ONE_FIELD)[added]
+    )
+    assert decide_pod(pod).obj == (clean if added in OF_WEBHOOKS else pod)
+    assert_unchanged(decide_pod(pod, phase=Phase.VALIDATE))
 
 
 HARMFUL = {
@@ -195,19 +197,19 @@ HARMFUL = {
     "no restart": {"restartPolicy": None},
     "more memory": {"resources": {"limits": {"memory": "1Gi"}}},
     "working directory": {"workingDir": "/x"},
-    "VRAM of its own": both(VRAM, "1Gi", "1Gi"),
+    "VRAM of its own": request_and_limit(VRAM, "1Gi", "1Gi"),
 }
 
 
 @pytest.mark.parametrize("fields", HARMFUL.values(), ids=HARMFUL)
 def test_a_sidecar_that_was_tampered_with_is_repaired_or_else_denied(fields):
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
-    put_in(pod, "vram-enforcer", fields)
-    stored = decided(pod, phase=Phase.VALIDATE)
+    merge_into_container(pod, "vram-enforcer", fields)
+    stored = decide_pod(pod, phase=Phase.VALIDATE)
     assert stored.reasons == ("Unmutated",)
     assert stored.findings[0].path.startswith("spec.initContainers")
-    repaired = decided(pod)
+    repaired = decide_pod(pod)
     assert repaired.outcome is Outcome.MUTATED
     assert repaired.obj == clean
 
@@ -240,42 +242,42 @@ NAMED = {
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize(("change", "said"), NAMED.items(), ids=NAMED)
 def test_what_another_webhook_changed_in_the_sidecar_is_named_and_nothing_else(change, said, index):
-    pod = translated(a_full_pod())
+    pod = translate(a_full_pod())
     inits = pod["spec"]["initContainers"]
     inits.insert(index, inits.pop(0))
     for fields in (*OF_THE_API_SERVER.values(), *OF_WEBHOOKS.values(), HARMFUL[change]):
-        put_in(pod, "vram-enforcer", fields)
-    (finding,) = decided(pod, phase=Phase.VALIDATE).findings
+        merge_into_container(pod, "vram-enforcer", fields)
+    (finding,) = decide_pod(pod, phase=Phase.VALIDATE).findings
     at = f"spec.initContainers[{index}]"
     assert finding.path.startswith(f"{at}.")
     assert finding.detail.endswith(f"changed the pod after it ({said.replace('AT', at)})")
 
 
 def test_a_sidecar_behind_an_init_container_with_vram_is_moved_before_it():
-    clean = translated(a_full_pod("init=8Gi"))
+    clean = translate(a_full_pod("init=8Gi"))
     pod = copy.deepcopy(clean)
     inits = pod["spec"]["initContainers"]
     inits.append(inits.pop(0))
-    assert decided(pod).obj == clean
+    assert decide_pod(pod).obj == clean
     for policy in (a_policy(), replace(a_policy(), digest="f" * 64)):
-        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
+        stored = decide_pod(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize("memory", ["main=8Gi", "side=8Gi"])
 def test_a_sidecar_behind_an_init_container_without_vram_stays(memory):
-    pod = translated(a_full_pod(memory))
+    pod = translate(a_full_pod(memory))
     pod["spec"]["initContainers"].insert(0, pod["spec"]["initContainers"].pop(1))
-    assert decided(pod).patch == ()
-    assert decided(pod, phase=Phase.VALIDATE).allowed
+    assert decide_pod(pod).patch == ()
+    assert decide_pod(pod, phase=Phase.VALIDATE).allowed
 
 
 def test_a_second_sidecar_is_removed():
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
-    pod["spec"]["containers"].append(container_of(pod, "vram-enforcer") | {"restartPolicy": None})
-    assert decided(pod).obj == clean
-    assert decided(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
+    pod["spec"]["containers"].append(find_container(pod, "vram-enforcer") | {"restartPolicy": None})
+    assert decide_pod(pod).obj == clean
+    assert decide_pod(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 
 GPU_BY_NAME = [
@@ -302,24 +304,24 @@ def test_the_reserved_name_hides_no_fault(memory, rule, fields, phase, field):
     pod = (
         a_full_pod(memory)
         if phase is Phase.MUTATE or memory is None
-        else translated(a_full_pod(memory), rule)
+        else translate(a_full_pod(memory), rule)
     )
     pod["spec"][field].append(a_container("vram-enforcer", **copy.deepcopy(fields)))
-    decision = decided(pod, rule, phase)
+    decision = decide_pod(pod, rule, phase)
     assert decision.outcome is Outcome.DENIED
 
 
 @pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
 def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored(rule):
-    clean = translated(a_full_pod(), rule)
+    clean = translate(a_full_pod(), rule)
     pod = copy.deepcopy(clean)
-    ours = container_of(translated(a_full_pod()), "vram-enforcer")
+    ours = find_container(translate(a_full_pod()), "vram-enforcer")
     pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
-    pod["spec"]["volumes"] = translated(a_full_pod())["spec"]["volumes"]
-    assert decided(pod, rule).obj == clean
+    pod["spec"]["volumes"] = translate(a_full_pod())["spec"]["volumes"]
+    assert decide_pod(pod, rule).obj == clean
     for digest in ("0123456789abcdef", "fedcba9876543210"):
         policy = a_policy(rule, digest=digest)
-        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
+        stored = decide_pod(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
         assert stored.findings[0].path.startswith("spec.containers[2]")
 
@@ -328,26 +330,26 @@ def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored(rule):
     "fields",
     [
         limits("nvidia.com/gpu", "1"),
-        both("nvidia.com/gpu", "1", "1"),
+        request_and_limit("nvidia.com/gpu", "1", "1"),
         limits("amd.com/gpu", "1"),
         {"resources": {"claims": [{"name": "gpu"}]}},
     ],
     ids=str,
 )
 def test_the_sidecar_gets_no_gpu_of_its_own(fields):
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
-    put_in(pod, "vram-enforcer", fields)
-    assert not decided(pod, phase=Phase.VALIDATE).allowed
-    again = decided(pod)
+    merge_into_container(pod, "vram-enforcer", fields)
+    assert not decide_pod(pod, phase=Phase.VALIDATE).allowed
+    again = decide_pod(pod)
     for name in fields["resources"].get("limits", {}):
-        put_in(clean, "vram-enforcer", both(name, "0", "0"))
+        merge_into_container(clean, "vram-enforcer", request_and_limit(name, "0", "0"))
     assert not again.allowed or again.obj == clean
 
 
 def test_a_rule_that_voids_does_so_under_the_reserved_name_too():
     pod = a_full_pod(None)
     pod["spec"]["containers"].append(a_container("vram-enforcer", **variable(VISIBLE, "all")))
-    decision = decided(pod, a_rule(visible_devices=VisibleDevices.VOID))
-    seen = container_of(decision.obj, "vram-enforcer")["env"]
+    decision = decide_pod(pod, a_rule(visible_devices=VisibleDevices.VOID))
+    seen = find_container(decision.obj, "vram-enforcer")["env"]
     assert not decision.allowed or seen == [{"name": VISIBLE, "value": "void"}]

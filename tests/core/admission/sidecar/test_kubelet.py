@@ -1,4 +1,4 @@
-"""How the kubelet restarts all containers, pulls the sidecar's image, and shows it its GPUs."""
+"""The sidecar's restart rules, image pull and GPUs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.core.admission.decisions import (
     VISIBLE,
     a_hardened_pod,
     a_plain_pod,
-    assert_fine,
-    container_of,
-    decided,
-    translated,
+    assert_admitted,
+    decide_pod,
+    find_container,
+    translate,
 )
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decision import Outcome, Phase
@@ -28,7 +28,7 @@ A_POD_WITHOUT_A_USER = a_hardened_pod(restricted=True, users=(None, None))
 
 
 def sidecar(pod, rule):
-    return container_of(translated(pod, rule), "vram-enforcer")
+    return find_container(translate(pod, rule), "vram-enforcer")
 
 
 @pytest.mark.parametrize("pod", [a_plain_pod(), A_POD_WITHOUT_A_USER], ids=["plain", "restricted"])
@@ -50,9 +50,9 @@ def test_the_rule_is_all_that_the_setting_changes_for_a_pod_that_can_be_stopped(
 
 
 def test_a_pod_that_is_translated_already_is_left_as_it_is():
-    pod = translated(A_POD_WITHOUT_A_USER, RESTARTING)
-    assert decided(pod, RESTARTING).patch == ()
-    assert_fine(pod, RESTARTING)
+    pod = translate(A_POD_WITHOUT_A_USER, RESTARTING)
+    assert decide_pod(pod, RESTARTING).patch == ()
+    assert_admitted(pod, RESTARTING)
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_a_pod_that_is_translated_already_is_left_as_it_is():
     ids=["none", "empty", "other action", "88 alone", "other codes", "one before"],
 )
 def test_a_sidecar_without_the_rule_is_repaired_and_otherwise_not_stored(rules):
-    wanted = translated(A_POD_WITHOUT_A_USER, RESTARTING)
+    wanted = translate(A_POD_WITHOUT_A_USER, RESTARTING)
     broken = copy.deepcopy(wanted)
-    found = container_of(broken, "vram-enforcer")
+    found = find_container(broken, "vram-enforcer")
     found["restartPolicyRules"] = rules
     if rules is None:
         del found["restartPolicyRules"]
-    assert decided(broken, RESTARTING, Phase.VALIDATE).reasons == ("Unmutated",)
-    assert decided(broken, RESTARTING).obj == wanted
+    assert decide_pod(broken, RESTARTING, Phase.VALIDATE).reasons == ("Unmutated",)
+    assert decide_pod(broken, RESTARTING).obj == wanted
 
 
 def test_a_rule_that_nobody_asked_for_is_not_stored():
-    decision = decided(translated(a_plain_pod(), RESTARTING), RULE, Phase.VALIDATE)
+    decision = decide_pod(translate(a_plain_pod(), RESTARTING), RULE, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
 
 
@@ -92,22 +92,22 @@ CHOSEN = {"valueFrom": {"fieldRef": SEEN}}
     ("placement", "gpus", "seen"),
     [
         (Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN),
-        # No annotation will ever come: a sidecar with that variable would fail its self-test.
+        # The annotation is never written, so a sidecar with that variable would fail its self-test.
         (Placement.NONE, [], {"value": "all"}),
     ],
 )
 def test_the_sidecar_knows_its_gpus_only_if_they_are_chosen(placement, gpus, seen):
-    pod = translated(a_plain_pod(), a_rule(placement=placement))
-    enforcer = container_of(pod, "vram-enforcer")
+    pod = translate(a_plain_pod(), a_rule(placement=placement))
+    enforcer = find_container(pod, "vram-enforcer")
     assert [
         {key: value for key, value in entry.items() if key != "name"}
         for entry in enforcer["env"]
         if entry["name"] == "VRAM_GPUS"
     ] == gpus
-    for container in (enforcer, container_of(pod, "main")):
+    for container in (enforcer, find_container(pod, "main")):
         assert {"name": VISIBLE, **seen} in container["env"]
 
 
 def test_no_probe_ends_a_sidecar_that_waits():
-    probe = container_of(translated(a_plain_pod()), "vram-enforcer")["startupProbe"]
-    assert probe["failureThreshold"] == 2**31 - 1  # the most that the API takes
+    probe = find_container(translate(a_plain_pod()), "vram-enforcer")["startupProbe"]
+    assert probe["failureThreshold"] == 2**31 - 1  # the maximum of the API

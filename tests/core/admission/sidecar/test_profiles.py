@@ -1,4 +1,4 @@
-"""Under which AppArmor and SELinux profiles the sidecar runs."""
+"""AppArmor and SELinux profiles of the sidecar."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
-    assert_left,
-    container_of,
-    decided,
-    findings_of,
-    put_in,
-    translated,
+    assert_unchanged,
+    decide_pod,
+    decide_reasons,
+    find_container,
+    merge_into_container,
+    translate,
 )
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decision import Outcome, Phase
@@ -42,11 +42,11 @@ NOTES = {
 
 
 def a_confined_pod(field, main=None, second=None, *, pod=None, notes=None):
-    """Return a pod with two containers with VRAM; `notes` are AppArmor's annotations."""
+    """Return a pod with two containers with VRAM; `notes` are AppArmor annotations."""
     made = a_full_pod("main=4Gi,second=4Gi")
     for name, value in (("main", main), ("second", second)):
         if value is not None:
-            put_in(made, name, {"securityContext": {field: value}})
+            merge_into_container(made, name, {"securityContext": {field: value}})
     if pod is not None:
         made["spec"]["securityContext"] = {field: pod}
     for name, value in (notes or {}).items():
@@ -62,7 +62,7 @@ def case(field, *own, wanted=None, **more):
 
 
 def stored(pod, *, notes_fields=True):
-    """Return what an API server makes of a pod before it is validated.
+    """Return a pod as the API server passes it to validation.
 
     Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go. Not all
     versions write an annotation for a field.
@@ -84,7 +84,7 @@ def noted(profile: str):
     return {"notes": {"main": profile, "second": profile}}
 
 
-# What the containers with VRAM have, and what the sidecar's own context says then: None is nothing.
+# Settings of the containers with VRAM, and the expected setting of the sidecar: None means unset.
 AGREE = [
     case(APP_ARMOR),
     case(APP_ARMOR, UNCONFINED, UNCONFINED, wanted=UNCONFINED),
@@ -157,27 +157,27 @@ def test_the_sidecar_is_confined_as_the_table_says(restart, sidecar, pod, field,
     if sidecar == "EnforcementImpossible":
         for phase in Phase:
             path = f"spec.containers[1].securityContext.{field}"
-            assert_denied(decided(pod, rule, phase), "EnforcementImpossible", path)
+            assert_denied(decide_pod(pod, rule, phase), "EnforcementImpossible", path)
         return
-    context = container_of(stored(translated(pod, rule)), "vram-enforcer")["securityContext"]
+    context = find_container(stored(translate(pod, rule)), "vram-enforcer")["securityContext"]
     assert sidecar in {"the same", "that of the pod"}
     assert context.get(field) == (wanted if sidecar == "the same" else None)
     assert {APP_ARMOR, SELINUX} & context.keys() <= {field}
-    assert_fine(pod, rule)
+    assert_admitted(pod, rule)
 
 
 def test_profiles_of_containers_without_vram_do_not_matter():
     pod = a_full_pod("second=8Gi")
-    put_in(pod, "main", {"securityContext": {APP_ARMOR: UNCONFINED, SELINUX: LEVEL}})
-    put_in(pod, "second", {"securityContext": {APP_ARMOR: LOCAL}})
-    context = container_of(translated(pod), "vram-enforcer")["securityContext"]
+    merge_into_container(pod, "main", {"securityContext": {APP_ARMOR: UNCONFINED, SELINUX: LEVEL}})
+    merge_into_container(pod, "second", {"securityContext": {APP_ARMOR: LOCAL}})
+    context = find_container(translate(pod), "vram-enforcer")["securityContext"]
     assert context[APP_ARMOR] == LOCAL
     assert SELINUX not in context
 
 
 def test_a_profile_is_the_only_thing_that_changes():
-    plain = container_of(translated(a_confined_pod(APP_ARMOR)), "vram-enforcer")
-    found = container_of(translated(a_confined_pod(APP_ARMOR, LOCAL, LOCAL)), "vram-enforcer")
+    plain = find_container(translate(a_confined_pod(APP_ARMOR)), "vram-enforcer")
+    found = find_container(translate(a_confined_pod(APP_ARMOR, LOCAL, LOCAL)), "vram-enforcer")
     assert found["securityContext"].pop(APP_ARMOR) == LOCAL
     assert found == plain
 
@@ -187,11 +187,11 @@ def test_a_profile_is_the_only_thing_that_changes():
     "pod", [a_confined_pod(APP_ARMOR, **noted(one)) for one in NOTES], ids=NOTES
 )
 def test_what_any_api_server_stores_is_what_we_asked_for(notes_fields, pod):
-    kept = stored(translated(pod), notes_fields=notes_fields)
-    assert_left(decided(kept, phase=Phase.VALIDATE))
-    assert decided(kept).patch == ()
+    kept = stored(translate(pod), notes_fields=notes_fields)
+    assert_unchanged(decide_pod(kept, phase=Phase.VALIDATE))
+    assert decide_pod(kept).patch == ()
     main, sidecar = (
-        container_of(kept, name)["securityContext"].get(APP_ARMOR, DEFAULT)
+        find_container(kept, name)["securityContext"].get(APP_ARMOR, DEFAULT)
         for name in ("main", "vram-enforcer")
     )
     assert main == sidecar
@@ -202,23 +202,23 @@ def test_no_annotation_gives_the_sidecar_another_profile(rule):
     pod = a_confined_pod(APP_ARMOR, notes={"vram-enforcer": "localhost/deny-kill"})
     assert (
         APP_ARMOR_ANNOTATION + "vram-enforcer"
-        not in translated(pod, rule)["metadata"]["annotations"]
+        not in translate(pod, rule)["metadata"]["annotations"]
     )
-    pod = translated(a_confined_pod(APP_ARMOR), rule)
+    pod = translate(a_confined_pod(APP_ARMOR), rule)
     pod["metadata"]["annotations"][APP_ARMOR_ANNOTATION + "vram-enforcer"] = "localhost/deny-kill"
-    assert decided(pod, rule, phase=Phase.VALIDATE).reasons == ("Unmutated",)
+    assert decide_pod(pod, rule, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize("profile", [UNCONFINED, DEFAULT, OTHER], ids=str)
 def test_no_webhook_gives_the_sidecar_another_profile(profile):
     for wanted in (None, LOCAL):
-        pod = translated(a_confined_pod(APP_ARMOR, wanted, wanted))
-        container_of(pod, "vram-enforcer")["securityContext"][APP_ARMOR] = profile
-        assert decided(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
+        pod = translate(a_confined_pod(APP_ARMOR, wanted, wanted))
+        find_container(pod, "vram-enforcer")["securityContext"][APP_ARMOR] = profile
+        assert decide_pod(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 
 def test_the_denial_names_both_containers_and_the_setting_that_would_help():
-    (finding,) = decided(a_confined_pod(APP_ARMOR, LOCAL)).findings
+    (finding,) = decide_pod(a_confined_pod(APP_ARMOR, LOCAL)).findings
     assert finding.detail == (
         'write that of container "main", or ask your platform team for a rule with '
         "enforcement.podRestart: RestartAllContainers; one sidecar can stop processes of one "
@@ -228,16 +228,16 @@ def test_the_denial_names_both_containers_and_the_setting_that_would_help():
 
 def test_all_that_keeps_signals_from_arriving_is_reported_at_once():
     pod = a_hardened_pod(restricted=True, users=(1000, 1001))
-    put_in(pod, "main", {"securityContext": {APP_ARMOR: LOCAL, SELINUX: LEVEL}})
+    merge_into_container(pod, "main", {"securityContext": {APP_ARMOR: LOCAL, SELINUX: LEVEL}})
     path = "spec.containers[1].securityContext"
-    assert findings_of(pod) == [
+    assert decide_reasons(pod) == [
         ("EnforcementImpossible", f"{path}.{field}") for field in ("runAsUser", APP_ARMOR, SELINUX)
     ]
 
 
 @pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
 def test_without_a_sidecar_profiles_may_differ(rule):
-    assert_fine(a_confined_pod(APP_ARMOR, LOCAL, UNCONFINED), rule)
+    assert_admitted(a_confined_pod(APP_ARMOR, LOCAL, UNCONFINED), rule)
 
 
 @pytest.mark.parametrize("wrong", [5, "x", [], {"type": 5}, {"level": []}], ids=str)
@@ -246,7 +246,7 @@ def test_without_a_sidecar_profiles_may_differ(rule):
 def test_a_profile_of_a_wrong_type_is_malformed(wrong, field, where):
     if isinstance(wrong, dict) and field == APP_ARMOR and "level" in wrong:
         wrong = {"localhostProfile": []}
-    decision = decided(a_confined_pod(field, **{where: wrong}), RULE)
+    decision = decide_pod(a_confined_pod(field, **{where: wrong}), RULE)
     assert decision.outcome is Outcome.MALFORMED
     holder = "spec" if where == "pod" else "spec.containers[0]"
     assert decision.malformed.startswith(f"{holder}.securityContext.{field}")

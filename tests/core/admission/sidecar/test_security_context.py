@@ -1,4 +1,4 @@
-"""Whether a sidecar can enforce at all, and the user it runs as."""
+"""The user of the sidecar, and pods in which none works."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
+    assert_admitted,
     assert_denied,
-    assert_fine,
     capability,
-    container_of,
-    decided,
+    decide_pod,
+    find_container,
     host_path,
-    put,
-    put_in,
-    translated,
+    merge_fields,
+    merge_into_container,
+    translate,
 )
 from tests.support.pods import a_rule
 from webhook.core.admission.decision import Outcome, Phase
@@ -71,22 +71,22 @@ def test_the_sidecar_runs_as_the_table_says(row):
     for users, pod_user in known if row.one_user else unknown:
         pod = a_hardened_pod(restricted=row.restricted, users=users, pod_user=pod_user)
         if row.isolation is Isolation.NON_ROOT:
-            # Of the pods that are not denied: what else they lack, the rules say.
+            # Only pods that are not denied. Other faults are tested with the rules.
             read = read_pod(pod)
             assert enforcer_user(read, read_demand(read)[0], rule) == 0
             continue
-        decision = decided(pod, rule)
+        decision = decide_pod(pod, rule)
         if row.sidecar == "EnforcementImpossible":
             assert decision.outcome is Outcome.DENIED
             assert decision.reasons == ("EnforcementImpossible",)
             continue
-        context = container_of(decision.obj, "vram-enforcer")["securityContext"]
+        context = find_container(decision.obj, "vram-enforcer")["securityContext"]
         root = row.sidecar == "root with KILL"
         uids = {"root with KILL": 0, "that user": 1000, "user of its own": OWN_UID}
         assert context["runAsUser"] == uids[row.sidecar]
         assert context["runAsNonRoot"] is not root
         assert context["capabilities"] == ({"drop": ["ALL"]} | ({"add": ["KILL"]} if root else {}))
-        assert_fine(pod, rule)
+        assert_admitted(pod, rule)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_impossible_enforcement_names_the_container(users, pod_user, path, ru
     rule = a_rule(enforcement={"run_as": run_as})
     pod = a_hardened_pod(restricted=True, users=users, pod_user=pod_user)
     for phase in Phase:
-        decision = decided(pod, rule, phase)
+        decision = decide_pod(pod, rule, phase)
         where = f"{path}.securityContext.runAsUser"
         assert_denied(decision, "EnforcementImpossible", where)
         assert "runAsUser" in decision.findings[0].detail
@@ -118,7 +118,7 @@ def test_an_impossible_enforcement_names_the_container(users, pod_user, path, ru
 )
 def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, settings):
     pod = a_hardened_pod(restricted=True, users=(None, None))
-    message = decided(pod, a_rule(enforcement={"run_as": run_as})).message
+    message = decide_pod(pod, a_rule(enforcement={"run_as": run_as})).message
     asked = " or ".join(f"enforcement.{setting}" for setting in settings)
     assert f", or ask your platform team for a rule with {asked}; " in message
 
@@ -134,20 +134,20 @@ def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, se
 def test_the_sidecar_runs_as_the_user_of_the_containers_with_vram(memory, users, of_pod, wanted):
     pod = a_full_pod(memory, securityContext=of_pod)
     for name, user in users.items():
-        put_in(pod, name, {"securityContext": {"runAsUser": user}})
+        merge_into_container(pod, name, {"securityContext": {"runAsUser": user}})
     rule = a_rule(enforcement={"run_as": RunAs.WORKLOAD})
-    context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
+    context = find_container(translate(pod, rule), "vram-enforcer")["securityContext"]
     assert (context["runAsUser"], context["capabilities"]) == (wanted, {"drop": ["ALL"]})
 
 
 @pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
 @pytest.mark.parametrize("users", [(None, None), (1000, 1001)], ids=str)
 def test_without_a_sidecar_no_user_is_needed(users, rule):
-    assert_fine(a_hardened_pod(restricted=True, users=users), rule)
+    assert_admitted(a_hardened_pod(restricted=True, users=users), rule)
 
 
 def with_context(name, **fields):
-    return lambda pod: put_in(pod, name, {"securityContext": fields})
+    return lambda pod: merge_into_container(pod, name, {"securityContext": fields})
 
 
 LOOSENED = {
@@ -156,9 +156,9 @@ LOOSENED = {
     "no seccomp": with_context("main", seccompProfile=None),
     "seccomp unconfined": with_context("side", seccompProfile={"type": "Unconfined"}),
     "keeps capabilities": with_context("second", capabilities=None),
-    "adds NET_ADMIN": lambda pod: put_in(pod, "second", capability("NET_ADMIN")),
-    "hostNetwork": lambda pod: put(pod["spec"], {"hostNetwork": True}),
-    "hostPath": lambda pod: put(pod["spec"], host_path("/data")),
+    "adds NET_ADMIN": lambda pod: merge_into_container(pod, "second", capability("NET_ADMIN")),
+    "hostNetwork": lambda pod: merge_fields(pod["spec"], {"hostNetwork": True}),
+    "hostPath": lambda pod: merge_fields(pod["spec"], host_path("/data")),
 }
 
 
@@ -166,17 +166,17 @@ LOOSENED = {
 def test_a_pod_that_restricted_would_reject_gets_a_sidecar_as_root(loosen):
     pod = a_hardened_pod(restricted=True, users=(None, None))
     loosen(pod)
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert decision.outcome is Outcome.MUTATED, decision.message
-    assert container_of(decision.obj, "vram-enforcer")["securityContext"]["runAsUser"] == 0
+    assert find_container(decision.obj, "vram-enforcer")["securityContext"]["runAsUser"] == 0
 
 
 def test_what_the_pod_says_for_all_its_containers_counts_as_theirs():
     pod = a_full_pod("8Gi")
     for name in EVERYWHERE:
         own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        put_in(pod, name, {"securityContext": own})
+        merge_into_container(pod, name, {"securityContext": own})
     seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
     pod["spec"]["securityContext"] = {"runAsNonRoot": True, "runAsUser": 1000, **seccomp}
-    context = container_of(translated(pod), "vram-enforcer")["securityContext"]
+    context = find_container(translate(pod), "vram-enforcer")["securityContext"]
     assert context["runAsUser"] == 1000

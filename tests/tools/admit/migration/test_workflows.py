@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.pods import a_container
-from webhook.core.admission.workload_review import pod_of
+from webhook.core.admission.workload_review import pod_from_template
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.template_search import find_templates
 from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
@@ -17,7 +17,7 @@ def move(product, item, **spec):
     """Rewrite the one template of a Workflow; return it, and what was said."""
     workflow = {"spec": {"templates": [item], **spec}}
     (template,) = find_templates(workflow, "Workflow", "argoproj.io/v1alpha1")
-    source = read_foreign_pod(pod_of(template, "w"), template, workflow)
+    source = read_foreign_pod(pod_from_template(template, "w"), template, workflow)
     made = migrate(source, Origin(PRODUCTS[product]))
     assert not made.problems
     item = {"metadata": {}, **item}
@@ -71,7 +71,7 @@ def test_a_notebook_gets_its_annotation_at_its_own_metadata():
         "spec": {"template": {"spec": {"containers": [a_container(**ASKS)]}}},
     }
     (template,) = find_templates(notebook, "Notebook", "kubeflow.org/v1")
-    source = read_foreign_pod(pod_of(template, "n"), template, notebook)
+    source = read_foreign_pod(pod_from_template(template, "n"), template, notebook)
     made = migrate(source, Origin(PRODUCTS["hami"]))
     assert made.operations == (
         {"op": "add", "path": "/metadata/annotations/vramwarden.io~1gpu-memory", "value": "1Gi"},

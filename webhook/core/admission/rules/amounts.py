@@ -1,4 +1,4 @@
-"""Rules about amounts: bounds, classes, whole GPUs beside shares."""
+"""Rules about amounts: bounds, classes, whole GPUs together with shares."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import Final
 
-from webhook.core.admission.accounting import is_translations
+from webhook.core.admission.accounting import is_translation_resource
 from webhook.core.admission.rules.case import Case
-from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
+from webhook.core.admission.rules.suggestions import rule_bounds, suggestions_for
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.device_plugin import is_mig_slice
 from webhook.core.pod.demand import both_fields_note, find_unequal_amounts
@@ -38,51 +38,51 @@ _OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:
-    """Rule: what the pod asks for can be read, and is asked for once.
+    """Rule: the pod's request for VRAM is readable and unique.
 
     Fields: metadata.annotations[gpu-memory|gpu-count|gpu-class], resources.limits[vram]
-    Allowed values: as `read_demand` reads them
+    Allowed values: those that `read_demand` accepts
     """
     return case.demand_problems
 
 
 def unnamed_container(case: Case) -> Iterator[str]:
-    """Rule: one quantity goes to the container that is meant.
+    """Rule: a quantity without a name goes to the container that its author means.
 
     Fields: metadata.annotations[gpu-memory], spec.containers[*].name
-    Allowed values: any, since such a pod is valid: it returns a warning and no finding; without one
-    a list, one app container beside known helpers, the only container that names our variables or
-    runs a program of the table, or a default container that is no helper beside no such one
+    Allowed values: any, since such a pod is valid: it returns a warning and no finding. There is no
+    warning about a list, one app container with known helpers, the only container that names our
+    variables or runs a program of the table, or a default container that is no helper
     """
     pod, value = case.pod, case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
         return
-    chosen, meant, found = (
+    chosen, likely, found = (
         find_default_container(pod, []),
         case.likely_container,
         ambiguous_containers(pod),
     )
     is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
-    if is_named and not meant and is_helper_container(chosen):
-        meant = next(filterfalse(is_helper_container, default_candidates(pod)), "")
+    if is_named and not likely and is_helper_container(chosen):
+        likely = next(filterfalse(is_helper_container, default_candidates(pod)), "")
     where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
-    if found and not meant:
-        meant, where = chosen, f"the first of {shorten(', '.join(found), 96)}"
-    elif meant in {"", chosen}:
+    if found and not likely:
+        likely, where = chosen, f"the first of {shorten(', '.join(found), 96)}"
+    elif likely in {"", chosen}:
         return
     path = annotation_path(GPU_MEMORY_ANNOTATION)
-    yield f"{path}: write {meant}={value}; without a name it goes to {where}"
+    yield f"{path}: write {likely}={value}; without a name it goes to {where}"
 
 
 def bounds(case: Case) -> Iterator[Finding]:
-    """Rule: the demand lies within the bounds of the rule.
+    """Rule: the demand is within the bounds of the rule.
 
     Fields: metadata.annotations[gpu-memory|gpu-count], resources.limits[vram]
     Allowed values: the rule's memory.min <= VRAM per GPU <= its memory.max; gpu-count <= the rule's
     max
     """
     demand, rule = case.demand, case.rule
-    for reason, sentence in bounds_of(rule).violations(demand.per_gpu_bytes):
+    for reason, sentence in rule_bounds(rule).violations(demand.per_gpu_bytes):
         yield Finding(reason, demand.path, sentence)
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
@@ -102,30 +102,30 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     if name is None:
         return ()
     rule, classes = case.rule, case.policy.classes
-    known = allowed_class_names(classes, rule.allowed_classes)
-    if name in known:
+    allowed = allowed_class_names(classes, rule.allowed_classes)
+    if name in allowed:
         return ()
     why = "is not allowed here" if name in classes else "does not exist"
-    detail = f"class {quote(name)} {why}; rule {quote(rule.name)} {_choice(known, case)}"
+    detail = f"class {quote(name)} {why}; rule {quote(rule.name)} {_choice(allowed, case)}"
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def _choice(known: list[str], case: Case) -> str:
-    """Return the classes that admit the pod; if there is none, all of them and why not."""
-    rejections = {name: _class_rejection(name, case) for name in known}
+def _choice(allowed: list[str], case: Case) -> str:
+    """Return the classes that admit the pod; if there is none, all of them with the reason."""
+    rejections = {name: _class_rejection(name, case) for name in allowed}
     fitting = [name for name, why in rejections.items() if why is None]
     if fitting:
-        return f"{'allows' if fitting == known else 'has for this pod'} {', '.join(fitting)}"
-    if not known:
+        return f"{'allows' if fitting == allowed else 'has for this pod'} {', '.join(fitting)}"
+    if not allowed:
         can_go = _class_rejection(None, case) is None
         return "allows no class" + (", so remove the annotation" if can_go else "")
-    names = ", ".join(known)
+    names = ", ".join(allowed)
     why = next(filter(None, rejections.values()), "")
     return f"allows {names}, with which the pod would be denied: {why}" if why else f"has {names}"
 
 
 def _class_rejection(name: str | None, case: Case) -> str | None:
-    """Return the reason why a pod of a class would be denied; None if admitted."""
+    """Return the reason why a pod of a class would be denied; None if it is admitted."""
     gpu_class = case.policy.class_for(name or case.rule.default_class)
     for key, value in (gpu_class.node_selector if gpu_class else {}).items():
         selected = get_string_map(case.pod.spec, "nodeSelector", "spec").get(key, value)
@@ -154,10 +154,10 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
         for resource in filter(case.policy.is_whole_gpu, requested_amounts(container)):
             for kind in ("limits", "requests"):
                 if not _is_whole(container.resources(kind).get(resource, "0")):
-                    yield _not_whole(container, resource, kind, case)
+                    yield _fraction_finding(container, resource, kind, case)
                     break
             unequal = find_unequal_amounts(container, resource, _is_whole)
-            if unequal and (case.requests_vram or _is_others(container, resource)):
+            if unequal and (case.requests_vram or _is_foreign(container, resource)):
                 unequal = replace(unequal, detail=f"remove it; {unequal.detail.partition('; ')[2]}")
             if unequal:
                 yield unequal
@@ -168,44 +168,44 @@ def _is_whole(amount: str) -> bool:
     return value is not None and value >= 0 and value.denominator == 1
 
 
-def _not_whole(container: Container, resource: str, kind: str, case: Case) -> Finding:
+def _fraction_finding(container: Container, resource: str, kind: str, case: Case) -> Finding:
     path = f"{container.path}.resources.{kind}[{resource}]"
     amount = container.resources(kind)[resource]
     value, both = parse_quantity_or(amount, None), both_fields_note(container, resource)
     reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
     what = f"{quote(amount) if value is None else amount} is not a whole number of GPUs"
-    if _is_others(container, resource):
+    if _is_foreign(container, resource):
         return Finding(reason, path, f"{what}; remove it{both}")
     if value is not None and value > 0 and not resource.startswith(AMD_DOMAIN):
-        return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
+        return Finding(reason, path, f"{what}; {_share_advice(container, resource, case)}")
     do = "remove it" if case.requests_vram else "write a positive integer, e.g. 1"
     return Finding(reason, path, f"{what}; {do}{both}")
 
 
-def _is_others(container: Container, resource: str) -> bool:
-    """Return True if a resource asks a product that shares GPUs; a hint has the line for it."""
+def _is_foreign(container: Container, resource: str) -> bool:
+    """Return True if a resource requests a GPU of another product; a hint has the advice."""
     return resource in OTHER_PRODUCTS_BY_RESOURCE or (
         resource == WHOLE_GPU
         and not OTHER_PRODUCTS_BY_RESOURCE.keys().isdisjoint(requested_amounts(container))
     )
 
 
-def _share_instead(container: Container, resource: str, case: Case) -> str:
-    """Return how to have a share of a GPU in place of a part of a whole one."""
+def _share_advice(container: Container, resource: str, case: Case) -> str:
+    """Return the advice to request a share of a GPU in place of a part of a whole one."""
     both = both_fields_note(container, resource)
     if case.requests_vram:
         return f"to share a GPU remove it{both}"
     others = [
-        one
-        for one in requested_amounts(container)
-        if one != resource and case.policy.may_provide_gpus(one)
+        name
+        for name in requested_amounts(container)
+        if name != resource and case.policy.may_provide_gpus(name)
     ]
     remove = " and ".join(("it", *others))
     do = f"to share a GPU remove {remove}{both} and set the annotation {GPU_MEMORY_ANNOTATION}"
     users = [
-        one
-        for one in case.pod.containers
-        if one is container or any(map(case.policy.may_provide_gpus, requested_amounts(one)))
+        each
+        for each in case.pod.containers
+        if each is container or any(map(case.policy.may_provide_gpus, requested_amounts(each)))
     ]
     if users != [container] or get_objects(case.pod.spec, "resourceClaims", "spec"):
         return do
@@ -220,45 +220,45 @@ def _share_instead(container: Container, resource: str, case: Case) -> str:
 
 
 def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
-    """Rule: a pod has a share of a GPU, whole GPUs, or a claim; only one of the three.
+    """Rule: a pod has only one of these: a share of a GPU, whole GPUs, a resource claim.
 
     Fields: spec.[initContainers,containers][*].resources, spec.resourceClaims
     Allowed values: no resource above zero that may bring GPUs, except the slices and slots of
-    NVIDIA's device plugin by which translation counts under the rule; no claim, unless the rule's
+    NVIDIA's device plugin that translation writes under the rule; no claim, unless the rule's
     `resourceClaims` is Ignore
     """
     denies_claims = case.rule.resource_claims is ResourceClaims.DENY
     for container in case.pod.containers:
         if case.names_whole_gpus:
-            yield from _beside_share(container, case)
+            yield from _gpus_with_share(container, case)
         resources = get_object(container.raw, "resources", container.path)
         if (
             resources
             and get_objects(resources, "claims", container.path, "resources")
             and denies_claims
         ):
-            yield _claimed(f"{container.path}.resources.claims", case)
+            yield _claim_finding(f"{container.path}.resources.claims", case)
     if get_objects(case.pod.spec, "resourceClaims", "spec") and denies_claims:
-        yield _claimed("spec.resourceClaims", case)
+        yield _claim_finding("spec.resourceClaims", case)
 
 
-def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
+def _gpus_with_share(container: Container, case: Case) -> Iterator[Finding]:
     has_vram = case.demand_if_any is not None and container.name in case.demand_if_any.amounts
     limits = container.resources("limits")
     for resource, amount in requested_amounts(container).items():
         if case.policy.may_provide_gpus(resource) and parse_quantity_or(amount, None) != 0:
-            if has_vram and is_translations(case.pod, resource, amount, case.rule):
+            if has_vram and is_translation_resource(case.pod, resource, amount, case.rule):
                 continue
             kind = "limits" if resource in limits else "requests"
-            remove = _one_of(resource, both_fields_note(container, resource), case)
+            remove = _removal_advice(resource, both_fields_note(container, resource), case)
             which = "an NVIDIA GPU" if resource.startswith(AMD_DOMAIN) else "a GPU"
             detail = f"{remove}; the pod asks for {resource} and for a share of {which}; {_OTHERS}"
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
 
-def _one_of(resource: str, both: str, case: Case) -> str:
-    """Say which of the two to remove; another product's amount is nothing to keep."""
+def _removal_advice(resource: str, both: str, case: Case) -> str:
+    """Return the advice on which of the two to remove; another product's amount always goes."""
     if resource in OTHER_PRODUCTS_BY_RESOURCE:
         return (
             f"remove {resource}{both}, which {OTHER_PRODUCTS_BY_RESOURCE[resource][0].name} reads"
@@ -269,7 +269,7 @@ def _one_of(resource: str, both: str, case: Case) -> str:
     return f"remove {resource}{both} to share one, or {case.requested_by} to {keep}"
 
 
-def _claimed(path: str, case: Case) -> Finding:
+def _claim_finding(path: str, case: Case) -> Finding:
     detail = (
         f"remove the claim to share a GPU, or {case.requested_by} to keep the claim; the pod has a "
         "resource claim and asks for a share; if the claim is for another device, ask your "

@@ -8,15 +8,15 @@ from typing import Final
 
 from webhook.core.admission.rules.amounts import bounds, gpu_class_known
 from webhook.core.admission.rules.case import Case, new_case
-from webhook.core.admission.rules.device_injection import mounts_of_devices
+from webhook.core.admission.rules.device_injection import find_device_mounts
 from webhook.core.admission.rules.isolation import (
     DEBUG_PROFILE,
-    EVERYBODYS_CAPABILITIES,
+    DEFAULT_CAPABILITIES,
     debug_profile,
-    defeating,
-    like_the_sidecar,
-    mounts_of_ours,
-    reserved_because,
+    find_cap_bypasses,
+    find_reserved_mounts,
+    find_root_settings,
+    reservation_reason,
 )
 from webhook.core.admission.rules.nodes import one_slot, slices
 from webhook.core.admission.rules.oversized_pods import is_managed
@@ -49,12 +49,13 @@ _DEFAULT_CONTAINER: Final = (
     annotation_path(DEFAULT_CONTAINER_ANNOTATION),
 )
 _WRITTEN_BY_DEVELOPERS: Final = {*ASKING_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
-# No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
-_DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
+# With KILL a debugging container could stop a sidecar of another user. No profile of `kubectl
+# debug` adds it.
+_DEBUGGERS_CAPABILITIES: Final = DEFAULT_CAPABILITIES - {"KILL"}
 
 
 def immutable(case: Case) -> Iterator[Finding]:
-    """Rule: a demand, our marks and the sidecar stay as they were admitted.
+    """Rule: a demand, our label and annotations, and the sidecar stay as they were admitted.
 
     Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
     the annotation of the default container, if another would make the demand ambiguous
@@ -70,7 +71,7 @@ def immutable(case: Case) -> Iterator[Finding]:
     problem = _recreation_problem(case) if by_developers else ""
     for place in changes:
         is_ours = is_managed(old.raw)
-        yield _unchanged(*place, before.get(place), after[place], problem, is_ours=is_ours)
+        yield _immutable_finding(*place, before.get(place), after[place], problem, is_ours=is_ours)
     enforcers = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = enforcers.get(container.field)
@@ -81,14 +82,14 @@ def immutable(case: Case) -> Iterator[Finding]:
 
 
 def _differs(key: str, before: str | None, after: str | None) -> bool:
-    """Compare two values; amounts as the API server does, so `8e9` equals `8G`."""
+    """Return True if two values differ. Amounts are compared as quantities: `8e9` equals `8G`."""
     if key != VRAM_RESOURCE or before is None or after is None:
         return before != after
     return parse_quantity_or(before, before) != parse_quantity_or(after, after)
 
 
 def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
-    """Return the demand and the marks of a pod by key and path."""
+    """Return the demand, our label and our annotations of a pod by key and path."""
     fields = {
         (key, annotation_path(key)): pod.annotations.get(key)
         for key in (*OUR_ANNOTATIONS, _DEFAULT_CONTAINER[0])
@@ -101,23 +102,23 @@ def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
 
 
 def _recreation_problem(case: Case) -> str:
-    """Return why the changed pod would be denied if it is created; empty if it would be admitted.
+    """Return the reason why the changed pod would be denied at creation; empty if admitted.
 
-    It reads the demand once for all changes. In a pod with the annotation, translation wrote the
-    explicit amounts.
+    It is computed once for all changes. In a pod with the annotation, translation wrote the
+    explicit amounts, so they do not count.
     """
     pod = case.pod
-    if any(GPU_MEMORY_ANNOTATION in one.annotations for one in (case.old, pod)):
-        pod = preview_changes(pod, {}, {one.name: {VRAM_RESOURCE} for one in pod.containers})
+    if any(GPU_MEMORY_ANNOTATION in each.annotations for each in (case.old, pod)):
+        pod = preview_changes(pod, {}, {each.name: {VRAM_RESOURCE} for each in pod.containers})
     again = new_case(pod, case.rule, case.policy, case.cluster)
     rules = (
         (gpu_class_known, bounds, slices, one_slot) if again.demand_if_any else (gpu_class_known,)
     )
     problems = chain(again.demand_problems, chain.from_iterable(rule(again) for rule in rules))
-    return next((one.detail for one in problems), "")
+    return next((each.detail for each in problems), "")
 
 
-def _unchanged(
+def _immutable_finding(
     key: str, path: str, before: str | None, after: str | None, problem: str, *, is_ours: bool
 ) -> Finding:
     if before is None:
@@ -140,26 +141,25 @@ def _unchanged(
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:
-    """Return the debugging containers that an update adds; those that exist cannot change."""
-    known = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
+    """Return the debugging containers that an update adds; existing ones cannot change."""
+    existing = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
     return [
         container
         for container in read_containers(new.spec, "ephemeralContainers")
-        if container.name not in known
+        if container.name not in existing
     ]
 
 
 def debugging_containers(case: Case) -> Iterator[Finding]:
-    """Rule: a debugging container of a managed pod neither sees GPUs nor defeats the cap.
+    """Rule: a debugging container of a managed pod sees no GPU and cannot defeat the cap.
 
     Fields: spec.ephemeralContainers[*]
-    Allowed values: no GPU variables, none that might come from elsewhere, not privileged, of
-    capabilities those of other containers, except KILL in a pod with a sidecar, another target than
-    the sidecar; under `isolation: NonRoot` a known user other than root, without privilege
-    escalation
+    Allowed values: no variables for GPUs, or sources that may contain some; not privileged; the
+    capabilities of other containers, except KILL in a pod with a sidecar; a target other than the
+    sidecar; under `isolation: NonRoot` a known user other than root, without privilege escalation
     """
-    profile = _profile(case)
-    given = _DEBUGGERS_CAPABILITIES if case.has_sidecar else EVERYBODYS_CAPABILITIES
+    profile = _debug_profile(case)
+    allowed = _DEBUGGERS_CAPABILITIES if case.has_sidecar else DEFAULT_CAPABILITIES
     for container in new_debuggers(case.old, case.pod):
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
@@ -171,8 +171,10 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
             if not hides_gpus(entry) or limits_memory(entry) or widens_access(entry):
-                yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
-        for path, what, _ in defeating(container, case.rule, given):
+                yield _shows_gpu_finding(
+                    f"{container.path}.env[{index}]", f"{entry['name']} shows", profile
+                )
+        for path, what, _ in find_cap_bypasses(container, case.rule, allowed):
             detail = f"use {profile}; {what}, which none may do in a pod with VRAM"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         if case.rule.isolation is Isolation.NON_ROOT:
@@ -181,7 +183,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
                 if case.has_sidecar
                 else f"which rule {quote(case.rule.name)} does not allow"
             )
-            for path, what, _ in like_the_sidecar(container, case.pod):
+            for path, what, _ in find_root_settings(container, case.pod):
                 detail = f"use {profile}; {what}, {why}"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
@@ -195,63 +197,63 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
-def _profile(case: Case) -> str:
+def _debug_profile(case: Case) -> str:
     managed = is_managed(case.old.raw)
     return debug_profile(case.pod, case.rule) if managed else DEBUG_PROFILE
 
 
 def debugging_without_demand(case: Case) -> Iterator[Finding]:
-    """Rule: a debugging container of a pod that asks for no VRAM makes no GPU visible by hand.
+    """Rule: a debugging container of a pod without a demand makes no GPU visible by hand.
 
     Fields: spec.ephemeralContainers[*].env[*] named NVIDIA_VISIBLE_DEVICES
-    Allowed values: void, none or empty; anything where the rule's visibleDevices is not Deny
+    Allowed values: void, none or empty; anything unless the rule's visibleDevices is Deny
 
-    What else a debugging container may do there is Pod Security's business.
+    Pod Security decides what else a debugging container may do.
     """
     if not case.finds_visible_devices:
         return
     for container in new_debuggers(case.old, case.pod):
         for index, entry in enumerate(container.env()):
             if not hides_gpus(entry):
-                yield _shown(
+                yield _shows_gpu_finding(
                     f"{container.path}.env[{index}]", f"{entry['name']} shows", DEBUG_PROFILE
                 )
 
 
 def debugging_mounts(case: Case) -> Iterator[Finding]:
-    """Rule: no mount tells the container runtime to show a debugging container GPUs.
+    """Rule: no mount makes the container runtime show GPUs to a debugging container.
 
     Fields: spec.ephemeralContainers[*].volumeMounts[*].mountPath
-    Allowed values: none below /var/run/nvidia-container-devices; any in a pod without a demand
-    where the rule's visibleDevices is Ignore
+    Allowed values: none below /var/run/nvidia-container-devices; any in a pod without a demand if
+    the rule's visibleDevices is Ignore
     """
     if not is_managed(case.old.raw) and case.rule.visible_devices is VisibleDevices.IGNORE:
         return
     for container in new_debuggers(case.old, case.pod):
-        for path in mounts_of_devices(container):
-            yield _shown(path, "this mount shows", _profile(case))
+        for path in find_device_mounts(container):
+            yield _shows_gpu_finding(path, "this mount shows", _debug_profile(case))
 
 
-def _shown(path: str, what: str, profile: str) -> Finding:
+def _shows_gpu_finding(path: str, what: str, profile: str) -> Finding:
     detail = f"remove it, or use {profile}; {what} a debugging container the GPU"
     return Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
 def reserved_debuggers(case: Case) -> Iterator[Finding]:
-    """Rule: the sidecar's name and those of our volumes are reserved in debugging containers too.
+    """Rule: the names of the sidecar and of our volumes are reserved in debugging containers, too.
 
     Fields: spec.ephemeralContainers[*].name, spec.ephemeralContainers[*].volumeMounts[*].name
-    Allowed values: any but ours
+    Allowed values: any other name
     """
     for container in new_debuggers(case.old, case.pod):
         if container.name == ENFORCER_CONTAINER:
             detail = (
-                f"choose another name, e.g. --container=debugger, with {_profile(case)}; "
+                f"choose another name, e.g. --container=debugger, with {_debug_profile(case)}; "
                 f"{ENFORCER_CONTAINER} is reserved"
             )
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
-        for path, mount in mounts_of_ours(container):
+        for path, mount in find_reserved_mounts(container):
             is_gates = mount["name"] == GATE_VOLUME
             reason = Reason.RESERVED_NAME if is_gates else Reason.EPHEMERAL_CONTAINER
-            detail = f"remove the mount, or use {_profile(case)}; {reserved_because(mount)}"
+            detail = f"remove the mount, or use {_debug_profile(case)}; {reservation_reason(mount)}"
             yield Finding(reason, path, detail)

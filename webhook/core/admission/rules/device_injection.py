@@ -30,8 +30,8 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
 )
 
-# A pod may have any number of annotations.
-_SHOWN: Final = 16
+# Maximum number of findings about annotations, of which a pod may have any number.
+_MAX_FINDINGS: Final = 16
 _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 HOW_TO_REQUEST_GPUS: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
@@ -42,18 +42,19 @@ NOT_COUNTED: Final = f"{injection.SHOWS_UNCOUNTED}; {HOW_TO_REQUEST_GPUS}"
 def device_annotations(case: Case) -> Iterator[Finding]:
     """Rule: no annotation makes a container runtime, or a plug-in of it, give the pod GPUs.
 
-    Fields: metadata.annotations, those of `injection.INJECTORS`
-    Allowed values: devices of others than NVIDIA; any where the rule's visibleDevices is Ignore,
-    and those of the pod before an update; without a demand as many GPUs as its containers limit of
-    whole nvidia.com/gpu, and cards for virtual machines beside such a resource, but none if its
-    creator set spec.nodeName. With a demand no renderers, and mounts as the rule's `hostPaths` say
+    Fields: metadata.annotations, those of `INJECTORS`
+    Allowed values: devices that are not NVIDIA's; any if the rule's visibleDevices is Ignore, and
+    those of the pod before an update. Without a demand as many GPUs as its containers limit of
+    whole nvidia.com/gpu, and cards for virtual machines together with such a resource, but none if
+    its creator set spec.nodeName. With a demand no renderers, and mounts that the rule's
+    `hostPaths` allow
 
-    Under Void it denies, too: a variable can be voided, but an annotation has no such value, and
-    one that is taken off would come back with the next apply.
+    Under Void such an annotation is denied, too. A variable can be voided, but an annotation has no
+    such value, and a removed one would return with the next apply.
     """
     before = {} if case.old is case.pod else case.old.annotations
-    found = _denied(case, before, managed=_is_managed(case))
-    yield from islice(found, _SHOWN)
+    found = _annotation_findings(case, before, managed=_is_managed(case))
+    yield from islice(found, _MAX_FINDINGS)
 
 
 def _is_managed(case: Case) -> bool:
@@ -61,13 +62,13 @@ def _is_managed(case: Case) -> bool:
 
 
 def enforcer_annotations(case: Case) -> Iterator[Finding]:
-    """Rule: no annotation has a container runtime, or a plug-in of it, change the sidecar.
+    """Rule: no annotation makes a container runtime, or a plug-in of it, change the sidecar.
 
     Fields: metadata.annotations whose key ends in the sidecar's name, after a slash or a dot
     Allowed values: none with a demand, except the key for AppArmor, which the API server may
     write, and those of the pod before an update
 
-    Runtimes and plug-ins name a container so: `mounts.nri.io/container.NAME`,
+    Runtimes and plug-ins use such keys for one container: `mounts.nri.io/container.NAME`,
     `io.kubernetes.cri-o.UnifiedCgroup.NAME`.
     """
     before = {} if case.old is case.pod else case.old.annotations
@@ -82,12 +83,14 @@ def enforcer_annotations(case: Case) -> Iterator[Finding]:
             if case.has_sidecar
             else f"names the container {ENFORCER_CONTAINER}, which the pod does not have"
         )
-        for key in keys[:_SHOWN]:
+        for key in keys[:_MAX_FINDINGS]:
             detail = f"remove it; it {why}"
             yield Finding(Reason.RESERVED_NAME, annotation_path(key), detail)
 
 
-def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator[Finding]:
+def _annotation_findings(
+    case: Case, before: Mapping[str, str], *, managed: bool
+) -> Iterator[Finding]:
     rule = case.rule
     judges = rule.visible_devices is not VisibleDevices.IGNORE
     if not judges and not managed:
@@ -96,7 +99,7 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
     for key, devices in injection.read_injections(case.pod.annotations, before):
         path = annotation_path(key)
         shows = devices.shows_gpus or (managed and devices.renders)
-        if judges and shows and (managed or not has.all_of(devices)):
+        if judges and shows and (managed or not has.covers(devices)):
             violation = devices.violation or injection.UNCOUNTED
             detail = f"{violation}; {HOW_TO_REQUEST_GPUS}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.DEVICE_INJECTION, path, detail)
@@ -113,9 +116,9 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
 class _Cards:
     """The cards that the annotations of a pod without a demand may name.
 
-    All of them together may name as many as the pod's containers limit of whole GPUs: the daemons
-    of Google's TCPX and TCPXO are shown those of another container. A slice allows none, since an
-    annotation names whole cards. Nor does any resource of a pod whose creator names its node: no
+    All annotations together may name as many as the pod's containers limit of whole GPUs: the
+    daemons of Google's TCPX and TCPXO see those of another container. A slice allows none, since an
+    annotation names whole cards. No resource counts in a pod whose creator names its node: no
     scheduler has checked that the pod gets it.
     """
 
@@ -123,8 +126,8 @@ class _Cards:
         self._annotations = case.pod.annotations
         self._containers = () if case.names_node else case.pod.containers
 
-    def all_of(self, devices: InjectedDevices) -> bool:
-        """Say whether it has all that one of its annotations names."""
+    def covers(self, devices: InjectedDevices) -> bool:
+        """Return True if the pod may have all cards that an annotation names."""
         if devices.violation or (devices.passthrough and not self._passes_through):
             return False
         return self._enough if devices.cards or devices.control_devices else True
@@ -153,22 +156,22 @@ def _amount(text: str) -> int:
 
 
 def device_mounts(case: Case) -> Iterator[Finding]:
-    """Rule: no mount tells the container runtime which GPUs to show.
+    """Rule: no mount makes the container runtime show GPUs.
 
     Fields: spec.[initContainers,containers][*].volumeMounts[*].mountPath
-    Allowed values: none below /var/run/nvidia-container-devices; any where the rule's
-    visibleDevices is Ignore
+    Allowed values: none below /var/run/nvidia-container-devices; any if the rule's visibleDevices
+    is Ignore
     """
     if case.rule.visible_devices is VisibleDevices.IGNORE:
         return
     for container in case.pod.containers:
-        for path in mounts_of_devices(container):
+        for path in find_device_mounts(container):
             detail = f"remove the mount; {NOT_COUNTED}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
 
 
-def mounts_of_devices(container: Container) -> list[str]:
-    """Return the path of each mount by which a container would be shown GPUs."""
+def find_device_mounts(container: Container) -> list[str]:
+    """Return the path of each mount by which a container would see GPUs."""
     mounts = get_objects(container.raw, "volumeMounts", container.path)
     return [
         f"{container.path}.volumeMounts[{index}].mountPath"

@@ -1,4 +1,4 @@
-"""Rules that let the sidecar work: see processes, stop them, and run at all."""
+"""Rules that let the sidecar work: see processes, stop them, and have resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from webhook.core.policy.model import EnforceBy, PodRestart, RunAs
 
 
 def host_pid(case: Case) -> Iterator[Finding]:
-    """Rule: processes of a pod that is held to a cap do not see those of the node.
+    """Rule: processes of a pod with a cap do not see those of the node.
 
     Fields: spec.hostPID
     Allowed values: false or absent
@@ -33,7 +33,7 @@ def host_pid(case: Case) -> Iterator[Finding]:
 
 
 def process_namespace(case: Case) -> Iterator[Finding]:
-    """Rule: the pod's containers share the pod's own process namespace, where the sidecar acts.
+    """Rule: the containers of a pod with a sidecar share the pod's process namespace.
 
     Fields: spec.shareProcessNamespace
     Allowed values: true or absent
@@ -47,8 +47,8 @@ def one_user(case: Case) -> tuple[Finding, ...]:
     """Rule: the sidecar can run as a user whose signals reach every process with VRAM.
 
     Fields: spec.securityContext.runAsUser, spec.[...][*].securityContext.runAsUser
-    Allowed values: any where the sidecar may be root, or may restart the pod; else the same known
-    user for all containers with VRAM (the table of `enforcer_user`)
+    Allowed values: any if the sidecar may be root, or may restart the pod; else the same known user
+    for all containers with VRAM (the table of `enforcer_user`)
     """
     if case.enforcer is not None:
         return ()
@@ -72,7 +72,7 @@ def one_profile(case: Case) -> Iterable[Finding]:
     """Rule: the sidecar can run under a profile whose signals reach every process with VRAM.
 
     Fields: spec.[...][*].securityContext.[appArmorProfile,seLinuxOptions], the AppArmor annotations
-    Allowed values: any where the sidecar may restart the pod; else the same for all containers with
+    Allowed values: any if the sidecar may restart the pod; else the same for all containers with
     VRAM (the table of `enforcer_profiles`)
     """
     if len(case.demand.amounts) == 1 or case.rule.enforcement.restarts_pod:
@@ -90,16 +90,16 @@ def one_profile(case: Case) -> Iterable[Finding]:
 
 
 def _or_ask_for(*settings: str) -> str:
-    """Name the settings of the rule that would help, to append to what the pod's author can do."""
+    """Return the alternative to ask for a rule with one of these settings."""
     settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
     return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
 
 def room_for_enforcer(case: Case) -> Iterable[Finding]:
-    """Rule: pod-level resources leave room for the sidecar.
+    """Rule: pod-level resources have room for the sidecar.
 
     Fields: spec.resources.requests|limits[cpu, memory] (KEP-2837)
-    Allowed values: absent; at least what the table of `_Need` says
+    Allowed values: absent; at least the sum in the table of `_Need`
     """
     of_pod = get_object(case.pod.spec, "resources", "spec")
     if not of_pod or case.enforcer is None:
@@ -112,10 +112,10 @@ def room_for_enforcer(case: Case) -> Iterable[Finding]:
 
 
 def room_after_resize(case: Case) -> Iterable[Finding]:
-    """Rule: a resize of pod-level resources leaves the sidecar as much room as it needs.
+    """Rule: a resize of pod-level resources leaves enough room for the sidecar.
 
     Fields: spec.resources.requests|limits[cpu, memory]
-    Allowed values: as at creation; what a pod lacked before, it may lack
+    Allowed values: as at creation; an amount that the pod lacked before, it may still lack
     """
     of_pod = get_object(case.pod.spec, "resources", "spec")
     before = get_object(case.old.spec, "resources", "spec")
@@ -132,23 +132,23 @@ def room_after_resize(case: Case) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What one amount of pod-level resources has to be, in cores or bytes.
+    """The minimum of one amount of pod-level resources, in cores or bytes.
 
     | kind | resource | other containers | the sidecar |
     | --- | --- | --- | --- |
-    | requests | both | what they request | its request |
-    | limits | CPU | their limits | its request: for more it can wait |
-    | limits | memory | their limits | its limit: what is over ends it |
+    | requests | both | their requests | its request |
+    | limits | CPU | their limits | its request: it can wait for more |
+    | limits | memory | their limits | its limit: with less it would be killed |
 
-    What a container without a limit takes comes from what the sidecar needs as well. So where there
-    is one, the others together count for at least as much as the sidecar.
+    A container without a limit takes from the sidecar's amount, too. If there is one, the others
+    count together for at least as much as the sidecar.
     """
 
     kind: str
     resource: str
     written: object
     amount: str
-    """The sidecar's."""
+    """Amount of the sidecar."""
     others: Fraction
 
     @property
@@ -157,7 +157,7 @@ class _Need:
 
     @property
     def lacks(self) -> Fraction:
-        """How much is missing; zero or less for nothing."""
+        """Missing amount; zero or less if nothing is missing."""
         need = self.others + parse_quantity_or(self.amount, _ZERO)
         return need - parse_quantity_or(self.written, need)
 

@@ -1,4 +1,4 @@
-"""Hints about keys of other products, near misses of ours, and keys of ours that nothing reads.
+"""Hints about keys of other products, near misses of our keys, and keys of ours that nothing reads.
 
 Such a pod is valid, gets no GPU, and reports no error. A typo must not silently mean "no limit". A
 hint begins with the line to write, which admits the pod, or gives the reason why there is none.
@@ -134,7 +134,7 @@ def _parse_amounts(pod: Pod, value: str) -> Mapping[str, int]:
 
 
 def _key_hints(case: Case) -> Iterator[str]:
-    """Return hints about annotations and labels that are near misses of ours."""
+    """Return hints about annotations and labels that are near misses of our keys."""
     found: list[tuple[str, str, tuple[str, str], str]] = []
     for field, keys in _metadata_fields(case.pod):
         for key, intended in find_near_misses(keys, field):
@@ -181,7 +181,7 @@ def _has_request(case: Case, key: str, container: str = "") -> bool:
 
 
 def _resource_hints(case: Case) -> Iterator[str]:
-    """Yield hints about other products' resources, and about near misses of ours."""
+    """Yield hints about other products' resources, and about near misses of our keys."""
     compared = 0
     line, covered = cache(partial(_line_for_pod, case)), set[str]()
     for container, kind, name in _domain_resources(case):

@@ -1,4 +1,4 @@
-"""Rules that keep a pod's processes under the sidecar's control, and away from the node."""
+"""Rules that keep a pod's processes under the sidecar's control, and off the node."""
 
 from __future__ import annotations
 
@@ -47,23 +47,24 @@ from webhook.names import (
     OUR_VOLUMES,
 )
 
-EVERYBODYS_CAPABILITIES: Final = frozenset(
+DEFAULT_CAPABILITIES: Final = frozenset(
     {
         *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
         *("NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     }
 )
-"""What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
-# An init container that JupyterHub's chart adds to the pods of notebooks (KubeSpawner).
+"""Capabilities of a container that sets none in containerd (`defaultUnixCaps` of its package oci).
+"""
+# Init container that JupyterHub's chart adds to pods of notebooks (KubeSpawner).
 _OF_JUPYTERHUB: Final = "block-cloud-metadata"
 _WITHOUT_IPTABLES: Final = (
     "write singleuser.cloudMetadata.blockWithIptables: false in the values of JupyterHub's chart"
 )
-# CRI-O's deprecated name, which it still reads, and the new one (pkg/annotations/v2).
+# CRI-O's deprecated key, which it still reads, and the new one (pkg/annotations/v2).
 _USER_NAMESPACES: Final = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
 _NO_GPU: Final = f"pods in user namespaces do not start with a GPU; {WRITTEN_BY_ANOTHER}"
-# Of the paths that a rule allows and of a command; a tenant may write a thousand others.
-_SHOWN: Final = 8
+# Maximum number of allowed paths, and of words of a command, in a message.
+_MAX_SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
 _HARMFUL: Final = (
     *("/dev/", "/proc/", "/sys/", "/run/", "/var/run/", "/etc/"),
@@ -77,13 +78,13 @@ def privileged_containers(case: Case) -> Iterator[Finding]:
     """Rule: no container can reach a GPU that it was not given, or stop the sidecar.
 
     Fields: spec.[initContainers,containers][*].securityContext
-    Allowed values: not privileged; of capabilities those that runtimes give everybody and the
-    rule's `capabilities`
+    Allowed values: not privileged; the capabilities that runtimes add by default, and the rule's
+    `capabilities`
     """
     for container in case.pod.containers:
-        for path, what, capability in defeating(container, case.rule):
+        for path, what, capability in find_cap_bypasses(container, case.rule):
             if capability:
-                yield Finding(Reason.CAPABILITY, path, _adds(what, capability, case))
+                yield Finding(Reason.CAPABILITY, path, _capability_advice(what, capability, case))
                 continue
             do, end = "remove it", WRITTEN_BY_ANOTHER
             if container.name == _OF_JUPYTERHUB:
@@ -92,7 +93,7 @@ def privileged_containers(case: Case) -> Iterator[Finding]:
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
 
 
-def _adds(what: str, capability: str, case: Case) -> str:
+def _capability_advice(what: str, capability: str, case: Case) -> str:
     rule = case.rule
     do = "remove it"
     if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
@@ -103,7 +104,7 @@ def _adds(what: str, capability: str, case: Case) -> str:
 
 
 def host_ipc(case: Case) -> Iterator[Finding]:
-    """Rule: a pod has an IPC namespace of its own.
+    """Rule: a pod has its own IPC namespace.
 
     Fields: spec.hostIPC
     Allowed values: false or absent
@@ -117,7 +118,7 @@ def host_ipc(case: Case) -> Iterator[Finding]:
 
 
 def user_namespace(case: Case) -> Iterator[Finding]:
-    """Rule: a pod stays in the node's user namespace, in which runtimes can give it a GPU.
+    """Rule: a pod is in the node's user namespace, in which runtimes can give it a GPU.
 
     Fields: spec.hostUsers, the annotations of CRI-O for user namespaces
     Allowed values: hostUsers true or absent; annotations absent or empty
@@ -131,10 +132,10 @@ def user_namespace(case: Case) -> Iterator[Finding]:
 
 
 def host_paths(case: Case) -> Iterator[Finding]:
-    """Rule: no volume leads a container to a GPU that it was not given, or to the kubelet.
+    """Rule: no volume gives access to a GPU that a container was not given, or to the kubelet.
 
     Fields: spec.volumes[*].hostPath.path
-    Allowed values: paths that the rule's `hostPaths` let in
+    Allowed values: paths that the rule's `hostPaths` allow
     """
     pod, rule = case.pod, case.rule
     for index, volume in enumerate(get_objects(pod.spec, "volumes", "spec")):
@@ -145,29 +146,31 @@ def host_paths(case: Case) -> Iterator[Finding]:
             get_object(volume, "hostPath", f"spec.volumes[{index}]"), "path", path
         )
         if host_path and not may_mount(host_path, rule.host_paths):
-            yield Finding(Reason.HOST_PATH, f"{path}.path", _mounts(host_path, rule))
+            yield Finding(Reason.HOST_PATH, f"{path}.path", _host_path_advice(host_path, rule))
 
 
 def may_mount(host_path: str, allowed: tuple[str, ...] | None) -> bool:
-    """Say whether a rule's `hostPaths` let a path of the node in; None stands for Safe.
+    """Return True if a rule's `hostPaths` allow a path of the node; None means Safe.
 
-    By its name alone: where a symbolic link on the node leads is not known at admission.
+    Only the name counts: the target of a symbolic link on the node is unknown at admission.
 
-    | the path, normalised | Safe | a list |
+    | the path, normalized | Safe | a list |
     | --- | --- | --- |
-    | /dev/shm, /dev/hugepages, /etc/localtime, and below | yes | where listed |
-    | what leads to devices, container runtimes or the kubelet, and below | no | where listed |
-    | a parent of such a path: /, /var, /var/lib | no | where listed |
-    | any other | yes | where listed |
+    | /dev/shm, /dev/hugepages, /etc/localtime, and below | yes | if listed |
+    | a path to devices, container runtimes or the kubelet, and below | no | if listed |
+    | a parent of such a path: /, /var, /var/lib | no | if listed |
+    | any other | yes | if listed |
 
-    A path is listed where it is one of the list, or below one.
+    A path is listed if it is in the list, or below a path in the list.
     """
     path = posixpath.normpath(f"/{host_path.lstrip('/')}").rstrip("/") + "/"
     if allowed is not None:
         return path.startswith(_folders(allowed))
     if path.startswith(_HARMLESS):
         return True
-    return not path.startswith(_HARMFUL) and not any(one.startswith(path) for one in _HARMFUL)
+    return not path.startswith(_HARMFUL) and not any(
+        harmful.startswith(path) for harmful in _HARMFUL
+    )
 
 
 @lru_cache(maxsize=64)
@@ -175,8 +178,10 @@ def _folders(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{path.rstrip('/')}/" for path in paths)
 
 
-def _mounts(host_path: str, rule: Rule) -> str:
-    instead = f"mount one of {', '.join(rule.host_paths[:_SHOWN])}, or " if rule.host_paths else ""
+def _host_path_advice(host_path: str, rule: Rule) -> str:
+    instead = (
+        f"mount one of {', '.join(rule.host_paths[:_MAX_SHOWN])}, or " if rule.host_paths else ""
+    )
     why = f"rule {quote(rule.name)} does not allow {quote(host_path)}"
     if rule.host_paths is None:
         why = f"{quote(host_path)} may lead to the node's devices, container runtime or kubelet"
@@ -194,13 +199,13 @@ def non_root(case: Case) -> Iterator[Finding]:
     if case.rule.isolation is not Isolation.NON_ROOT:
         return
     for container in case.pod.containers:
-        for path, what, do in like_the_sidecar(container, case.pod):
+        for path, what, do in find_root_settings(container, case.pod):
             detail = f"{do}; {what}, which rule {quote(case.rule.name)} does not allow"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
 
 
-def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting by which a container may be root: path, what it may, what to do."""
+def find_root_settings(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
+    """Yield each setting by which a container may be root: its path, its effect, the advice."""
     path = f"{container.path}.securityContext"
     if read_security_field(get_boolean, container, pod, "runAsNonRoot") is not True:
         what = f"container {quote(container.name)} may run as root"
@@ -217,18 +222,18 @@ def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str,
 
 
 DEBUG_PROFILE: Final = "kubectl debug --profile=baseline"
-"""The profile that works in every pod where users are free: it grants nothing."""
+"""Profile that works in every pod under `isolation: Any`: it sets nothing."""
 _NON_ROOT_PROFILE: Final = "kubectl debug --profile=restricted"
-"""The one that works where they are not: it drops what may become root, and names no user."""
+"""Profile for `isolation: NonRoot`: it forbids root, and sets no user."""
 
 
 def debug_profile(pod: Pod, rule: Rule) -> str:
-    """Name a profile of `kubectl debug` that works in a pod with VRAM.
+    """Return a profile of `kubectl debug` that works in a pod with VRAM.
 
-    Source: k8s.io/kubectl/pkg/cmd/debug/profiles.go. `general`, the default, adds SYS_PTRACE, and
-    `sysadmin` is privileged; `netadmin` adds NET_ADMIN and NET_RAW, which a rule may not allow;
-    `baseline` sets nothing, and `restricted` all that `isolation: NonRoot` asks for except a user,
-    which is the pod's or stands in a file for `--custom`.
+    Source: k8s.io/kubectl/pkg/cmd/debug/profiles.go. `general`, the default, adds SYS_PTRACE.
+    `sysadmin` is privileged. `netadmin` adds NET_ADMIN and NET_RAW, which a rule may not allow.
+    `baseline` sets nothing. `restricted` sets all that `isolation: NonRoot` requires except a user,
+    which comes from the pod or from a file for `--custom`.
     """
     if rule.isolation is not Isolation.NON_ROOT:
         return DEBUG_PROFILE
@@ -238,13 +243,13 @@ def debug_profile(pod: Pod, rule: Rule) -> str:
     return f"{_NON_ROOT_PROFILE} --custom=FILE, with securityContext.runAsUser in FILE"
 
 
-def defeating(
-    container: Container, rule: Rule, given: frozenset[str] = EVERYBODYS_CAPABILITIES
+def find_cap_bypasses(
+    container: Container, rule: Rule, allowed: frozenset[str] = DEFAULT_CAPABILITIES
 ) -> list[tuple[str, str, str]]:
-    """Return the path of each security setting that defeats the cap, what it does, the capability.
+    """Return each security setting that could defeat the cap: its path, its effect, the capability.
 
-    Capabilities may be the `given` ones and the rule's. They are read as runtimes do: in any case,
-    with `CAP_` before them or not.
+    `given` and the rule's capabilities are allowed. As in runtimes, case does not count, and a
+    capability may begin with `CAP_`.
     """
     context = container.security_context()
     found: list[tuple[str, str, str]] = []
@@ -257,46 +262,48 @@ def defeating(
     capabilities = get_object(context, "capabilities", path)
     for index, name in enumerate(get_strings(capabilities, "add", f"{path}.capabilities")):
         bare = name.upper().removeprefix("CAP_")
-        if bare not in given and bare not in rule.capabilities:
+        if bare not in allowed and bare not in rule.capabilities:
             what = f"container {quote(container.name)} adds the capability {shorten(bare, 64)}"
             found.append((f"{path}.capabilities.add[{index}]", what, bare))
     return found
 
 
 def reserved_names(case: Case) -> Iterator[Finding]:
-    """Rule: the sidecar's name and those of our volumes are reserved, judged by content.
+    """Rule: the names of the sidecar and of our volumes are reserved, and judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
-    Allowed values: the container runs the enforcer's command, in a pod that asks for VRAM; the
-    sidecar's volumes are emptyDirs. Of our volumes only the gate's may be mounted, in a pod that
-    asks for VRAM, as translation does. Translation replaces all of these, and any volume that has
-    the name of the gate's.
+    Allowed values: a container that runs the enforcer's command, in a pod that requests VRAM;
+    emptyDirs as the sidecar's volumes. Only the gate's volume may be mounted, as translation does
+    it in a pod that requests VRAM. Translation replaces all of these, and any volume with the name
+    of the gate's.
     """
     pod = case.pod
     for container in pod.enforcers:
         if not (case.requests_vram and is_enforcer(container)):
-            yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", _not_ours(container))
-    for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
+            yield Finding(
+                Reason.RESERVED_NAME, f"{container.path}.name", _foreign_enforcer_advice(container)
+            )
+    for index, volume in _find_our_names(pod.spec, "volumes", "spec"):
         if volume["name"] != GATE_VOLUME and not is_enforcer_volume(volume):
             detail = f"give the volume another name; {volume['name']} is reserved"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
-        for path, mount in mounts_of_ours(container):
+        for path, mount in find_reserved_mounts(container):
             if mount["name"] != GATE_VOLUME or not (case.requests_vram and is_gate(mount)):
-                detail = f"remove the mount; {reserved_because(mount)}"
+                detail = f"remove the mount; {reservation_reason(mount)}"
                 yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
-def _not_ours(container: Container) -> str:
-    """Return the sentence about a container that has the sidecar's name, but not its command."""
+def _foreign_enforcer_advice(container: Container) -> str:
+    """Return the message about a container with the sidecar's name but another command."""
     do = "give the container another name"
-    run = [
-        one
-        for key in ("command", "args")
-        for one in get_strings(container.raw, key, container.path)
-    ]
-    if run != [*ENFORCER_COMMAND] and any(one["name"] == CAP_BYTES_ENV for one in container.env()):
-        before, after = (quote(" ".join(one[:_SHOWN])) for one in (ENFORCER_COMMAND, run))
+    command, arguments = (
+        get_strings(container.raw, key, container.path) for key in ("command", "args")
+    )
+    run = [*command, *arguments]
+    has_cap = any(entry["name"] == CAP_BYTES_ENV for entry in container.env())
+    if run != [*ENFORCER_COMMAND] and has_cap:
+        before, after = (quote(" ".join(words[:_MAX_SHOWN])) for words in (ENFORCER_COMMAND, run))
         return (
             f"{do}, or have the other webhook leave it out; its command changed from {before} to "
             f"{after}; {WRITTEN_BY_ANOTHER}"
@@ -305,11 +312,11 @@ def _not_ours(container: Container) -> str:
 
 
 def gate_path(case: Case) -> Iterator[Finding]:
-    """Rule: a container that gets the gate has nothing else mounted there.
+    """Rule: a container with the gate has no other mount at the gate's path.
 
     Fields: spec.[initContainers,containers][*].volumeMounts[*].mountPath
-    Allowed values: any path outside of /run/vram-gate; any path at all in containers without VRAM,
-    and in those of a rule by which they get no gate
+    Allowed values: any path outside of /run/vram-gate; any path in containers without VRAM, and
+    under rules whose containers have no gate
     """
     if not case.rule.gates_workload:
         return
@@ -319,7 +326,7 @@ def gate_path(case: Case) -> Iterator[Finding]:
         for index, mount in enumerate(get_objects(container.raw, "volumeMounts", container.path)):
             path = f"{container.path}.volumeMounts[{index}]"
             at = get_string(mount, "mountPath", path)
-            # Cheap test before the path is normalized.
+            # A cheap test, before the path is normalized.
             if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
                 detail = (
                     f"mount {quote(get_string(mount, 'name', path))} at another path, such as "
@@ -329,18 +336,18 @@ def gate_path(case: Case) -> Iterator[Finding]:
 
 
 def _is_at_gate(path: str) -> bool:
-    # In most images /var/run leads to /run.
+    # In most images /var/run is a link to /run.
     path = posixpath.normpath(f"/{path.lstrip('/')}").removeprefix("/var")
     return path == GATE_PATH or path.startswith(f"{GATE_PATH}/")
 
 
 def reserved_marks(case: Case) -> Iterator[Finding]:
-    """Rule: only what we admitted bears our marks: the label selects the pods that are counted.
+    """Rule: only pods that we admitted have our label and annotations.
 
     Fields: metadata.labels[vramwarden.io/managed], the annotations admitted, gpu, visible-devices,
     gpu-memory-fraction and gpu-waits
-    Allowed values: absent in a pod without a demand; with one those of a binding are absent once
-    translation has taken them off
+    Allowed values: absent in a pod without a demand; in a pod with one, those of a binding are
+    absent after translation, which removes them
     """
     pod = case.pod
     marks: tuple[str, ...] = _MARKS
@@ -362,25 +369,28 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
-def mounts_of_ours(container: Container) -> list[tuple[str, Json]]:
-    """Return each mount of a volume of ours, with its path: a forged heartbeat or gate."""
-    ours = _named_as_ours(container.raw, "volumeMounts", container.path)
+def find_reserved_mounts(container: Container) -> list[tuple[str, Json]]:
+    """Return each mount of one of our volumes with its path.
+
+    Through such a mount a container could forge a heartbeat or bypass the gate.
+    """
+    ours = _find_our_names(container.raw, "volumeMounts", container.path)
     return [(f"{container.path}.volumeMounts[{index}].name", mount) for index, mount in ours]
 
 
-def reserved_because(mount: Json) -> str:
-    """Return the reason why nothing else mounts a volume of ours."""
+def reservation_reason(mount: Json) -> str:
+    """Return the reason why no other container may mount one of our volumes."""
     if mount["name"] == GATE_VOLUME:
         return f"the volume {GATE_VOLUME} keeps containers waiting until their pod has a GPU"
     return f"volumes called {mount['name']} are reserved for vramwarden's sidecar"
 
 
-def _named_as_ours(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
-    """Return the entries of a list that have the name of a volume of ours, by index."""
+def _find_our_names(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
+    """Return the entries of a list with the name of one of our volumes, by index."""
     found = []
     for index, entry in enumerate(get_objects(holder, key, path)):
         name = entry.get("name")
-        # Of most entries nothing more is read, and no path is built.
+        # For most entries nothing else is read, and no path is built.
         if (type(name) is not str or name in OUR_VOLUMES) and get_string(
             entry, "name", path, f"{key}[{index}]"
         ):

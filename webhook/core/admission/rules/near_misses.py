@@ -1,4 +1,4 @@
-"""Keys that nearly are one of ours, and the line to write in their place.
+"""Keys that are similar to ours, and the line to write in their place.
 
 No rule of a policy is known here. The names of other products are in `core.pod.other_products`.
 """

@@ -1,14 +1,11 @@
-"""Rules about where a pod may run, and about what nodes offer by NVIDIA's device plugin.
-
-That is slices of MIG and slots of time-slicing.
-"""
+"""Rules about the nodes of a pod, and about MIG slices and time-slicing slots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from webhook.core.admission.mutation import working_nodes
+from webhook.core.admission.mutation import required_node_terms
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.suggestions import slice_bounds
 from webhook.core.pod.fields import get_object, get_string, get_string_map
@@ -27,7 +24,7 @@ _OTHERS: Final = "if you did not write it, your namespace or another webhook did
 
 
 def node_selector(case: Case) -> Iterator[Finding]:
-    """Rule: the pod's node selector agrees with what translation asks of nodes.
+    """Rule: the pod's node selector agrees with the one that translation writes.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector;
@@ -42,7 +39,7 @@ def node_selector(case: Case) -> Iterator[Finding]:
     for key, value in rule.node_selector_for(gpu_class).items():
         if key in present and present[key] != value:
             yield _conflict(case, key, f"pods with VRAM need {quote(value)}")
-    for term in working_nodes(rule):
+    for term in required_node_terms(rule):
         key = term["key"]
         if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
             yield _conflict(case, key, "no pod with VRAM can run on such a node")
@@ -74,9 +71,9 @@ def node_name(case: Case) -> tuple[Finding, ...]:
     """Rule: the scheduler chooses the node of a pod with VRAM or whole GPUs.
 
     Fields: spec.nodeName
-    Allowed values: absent on create; anything in a pod that has neither
+    Allowed values: absent at creation; anything in a pod without VRAM and whole GPUs
 
-    A kubelet ignores a resource that its node does not know, so only the scheduler checks that the
+    A kubelet ignores a resource that its node does not have, so only the scheduler checks that the
     GPUs exist (kubernetes/pkg/kubelet/lifecycle/predicate.go, removeMissingExtendedResources).
     """
     if not (case.requests_vram or case.has_whole_gpus):
@@ -101,11 +98,11 @@ def _selector(pod: Pod) -> Mapping[str, str]:
 
 
 def slices(case: Case) -> Iterator[Finding]:
-    """Rule: under `accounting: MIG` a node is known whose slices hold what the pod asks for.
+    """Rule: under `accounting: MIG` a known node has slices with the requested amount.
 
     Fields: metadata.annotations[gpu-memory], spec.nodeSelector
-    Allowed values: for each container no more than the largest slice of one node that the pod
-    selects. Judged before translation alone, which chooses the slices
+    Allowed values: for each container at most the largest slice of one node that the pod selects.
+    Only judged in the mutating phase, in which translation chooses the slices
     """
     if case.rule.accounting is not Accounting.MIG or not case.mutating:
         return
@@ -128,10 +125,10 @@ def slices(case: Case) -> Iterator[Finding]:
 
 
 def one_slot(case: Case) -> Iterator[Finding]:
-    """Rule: under `accounting: CapOnly` a pod asks for one GPU.
+    """Rule: under `accounting: CapOnly` a pod requests one GPU.
 
     Fields: metadata.annotations[gpu-count]
-    Allowed values: absent, or 1: two slots of time-slicing may be of the same GPU
+    Allowed values: absent, or 1, since two time-slicing slots may be on the same GPU
     """
     if case.rule.accounting is Accounting.CAP_ONLY and case.demand.gpu_count > 1:
         detail = (
@@ -142,11 +139,11 @@ def one_slot(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.INVALID_COUNT, path, detail)
 
 
-def no_limits(case: Case) -> tuple[str, ...]:
-    """Rule: who creates a pod that requires the driver's limit knows that no node has one now.
+def no_driver_limit(case: Case) -> tuple[str, ...]:
+    """Rule: the creator of a pod that requires the driver's limit is warned if no node has it now.
 
     Fields: spec.nodeSelector[vramwarden.io/driver-limit]
-    Allowed values: any; it returns a warning and not a finding, since such nodes may come
+    Allowed values: any; it returns a warning and not a finding, since such a node may be added
     """
     rule = case.rule
     requires = rule.driver_limit is DriverLimit.REQUIRE
@@ -159,8 +156,8 @@ def no_limits(case: Case) -> tuple[str, ...]:
     return (hint,)
 
 
-def unpromised(case: Case) -> tuple[str, ...]:
-    """Rule: who creates a pod under `accounting: CapOnly` knows what nobody promises.
+def unreserved_memory(case: Case) -> tuple[str, ...]:
+    """Rule: the creator of a pod under `accounting: CapOnly` is warned that no memory is reserved.
 
     Fields: metadata.annotations[gpu-memory]
     Allowed values: any; it returns a warning and not a finding

@@ -1,7 +1,7 @@
-"""Which of the pods that are too complex to be judged are ours to deny.
+"""Pods that are denied because they are too complex to be judged.
 
-Nobody else's pod is denied because it is large. Each function makes one pass with next to nothing
-per entry, since what it reads has no bound; all raise MalformedObjectError.
+Other users' pods are never denied for their size. Each function makes one cheap pass, since the
+size of its input has no bound. All raise MalformedObjectError.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _DEBUG: Final = ("ephemeralContainers",)
 
 
 def needs_judgment(request: Request, rule: Rule) -> bool:
-    """Say whether something in a request needs the judgement that its size forbids.
+    """Return True if a request needs a judgment that the size of its pod forbids.
 
-    | request | what needs it |
+    | request | content that needs it |
     | --- | --- |
     | CREATE | a demand, our marks and names; what shows a GPU, unless visibleDevices is Ignore |
     | UPDATE | our marks, annotations that show GPUs; with a demand containers, pod-level amounts |
@@ -38,13 +38,20 @@ def needs_judgment(request: Request, rule: Rule) -> bool:
             or any(mark is not None for mark in _marks(new))
             or _has_our_volumes(new)
             or (devices and _is_injected(new, {}))
-            or any(_is_judged(container, devices=devices) for container in _containers(new, _RUN))
+            or any(
+                _shows_gpus_or_is_reserved(container, devices=devices)
+                for container in _containers(new, _RUN)
+            )
         )
     if request.subresource == "ephemeralcontainers":
-        known = set(map(_name, _containers(old, _DEBUG)))
-        added = (one for one in _containers(new, _DEBUG) if _name(one) not in known)
+        existing = set(map(_name, _containers(old, _DEBUG)))
+        added = (
+            container for container in _containers(new, _DEBUG) if _name(container) not in existing
+        )
         managed = is_managed(old)
-        return any(managed or _is_judged(container, devices=devices) for container in added)
+        return any(
+            managed or _shows_gpus_or_is_reserved(container, devices=devices) for container in added
+        )
     if _marks(new) != _marks(old):
         return True
     if devices and _is_injected(new, _annotations(old)):
@@ -54,7 +61,7 @@ def needs_judgment(request: Request, rule: Rule) -> bool:
 
 
 def is_managed(pod: Json) -> bool:
-    """Say whether a stored pod has a demand, or bears the label of those that have one."""
+    """Return True if a stored pod has a demand, or the label of managed pods."""
     labels = get_object(_metadata(pod), "labels", "metadata")
     return labels.get(MANAGED_LABEL) == "true" or requests_vram(pod)
 
@@ -70,8 +77,8 @@ def _has_our_volumes(pod: Json) -> bool:
     )
 
 
-def _is_judged(container: Json, *, devices: bool) -> bool:
-    """Say whether a container is judged in a pod without a demand."""
+def _shows_gpus_or_is_reserved(container: Json, *, devices: bool) -> bool:
+    """Return True if a container is judged in a pod without a demand."""
     path = "spec.containers[*]"
     if container.get("name") == ENFORCER_CONTAINER:
         return True
@@ -85,8 +92,8 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
         for entry in get_objects(container, "env", path)
         if entry.get("name") == VISIBLE_DEVICES_ENV
     ]
-    shown = next(find_device_mounts(mounts), None) is not None
-    return shown or not all(map(hides_gpus, chosen))
+    has_device_mount = next(find_device_mounts(mounts), None) is not None
+    return has_device_mount or not all(map(hides_gpus, chosen))
 
 
 def _is_injected(pod: Json, before: Mapping[str, str]) -> bool:

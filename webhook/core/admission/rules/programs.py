@@ -1,7 +1,7 @@
-"""Programs that would take more than their share, and references that nothing replaces.
+"""Warnings about programs that would take more than their share, and about invalid references.
 
-All of it is warnings. The line to write comes first, and a pod that follows it brings no warning.
-What each program reads is in `core.nvidia.memory_flags`.
+A warning begins with the line to write, and a pod with that line gets no warning. The settings of
+each program are in `core.nvidia.memory_flags`.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from webhook.names import (
 
 _GIB: Final = 2**30
 _COMMON_GPU_BYTES: Final = 80 * _GIB
-"""Size of the GPU for which a message computes a number, if no pod asks for more."""
+"""Size of the GPU for which a message computes a number, unless the pod requests more."""
 _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
-"""Cap from which the fraction leaves all of the margin."""
+"""Smallest cap at which the fraction leaves the whole margin."""
 _PARTS: Final = 10_000
-"""Number of parts that the decimals of a fraction count."""
+"""Number of steps of a fraction with four decimals."""
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
 _TO_LINE: Final = " to the shell's line"
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
     r"\$(?:\((?P<kubelet>\w+)\)|(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})"
 )
-# Bounded and possessive, since a pod may repeat the beginning of a reference thousands of times.
+# Bounded and possessive, since a pod may repeat the start of a reference thousands of times.
 _OUR_NAME: Final = rf"{OWN_VARIABLE_PREFIX}\w{{0,64}}+"
 _OUR_REFERENCE: Final = re.compile(
     rf"(?<!\$)(?P<dollars>\$+)(?:\((?P<kubelet>{_OUR_NAME})\)"
@@ -72,34 +72,36 @@ _NAMED: Final = re.compile(r"\$[({]?(\w{1,64}+)")
 
 
 def sized_programs(case: Case) -> tuple[str, ...]:
-    """Rule: a program that sizes itself by the whole GPU is bounded by its container's share.
+    """Rule: a program that sizes itself by the whole GPU is limited to its container's share.
 
     Fields: spec.[initContainers,containers][*].image, .command, .args, .env
-    Allowed values: programs without a row in `memory_flags`; those that something bounds, or that
-    have more texts than are read; fractions by $(VRAMWARDEN_GPU_MEMORY_FRACTION); variables of ours
-    that the container has; no more processes, nor parts of a model, than GPUs
+    Allowed values: programs without a row in `memory_flags`; programs with a limit, or with more
+    texts than are read; fractions by $(VRAMWARDEN_GPU_MEMORY_FRACTION); our variables that the
+    container has; at most as many processes, or parts of a model, as GPUs
 
-    It returns warnings and not findings: an image's name is no proof of what it runs.
+    It returns warnings and not findings: the name of an image does not prove what it runs.
     """
     if case.demand_if_any is None:
         return ()
-    said = chain.from_iterable(_Judge(case, *one).warnings() for one in case.command_lines)
-    return tuple(islice(said, MAX_HINTS))
+    warnings = chain.from_iterable(
+        _ContainerCheck(case, *one).warnings() for one in case.command_lines
+    )
+    return tuple(islice(warnings, MAX_HINTS))
 
 
 def room_for_context(case: Case) -> tuple[str, ...]:
     """Rule: a share has room for a CUDA context and for data.
 
     Fields: metadata.annotations[gpu-memory], resources.limits[vram]
-    Allowed values: 600Mi per GPU or more, and 1800Mi if a container reads the fraction, which is
-    half of a smaller amount; any under `accounting: MIG`. It returns warnings and not findings.
+    Allowed values: 600Mi per GPU or more; 1800Mi if a container reads the fraction, which is half
+    of a smaller amount; any under `accounting: MIG`. It returns warnings and not findings.
     """
     demand, is_mig = case.demand_if_any, case.rule.accounting is Accounting.MIG
     if demand is None or is_mig or demand.per_gpu_bytes >= _WHOLE_FRACTION_BYTES:
         return ()
     needed_bytes = SMALLEST_USEFUL_BYTES
     why = "a CUDA context alone takes 518Mi (measured on an H100)"
-    if _has_fraction(case) and any(
+    if _has_fraction_variable(case) and any(
         GPU_MEMORY_FRACTION_ENV in line.words.text
         for container, line in case.command_lines
         if container.name in demand.amounts
@@ -118,34 +120,36 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     if case.suggestions.rejection(enough) is not None:
         return (f"{demand.path}: {format_exact(demand.per_gpu_bytes)} is too little; {why}",)
     if is_annotated:
-        line = annotation_value(case.pod, {one: format_bytes(size) for one, size in enough.items()})
+        line = annotation_value(
+            case.pod, {each: format_bytes(size) for each, size in enough.items()}
+        )
         more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.requested_by else ""
     else:
         line = format_bytes(needed_bytes * demand.gpu_count)
-        container = next(one for one in case.pod.containers if one.name == name)
+        container = next(each for each in case.pod.containers if each.name == name)
         more = both_fields_note(container, VRAM_RESOURCE)
     return (f"{demand.path}: write {line} or more{more}; {why}",)
 
 
-def _has_fraction(case: Case) -> bool:
+def _has_fraction_variable(case: Case) -> bool:
     return case.rule.chooses_gpus and len(case.demand.amounts) == 1
 
 
 class _Fraction(NamedTuple):
-    """A fraction that a program gets."""
+    """A fraction in the settings of a program."""
 
     path: str
     """Field to change."""
     before: str
-    """Name and sign before the value; empty if the field has only the value."""
+    """Name and equals sign before the value; empty if the field has only the value."""
     value: str
     of: BoundKind
     is_one_word: bool = False
-    """True if a flag and its value are one word with a space, which no program takes apart."""
+    """True if a flag and its value are one word with a space, which no program splits."""
 
 
 def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_Fraction]:
-    """Yield the fractions in words, except for variables that the program does not read."""
+    """Yield the fractions in words, except for variables that the program ignores."""
     for found in islice(FRACTION.finditer(words.plain), MOST_FRACTIONS):
         word, name, gap = words.at(found, "value"), words.written(found, "name"), found["gap"]
         before = name + (gap if "=" in gap or ":" in gap else "=")
@@ -163,8 +167,8 @@ def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_F
         )
 
 
-class _Judge:
-    """Judges the programs of one container."""
+class _ContainerCheck:
+    """The check of the programs of one container."""
 
     def __init__(self, case: Case, container: Container, line: CommandLine) -> None:
         self._case = case
@@ -179,42 +183,42 @@ class _Judge:
         self._known = {entry["name"] for entry in container.env()}
         if self._amount_bytes:
             self._known |= {GPU_MEMORY_MIB_ENV, *(entry["name"] for entry in case.rule.env)}
-            if _has_fraction(case):
+            if _has_fraction_variable(case):
                 self._known.add(GPU_MEMORY_FRACTION_ENV)
             if case.rule.gates_workload:
                 self._known.add(GATE_VARIABLE)
 
     def warnings(self) -> Iterator[str]:
         """Return the container's warnings, each once."""
-        said: list[str] = []
+        found: list[str] = []
         if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
             program = self._program
             fractions = list(_fractions(self._line.words, program))
             if program is not None:
-                said.append(self._unbounded(program))
+                found.append(self._missing_limit_warning(program))
             elif self._line.line and not fractions:
                 for one in islice(_fractions(self._line.ignored), 1):
                     what = f"{self._line.line.path}: add {one.before}"
-                    said.append(self._say(what, one.of, _NO_PROGRAM, _TO_LINE))
-            said += map(self._judge_fraction, fractions)
-            said += self._parallel(known=program is not None)
+                    found.append(self._advise(what, one.of, _NO_PROGRAM, _TO_LINE))
+            found += map(self._fraction_warning, fractions)
+            found += self._gpu_count_warnings(known=program is not None)
         if OWN_VARIABLE_PREFIX in self._line.words.text and (
             self._amount_bytes or self._container.name != self._case.likely_container
         ):
-            said += islice(self._references(), MAX_HINTS)
-        return filter(None, dict.fromkeys(said))
+            found += islice(self._reference_warnings(), MAX_HINTS)
+        return filter(None, dict.fromkeys(found))
 
-    # What runs, and what bounds it
+    # Programs and their limits
 
-    def _unbounded(self, program: SizedProgram) -> str:
-        """Return the warning about a program that nothing bounds; empty if something may."""
+    def _missing_limit_warning(self, program: SizedProgram) -> str:
+        """Return the warning about a program without a limit; empty if it may have one."""
         raw, line, start = self._container.raw, self._line, find_start(program, self._line)
-        given = line.given_to(start)
+        received = line.given_to(start)
         variables = {word.variable.lower(): word for word in line.words.words if word.variable}
-        names = {*variables} if start is None else {*_NAMED.findall(given)}
+        names = {*variables} if start is None else {*_NAMED.findall(received)}
         names |= {name for name in variables if re.fullmatch(program.variables, name)}
-        given += Words([variables[name] for name in names & variables.keys()]).plain
-        if (program.variables and raw.get("envFrom")) or re.search(program.bounds, given):
+        received += Words([variables[name] for name in names & variables.keys()]).plain
+        if (program.variables and raw.get("envFrom")) or re.search(program.bounds, received):
             return ""
         path = f"{self._container.path}.{'env' if program.bound.isupper() else 'args'}"
         unread = next(filter(program.ignores, variables), "")
@@ -222,16 +226,16 @@ class _Judge:
         why = f"{program.name} {why}takes {program.takes}, not {self._amount}"
         if program.in_file:
             place = f" as {program.bound} into {program.in_file} before the start"
-            return self._say(f"{path}: write ", program.of, why, place)
+            return self._advise(f"{path}: write ", program.of, why, place)
         if re.search(program.bounds, line.ignored.plain):
             why = f"{_NO_PROGRAM}, and {why}"
         flags = {flag[1]: flag for flag in islice(_FLAG.finditer(line.words.plain), MOST_COMPARED)}
-        meant = program.bound.replace("-", "_")
-        for name in get_close_matches(meant, flags.keys() - {meant}, n=1, cutoff=0.85):
+        bound_name = program.bound.replace("-", "_")
+        for name in get_close_matches(bound_name, flags.keys() - {bound_name}, n=1, cutoff=0.85):
             path = line.words.at(flags[name]).path
             place = f" in place of {line.words.written(flags[name])}"
             if flags[name]["value"]:
-                return self._say(f"{path}: write {program.bound}=", program.of, why, place)
+                return self._advise(f"{path}: write {program.bound}=", program.of, why, place)
             return f"{path}: write {program.bound}{place}; {why}"
         bound, place = program.bound, ""
         if line.line and path.endswith("args"):
@@ -239,8 +243,9 @@ class _Judge:
             if start and line.words.at(start) is line.line:
                 place = f" after {line.words.written(start)}"
         elif program.flags_variables and start is None and not raw.get("args"):
-            known = " ".join((raw["image"], *variables))
-            name = next((name for name, of in program.flags_variables if re.search(of, known)), "")
+            searched = " ".join((raw["image"], *variables))
+            found = (name for name, of in program.flags_variables if re.search(of, searched))
+            name = next(found, "")
             path = f"{self._container.path}.{'env' if name else 'command'}"
             if name.lower() in variables:
                 path = variables[name.lower()].path
@@ -248,18 +253,18 @@ class _Judge:
                 bound = f"{name}={bound}"
             else:
                 place = f" to the command that starts {program.name}"
-        return self._say(f"{path}: add {bound}=", program.of, why, place)
+        return self._advise(f"{path}: add {bound}=", program.of, why, place)
 
     # Fractions
 
-    def _judge_fraction(self, found: _Fraction) -> str:
-        """Return the warning about a value; empty if it may be right."""
+    def _fraction_warning(self, found: _Fraction) -> str:
+        """Return the warning about a fraction; empty if it may be right."""
         if found.is_one_word:
             return self._write(found, "a program gets both as one word")
         value = found.value.strip("'\"")
         reference = _REFERENCE.fullmatch(value) if len(value) <= LONGEST_WORD else None
         if reference is None:
-            return self._judge_number(found._replace(value=value))
+            return self._number_warning(found._replace(value=value))
         name = reference["kubelet"] or reference["bare"] or reference["braced"]
         by_shell = self._line.line is not None and found.path == self._line.line.path
         is_quoted = by_shell and found.value.startswith("'")
@@ -268,19 +273,19 @@ class _Judge:
                 return self._write(found, f"{name} is an amount")
             if found.of == "free" and name in self._known and (by_shell or reference["kubelet"]):
                 return self._write(found, f"the fraction exceeds {self._amount} by the weights")
-            return ""  # `_references` judges those
+            return ""  # see `_reference_warnings`
         if not reference["kubelet"] and (is_quoted or not by_shell):
             return self._write(found, f"nothing replaces {value} there, only $(NAME) is replaced")
         for word in self._line.words.words:
             if word.variable == name:
                 text = word.text.removeprefix(f"{name}=")
-                return self._judge_number(_Fraction(word.path, "", text, found.of))
+                return self._number_warning(_Fraction(word.path, "", text, found.of))
         if not (by_shell or self._container.raw.get("envFrom") or name in self._known):
             why = f"the container has no variable {shorten(name, LONGEST_WORD)}"
             return self._write(found, why)
-        return self._judge_number(found._replace(value=reference["default"] or ""))
+        return self._number_warning(found._replace(value=reference["default"] or ""))
 
-    def _judge_number(self, found: _Fraction) -> str:
+    def _number_warning(self, found: _Fraction) -> str:
         if found.of == "jax":
             is_bounded = "client_mem_fraction" in self._line.words.plain
             if is_bounded or found.value.lower() not in {"true", "1"}:
@@ -293,9 +298,9 @@ class _Judge:
             return ""  # bytes, blocks, or the program's own choice
         if found.of == "free":
             of = "of what the weights leave free on the whole GPU"
-            if number <= float(self._right("free")[0]):
+            if number <= float(self._right_value("free")[0]):
                 return ""
-        elif not _has_fraction(self._case):
+        elif not _has_fraction_variable(self._case):
             least_bytes = number * self._case.demand.per_gpu_bytes  # of the smallest GPU possible
             if least_bytes <= usable_bytes(self._amount_bytes):
                 return ""
@@ -303,17 +308,17 @@ class _Judge:
         return self._write(found, why)
 
     def _write(self, found: _Fraction, why: str) -> str:
-        value, where = self._right(found.of, is_field=not found.before)
+        value, where = self._right_value(found.of, is_field=not found.before)
         return f"{found.path}: write {found.before}{value}{where}; {why}"
 
-    def _say(self, what: str, of: BoundKind, why: str, place: str = "") -> str:
-        value, where = self._right(of)
+    def _advise(self, what: str, of: BoundKind, why: str, place: str = "") -> str:
+        value, where = self._right_value(of)
         return f"{what}{value}{place}{where}; {why}"
 
-    def _right(self, of: BoundKind, *, is_field: bool = False) -> tuple[str, str]:
-        """Return the value that is right, and for which GPU a number is.
+    def _right_value(self, of: BoundKind, *, is_field: bool = False) -> tuple[str, str]:
+        """Return the right value, and the GPU size for which a number is right.
 
-        A whole field is quoted, since YAML would read a number or a boolean.
+        A value that is a whole field is quoted, since YAML would read a number or a boolean.
         """
         quote = '"' * is_field
         if of == "jax":
@@ -333,21 +338,21 @@ class _Judge:
 
     # References to our variables
 
-    def _references(self) -> Iterator[str]:
-        """Yield a warning for each reference to a variable of ours that nothing replaces."""
+    def _reference_warnings(self) -> Iterator[str]:
+        """Yield a warning for each reference to one of our variables that nothing replaces."""
         for word in self._line.words.words:
             assigned = frozenset(_ASSIGNED.findall(word.text))
             for found in _OUR_REFERENCE.finditer(word.text):
                 name = found[found.lastgroup or 0]
-                known = name in self._known
-                if not known and (self._container.raw.get("envFrom") or name in assigned):
+                is_known = name in self._known
+                if not is_known and (self._container.raw.get("envFrom") or name in assigned):
                     continue
                 escaped = len(found["dollars"]) % 2 == 0
-                if known and not escaped and (word is self._line.line or found["kubelet"]):
+                if is_known and not escaped and (word is self._line.line or found["kubelet"]):
                     continue
-                yield f"{word.path}: {self._instead(name, word, found[0])}"
+                yield f"{word.path}: {self._reference_advice(name, word, found[0])}"
 
-    def _instead(self, name: str, word: Word, reference: str) -> str:
+    def _reference_advice(self, name: str, word: Word, reference: str) -> str:
         """Return the advice for a reference in a word."""
         written = shorten(reference, LONGEST_WORD)
         if name in self._known:
@@ -359,12 +364,12 @@ class _Judge:
         if "FRAC" in name:
             is_field = word.text.removeprefix(f"{word.variable}=") == reference
             of: BoundKind = "free" if self._program and self._program.of == "free" else "all"
-            right, where = self._right(of, is_field=is_field)
+            right, where = self._right_value(of, is_field=is_field)
         return f"write {right} in place of {written}{where}; the container has no such variable"
 
     # Numbers of GPUs
 
-    def _parallel(self, *, known: bool) -> Iterator[str]:
+    def _gpu_count_warnings(self, *, known: bool) -> Iterator[str]:
         """Yield a warning if programs use more GPUs than the pod has."""
         words, demand = self._line.words, self._case.demand
         flags = find_gpu_flags(words.plain, known=known)

@@ -24,7 +24,7 @@ from webhook.names import (
 def suggestions_for(
     pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
 ) -> Suggestions:
-    """Return the amounts and counts that a rule admits for a pod of a class, or of none.
+    """Return the amounts and counts that a rule admits for a pod of a class, or without a class.
 
     The rule is that of the class (`Rule.of_class`).
     """
@@ -35,12 +35,12 @@ def suggestions_for(
 def _bounds(
     pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
 ) -> Iterator[AmountBounds]:
-    """Yield all bounds; few reviews suggest anything, so none is made before."""
-    yield bounds_of(rule)
+    """Yield all bounds. They are computed late, since few reviews suggest an amount."""
+    yield rule_bounds(rule)
     yield from slice_bounds(pod, class_name, rule, policy, cluster)
 
 
-def bounds_of(rule: Rule) -> AmountBounds:
+def rule_bounds(rule: Rule) -> AmountBounds:
     """Return the rule's bounds on the VRAM per GPU of a pod."""
     owner = f"rule {quote(rule.name)}"
     return AmountBounds(owner, rule.memory.min_bytes, rule.memory.max_bytes)
@@ -51,7 +51,7 @@ def slice_bounds(
 ) -> Iterator[AmountBounds]:
     """Yield the bound on each container under `accounting: MIG`, if a node with slices is known.
 
-    A node whose largest slice holds the largest amount holds the others as well.
+    A node whose largest slice has room for the largest amount has room for the others as well.
     """
     if rule.accounting is not Accounting.MIG:
         return

@@ -1,7 +1,7 @@
-"""Which rules judge which pod: this table, and nothing else.
+"""The table of rules for each kind of pod.
 
-A rule is a function from a `Case` to findings; its docstring says Rule, Fields, Allowed values.
-Findings come in the order of the rows.
+A rule is a function from a `Case` to findings. Its docstring has the labels Rule, Fields and
+Allowed values. Findings are in the order of the rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENFORCED: Final = (EnforceBy.SIDECAR, EnforceBy.SENTRY)
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """One rule, and what it judges."""
+    """A rule, and the pods that it judges."""
 
     judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]
@@ -45,7 +45,7 @@ RULES: Final = (
     RuleRow(CaseKind.ASKING, amounts.readable_demand),
     RuleRow(CaseKind.CREATED, amounts.whole_gpus),
     RuleRow(CaseKind.WITHOUT_DEMAND, visible_devices.visible_devices_without_demand),
-    RuleRow(CaseKind.ASKING, translation.translatable),
+    RuleRow(CaseKind.ASKING, translation.valid_field_types),
     RuleRow(CaseKind.ASKING, amounts.whole_gpu_and_share),
     RuleRow(CaseKind.ASKING, nodes.operating_system),
     RuleRow(CaseKind.CREATED, nodes.node_name),
@@ -71,7 +71,7 @@ RULES: Final = (
     RuleRow(CaseKind.READABLE, enforcement.one_user, enforced_by=_SIDECAR),
     RuleRow(CaseKind.READABLE, enforcement.one_profile, enforced_by=_SIDECAR),
     RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, enforced_by=_SIDECAR),
-    RuleRow(CaseKind.TRANSLATED, translation.translated),
+    RuleRow(CaseKind.TRANSLATED, translation.complete_translation),
     RuleRow(CaseKind.UPDATED, changes.immutable),
     RuleRow(CaseKind.UPDATED, enforcement.room_after_resize),
     RuleRow(CaseKind.DEBUGGED, changes.debugging_containers),
@@ -80,18 +80,23 @@ RULES: Final = (
     RuleRow(CaseKind.DEBUGGING, changes.reserved_debuggers),
 )
 
-UNREAD: Final = hints.unread_keys
-"""The rule that denies nothing; `admit` counts its warnings as findings."""
+UNREAD_KEYS: Final = hints.unread_keys
+"""The rule whose warnings `admit` counts as findings. It denies no pod."""
 HINTS: Final = (hints.foreign_requests,)
-"""Rules that deny nothing: for each creation, from a case to warnings."""
-HINTS_IF_FINE: Final = (
-    *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
+"""Functions from a case to warnings, for every creation."""
+HINTS_WITHOUT_FINDINGS: Final = (
+    *(
+        programs.sized_programs,
+        programs.room_for_context,
+        nodes.unreserved_memory,
+        nodes.no_driver_limit,
+    ),
     *(visible_devices.shown_by_runtime, translation.mirrored_sidecar),
     *(visible_devices.hidden_by_variables, visible_devices.hidden_by_runtime),
     amounts.unnamed_container,  # last: another warning's line for the annotation names it too
 )
-"""The same, where nothing is wrong: about what the pod will do."""
-_HINTS: Final = (*HINTS, *HINTS_IF_FINE)
+"""Functions from a case to warnings about a pod without findings."""
+_HINTS: Final = (*HINTS, *HINTS_WITHOUT_FINDINGS)
 
 
 @cache
@@ -104,10 +109,10 @@ def rules_for(kind: CaseKind, by: EnforceBy) -> tuple[Callable[[Case], Iterable[
     return tuple(row.rule for row in rows if by in (row.enforced_by or (by,)))
 
 
-def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
-    """Return what is wrong with a pod, each finding once; raises MalformedObjectError.
+def collect_findings(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
+    """Return the findings about a pod, each once. Raise MalformedObjectError.
 
-    The first MOST_FINDINGS: a pod within all bounds can have thousands.
+    At most MOST_FINDINGS are returned: a pod within all bounds can have thousands.
     """
     found: list[Finding] = []
     for rule in rules_for(kind, case.enforced_by):
@@ -118,9 +123,9 @@ def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(found)) if found else ()
 
 
-def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:
-    """Return what the user should know although it denies nothing."""
-    said: list[str] = []
+def collect_hints(case: Case, *, fine: bool) -> tuple[str, ...]:
+    """Return the warnings that do not deny a pod; `fine` if the pod has no findings."""
+    hints: list[str] = []
     for rule in _HINTS if fine else HINTS:
-        said += rule(case)
-    return tuple(said)
+        hints += rule(case)
+    return tuple(hints)

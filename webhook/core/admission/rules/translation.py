@@ -10,7 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from webhook.core.admission.accounting import counted_for, uncounted
+from webhook.core.admission.accounting import count_amounts, find_missing_amounts
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.rules.case import Case
@@ -30,14 +30,15 @@ from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 _SHOWN_DIFFERENCES: Final = 4
 _FIELD: Final = re.compile(r"spec\.\w+\[\d+\][^[]*|.*", re.DOTALL)
-"""The part of a path that a finding names: a container's field, without names in its lists."""
+"""The part of a path that a finding names: the field of a container, without the items of its
+lists."""
 
 
-def translatable(case: Case) -> tuple[()]:
-    """Rule: the fields that translation edits have the types of Kubernetes' API.
+def valid_field_types(case: Case) -> tuple[()]:
+    """Rule: the fields that translation edits have the types of the Kubernetes API.
 
     Fields: spec.affinity.nodeAffinity, spec.tolerations, spec.volumes
-    Allowed values: absent, or objects and lists as the API has them; raises MalformedObjectError
+    Allowed values: absent, or objects and lists as in the API; raises MalformedObjectError
     """
     spec = case.pod.spec
     affinity = get_object(get_object(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
@@ -52,16 +53,16 @@ def translatable(case: Case) -> tuple[()]:
     return ()
 
 
-def translated(case: Case) -> Iterator[Finding]:
-    """Rule: a pod with a demand has all that translation adds, unharmed, when it is stored.
+def complete_translation(case: Case) -> Iterator[Finding]:
+    """Rule: a pod with a demand has all that translation writes, unchanged, when it is stored.
 
     Fields: all that translation writes, except advice to the scheduler
-    Allowed values: what it writes; with runtimeClassName Auto any RuntimeClass, or none
+    Allowed values: those of translation; with runtimeClassName Auto any RuntimeClass, or none
 
-    A pod admitted under the policy in force must be exactly what translation would make of it. One
-    that bears another policy's digest was translated by a replica that loaded its policy a moment
-    earlier or later; it is held to what no policy changes. In both cases advice to the scheduler
-    may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
+    A pod admitted under the current policy must equal the result of its translation. A pod with
+    another policy's digest was translated by a replica that loaded its policy a moment earlier or
+    later. It must have what no policy changes. In both cases advice to the scheduler may be
+    missing: releases differ in it, other webhooks may change it, and no limit depends on it.
     """
     mark = ADMITTED_PATTERN.fullmatch(case.pod.annotations.get(ADMITTED_ANNOTATION, ""))
     if mark and mark["digest"] != case.policy.short_digest:
@@ -78,7 +79,7 @@ def translated(case: Case) -> Iterator[Finding]:
             )
             yield Finding(Reason.UNMUTATED, path, detail)
     if lacks:
-        shown = ", ".join(map(_said, islice(lacks.values(), _SHOWN_DIFFERENCES)))
+        shown = ", ".join(map(_describe_change, islice(lacks.values(), _SHOWN_DIFFERENCES)))
         more = f" and {len(lacks) - _SHOWN_DIFFERENCES} more" * (len(lacks) > _SHOWN_DIFFERENCES)
         detail = (
             "create the pod again; if that does not help, tell your platform team that "
@@ -89,37 +90,38 @@ def translated(case: Case) -> Iterator[Finding]:
 
 
 def _differences(case: Case) -> dict[str, Change]:
-    """Return by path each part of a pod that is not as translation writes it."""
+    """Return the parts of a pod that differ from what translation writes, by path."""
     pod, wanted = case.pod, case.enforcer
     edits = mutate_pod(pod, case.demand, case.rule, case.policy, case.cluster, wanted, stored=True)
     found: dict[str, Change] = {}
-    within_sidecars = tuple(f"/spec/{one.field}/{one.index}/" for one in pod.enforcers)
-    # Sorted, so that the marks come first: without them the call was skipped.
+    within_sidecars = tuple(f"/spec/{each.field}/{each.index}/" for each in pod.enforcers)
+    # Sorted, so the label and annotations come first: without them the mutating call was skipped.
     for edit in sorted(edits.operations, key=itemgetter("path")):
         if not edit["path"].startswith(within_sidecars):
-            parts = [one.replace("~1", "/").replace("~0", "~") for one in edit["path"].split("/")]
+            keys = edit["path"].split("/")
+            parts = [key.replace("~1", "/").replace("~0", "~") for key in keys]
             is_item = edit["op"] == "add" and parts[-1].isdigit()  # the others move behind it
             present = None if is_item else _value_at(pod.raw, parts[1:])
-            path = _dotted(parts[1:])
+            path = _field_path(parts[1:])
             found[path] = Change(path, edit.get("value"), present)
     if wanted is not None and len(pod.enforcers) == 1:
-        for one in find_changes(pod.enforcers[0], wanted, stored=True):
-            path = f"{pod.enforcers[0].path}.{one.path}"
-            found[path] = one._replace(path=path)
+        for change in find_changes(pod.enforcers[0], wanted, stored=True):
+            path = f"{pod.enforcers[0].path}.{change.path}"
+            found[path] = change._replace(path=path)
     return found
 
 
 def _value_at(value: Any, parts: list[str]) -> Any:
-    """Return the value at the parts of a JSON pointer, or None."""
-    for one in parts:
+    """Return the value at the parts of a JSON pointer; None if there is none."""
+    for key in parts:
         if isinstance(value, list):
-            value = value[int(one)] if int(one) < len(value) else None
+            value = value[int(key)] if int(key) < len(value) else None
         else:
-            value = as_object(value).get(one)
+            value = as_object(value).get(key)
     return value
 
 
-def _said(change: Change) -> str:
+def _describe_change(change: Change) -> str:
     if change.found is None:
         return f"missing: {change.path}"
     if change.wanted is None:
@@ -133,7 +135,7 @@ def _shown(value: Any) -> str:
 
 def _missing_essentials(case: Case) -> Iterator[str]:
     pod, demand, enforcer, rule = case.pod, case.demand, case.enforcer, case.rule
-    counted = counted_for(pod, demand, rule, case.policy, case.cluster, stored=True)
+    counted = count_amounts(pod, demand, rule, case.policy, case.cluster, stored=True)
     gated = False
     for container in pod.containers:
         visible = list(filter(chooses_devices, container.env()))
@@ -141,11 +143,11 @@ def _missing_essentials(case: Case) -> Iterator[str]:
             if not visible:
                 yield f"{container.path}.env"
             continue
-        yield from uncounted(container, counted)
-        shown = len(visible) == 1 and (shows_bound_gpus(visible[0]) or shows_all(visible[0]))
-        if visible if rule.uses_device_plugin else not shown:
+        yield from find_missing_amounts(container, counted)
+        shows_gpus = len(visible) == 1 and (shows_bound_gpus(visible[0]) or shows_all(visible[0]))
+        if visible if rule.uses_device_plugin else not shows_gpus:
             yield f"{container.path}.env"
-        elif any(map(shows_bound_gpus, visible)):  # by a rule of that policy that places at binding
+        elif any(map(shows_bound_gpus, visible)):  # the rule of that policy places at binding
             gated = True
             if enforcer is None and not has_gate(container.raw):
                 yield f"{container.path}.volumeMounts"
@@ -156,26 +158,26 @@ def _missing_essentials(case: Case) -> Iterator[str]:
     if enforcer is not None:
         yield from missing_enforcer_parts(pod, enforcer, demand)
     elif pod.enforcers:
-        yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar takes it out
+        yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar removes it
 
 
-def _dotted(parts: list[str]) -> str:
-    """Show the parts of a JSON pointer as a field path, as deep as a reader needs."""
+def _field_path(parts: list[str]) -> str:
+    """Return the parts of a JSON pointer as a field path, without needless depth."""
     match parts:
         case ["metadata", ("annotations" | "labels") as kind, key, *_]:
             return f"metadata.{kind}[{key}]"
-    shown = ""
-    for one in parts[:4]:
-        shown += f"[{one}]" if one.isdigit() else f".{one}" if shown else one
-    return shown
+    path = ""
+    for part in parts[:4]:
+        path += f"[{part}]" if part.isdigit() else f".{part}" if path else part
+    return path
 
 
 def mirrored_sidecar(case: Case) -> Iterator[str]:
     """Rule: the sidecar's image is the one that translation writes.
 
     Fields: spec.initContainers[*].image
-    Allowed values: any, since translation replaces it: it returns a warning if the image is the
-    same name and tag of another registry, as a webhook leaves it that has images pulled elsewhere
+    Allowed values: any, since translation replaces it. It returns a warning if the image has the
+    same name and tag in another registry: a webhook that redirects image pulls wrote it
     """
     if len(case.pod.enforcers) != 1 or case.enforcer is None:
         return
@@ -190,7 +192,7 @@ def mirrored_sidecar(case: Case) -> Iterator[str]:
 
 
 def image_setting(case: Case, image: str) -> str:
-    """Return the lines that give the sidecar another image, of the chart's values or the policy."""
+    """Return the settings of the chart or the policy that give the sidecar another image."""
     repository, rule = image_repository(image), quote(case.rule.name)
     tag, _, digest = image[len(repository) :].partition("@")
     lines = f"enforcer.repository: {quote(repository, LONGEST_STORED)}"
@@ -202,7 +204,10 @@ def image_setting(case: Case, image: str) -> str:
 
 
 def mention_other_webhooks(finding: Finding) -> Finding:
-    """Return a finding on a pod that vramwarden may have translated before; it names the others."""
+    """Return a finding that mentions other webhooks.
+
+    It is for a pod that vramwarden may have translated before.
+    """
     if "another webhook" in finding.detail:
         return finding
     late = "another webhook may have changed the pod after vramwarden"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Final
 
-from webhook.core.admission.accounting import counted_for, uncounted
+from webhook.core.admission.accounting import count_amounts, find_missing_amounts
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.device_injection import HOW_TO_REQUEST_GPUS, NOT_COUNTED
 from webhook.core.admission.rules.near_misses import MAX_HINTS
@@ -41,12 +41,12 @@ from webhook.names import (
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_JUDGED: Final = 64
-"""Variables of a pod, and assignments in a command line, that are judged."""
+"""Maximum number of variables of a pod, and of assignments in a command line, that are judged."""
 _ASSIGNMENT: Final = re.compile(
     r"(?<![A-Za-z0-9_])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)"
     r"(?P<value>(?:[0-9+]|GPU-|MIG-)[A-Za-z0-9,+/-]{0,255})(?P=quote)(?![^\s\0;&|)])"
 )
-"""Assignment in a command line, without any reference, and of at least one GPU."""
+"""Assignment in a command line of at least one GPU, without a reference."""
 _UUID: Final = ("GPU-", "MIG-")
 _INDEX: Final = re.compile(r"\+?[0-9]{1,9}")
 _COMPUTE: Final = frozenset({"compute", "all"})
@@ -55,18 +55,18 @@ _OTHERS: Final = ("utility", "graphics", "video", "display", "ngx", "compat32")
 _SANDBOX: Final = re.compile(
     r"kata(?:containers)?|gvisor|runsc|wasm[a-z]*|firecracker|sysbox|youki"
 )
-"""Words in names of RuntimeClasses whose containers are shown no share of a GPU."""
+"""Words in names of RuntimeClasses whose containers see no share of a GPU."""
 _PLAIN: Final = frozenset({"runc", "crun"})
 """Names of RuntimeClasses that show GPUs only if the node's default runtime does."""
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
-    """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
+    """Rule: in a pod with a demand, only translation sets the visible GPUs and their memory limits.
 
     Fields: spec.[initContainers,containers][*].env[*]
-    Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of ours writes it;
-    no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; none by which a container gets
-    hold of more
+    Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of vramwarden writes
+    it; no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; no variable that gives
+    access to more GPUs or memory
     """
     rule = case.rule
     denies = rule.visible_devices is VisibleDevices.DENY
@@ -85,28 +85,31 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             elif limits_memory(entry):
                 if entry in rule.env:
                     continue
-                detail += _why_unlimited(entry, case)
+                detail += _limit_variable_reason(entry, case)
             elif (
                 not denies
                 or hides_gpus(entry)
-                or _is_translations(entry, container, case, beside=ours)
+                or _is_from_translation(entry, container, case, beside=ours)
             ):
                 continue
             else:
-                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _by_hand(case, entry)
+                reason, detail = (
+                    Reason.VISIBLE_DEVICES_OVERRIDE,
+                    _visible_devices_advice(case, entry),
+                )
             yield Finding(reason, f"{container.path}.env[{index}]", detail)
 
 
-def _by_hand(case: Case, entry: Json) -> str:
-    """Return the sentence about a variable that shows GPUs; translation may have written it."""
+def _visible_devices_advice(case: Case, entry: Json) -> str:
+    """Return the message about a variable that shows GPUs and that a user may have set."""
     end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_bound_gpus(entry))
     has_others = case.requests_vram or case.has_whole_gpus
     why = "the pod sees the GPUs that it asks for without it" if has_others else NOT_COUNTED
     return f"remove {VISIBLE_DEVICES_ENV}; {why}{end}"
 
 
-def _why_unlimited(entry: Json, case: Case) -> str:
-    """Return the reason why no variable of a pod limits its memory or compute."""
+def _limit_variable_reason(entry: Json, case: Case) -> str:
+    """Return the reason why a variable must not limit memory or compute."""
     if any(map(limits_memory, case.rule.env)):
         return f"rule {quote(case.rule.name)} has another value for it"
     if is_read_by_mps(entry):
@@ -114,16 +117,16 @@ def _why_unlimited(entry: Json, case: Case) -> str:
     return f"the pod's limit comes from {case.requested_by}"
 
 
-def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
+def _is_from_translation(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
     """Return True if translation set a variable, in this pod or in one that it was copied from.
 
-    | container | the GPUs chosen | all |
+    | container | shows the assigned GPUs | shows all |
     | --- | --- | --- |
-    | without VRAM | ours if translation may follow: the container had VRAM | by hand |
-    | with VRAM, and all that translation writes into it | ours | ours |
-    | with VRAM otherwise | ours | ours where the rule does not choose GPUs |
+    | without VRAM | yes if translation may follow: the container had VRAM | no |
+    | with VRAM, and all that translation writes into it | yes | yes |
+    | with VRAM otherwise | yes | yes unless the rule chooses GPUs |
 
-    `beside` says whether the container's variables are as translation leaves them.
+    `beside` is True if the container's other variables are as translation writes them.
     """
     demand = case.demand_if_any
     if demand is None:
@@ -133,16 +136,16 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
     if shows_all(entry):
         if not case.rule.chooses_gpus or not beside:
             return not case.rule.chooses_gpus
-        counted = counted_for(case.pod, demand, case.rule, case.policy, case.cluster)
-        return not any(uncounted(container, counted))
+        counted = count_amounts(case.pod, demand, case.rule, case.policy, case.cluster)
+        return not any(find_missing_amounts(container, counted))
     return shows_bound_gpus(entry)
 
 
 def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
-    """Rule: without a demand no container makes GPUs visible by hand.
+    """Rule: in a pod without a demand no container makes GPUs visible by hand.
 
     Fields: spec.[initContainers,containers][*].env[*] named NVIDIA_VISIBLE_DEVICES
-    Allowed values: void, none or empty; anything where the rule's visibleDevices is not Deny
+    Allowed values: void, none or empty; anything unless the rule's visibleDevices is Deny
     """
     if not case.finds_visible_devices:
         return
@@ -150,11 +153,13 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(container.env()):
             if not hides_gpus(entry):
                 path = f"{container.path}.env[{index}]"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case, entry))
+                yield Finding(
+                    Reason.VISIBLE_DEVICES_OVERRIDE, path, _visible_devices_advice(case, entry)
+                )
 
 
 def shown_by_runtime(case: Case) -> tuple[str, ...]:
-    """Rule: a pod that names NVIDIA's RuntimeClass also asks for a GPU.
+    """Rule: a pod with NVIDIA's RuntimeClass also requests a GPU.
 
     Fields: spec.runtimeClassName
     Allowed values: any; it returns a warning and not a finding, if the name begins with `nvidia`,
@@ -179,29 +184,31 @@ def shown_by_runtime(case: Case) -> tuple[str, ...]:
 
 
 def hidden_by_variables(case: Case) -> tuple[str, ...]:
-    """Rule: variables show a container's programs the GPUs that it gets.
+    """Rule: variables let the programs of a container see its GPUs.
 
     Fields: spec.[initContainers,containers][*].env[*].value, .command, .args of containers with
     VRAM, the first of each
     Allowed values: CUDA_VISIBLE_DEVICES with indices below the number of GPUs, without repetition,
     and any index or UUID if the rule shows all of a node's GPUs; NVIDIA_DRIVER_CAPABILITIES with
     compute or all; values with a reference, or of more than 256 characters. Command lines may set
-    CUDA_VISIBLE_DEVICES to no GPU, for a single step
+    CUDA_VISIBLE_DEVICES to no GPU for a single step
 
     It returns warnings and not findings.
     """
     if case.demand_if_any is None:
         return ()
     rule, demand = case.rule, case.demand_if_any
-    containers = [one for one in case.pod.containers if one.name in demand.amounts]
+    containers = [each for each in case.pod.containers if each.name in demand.amounts]
     is_known = rule.chooses_gpus or rule.accounting is not Accounting.VRAM
     gpu_count = demand.gpu_count if is_known else None
-    lines = (line for one, line in case.command_lines if one.name in demand.amounts)
-    found = chain(_in_env(containers, gpu_count), _in_commands(lines, gpu_count))
+    lines = (line for each, line in case.command_lines if each.name in demand.amounts)
+    found = chain(
+        _variable_warnings(containers, gpu_count), _command_line_warnings(lines, gpu_count)
+    )
     return tuple(islice(found, MAX_HINTS))
 
 
-def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
+def _variable_warnings(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
     variables = (
         (f"{container.path}.env[{index}]", entry["name"], entry.get("value") or "")
         for container in containers
@@ -213,7 +220,7 @@ def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[
             continue
         names = {word.strip() for word in value.split(",")} - {""}
         if name == _CUDA_DEVICES:
-            why = _why_hidden(value, gpu_count)
+            why = _hiding_reason(value, gpu_count)
             if why:
                 yield f"{path}: remove it; {why}"
         elif names and names.isdisjoint(_COMPUTE):
@@ -221,20 +228,20 @@ def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[
             yield f"{path}.value: write {wanted}; without compute CUDA does not work"
 
 
-def _in_commands(lines: Iterable[CommandLine], gpu_count: int | None) -> Iterator[str]:
+def _command_line_warnings(lines: Iterable[CommandLine], gpu_count: int | None) -> Iterator[str]:
     for line in lines:
         found = _ASSIGNMENT.finditer(line.words.text, 0, line.end)
-        for one in islice(found, _MOST_JUDGED):
-            why = _why_hidden(one["value"], gpu_count)
+        for match in islice(found, _MOST_JUDGED):
+            why = _hiding_reason(match["value"], gpu_count)
             if why:
-                yield f"{line.words.at(one).path}: remove {shorten(one[0], 64)}; {why}"
+                yield f"{line.words.at(match).path}: remove {shorten(match[0], 64)}; {why}"
 
 
-def _why_hidden(value: str, gpu_count: int | None) -> str:
+def _hiding_reason(value: str, gpu_count: int | None) -> str:
     """Return the reason why a list hides the container's GPUs; empty if it may be right.
 
-    `gpu_count` is None if the container sees all GPUs of its node. CUDA stops at the first name of
-    no GPU, and finds none if a name is repeated (CUDA C++ Programming Guide, "CUDA Environment
+    `gpu_count` is None if the container sees all GPUs of its node. CUDA stops at the first invalid
+    name, and finds no GPU if a name is repeated (CUDA C++ Programming Guide, "CUDA Environment
     Variables"; `_parse_visible_devices` in PyTorch's torch/cuda/__init__.py).
     """
     found: set[str] = set()
@@ -246,12 +253,12 @@ def _why_hidden(value: str, gpu_count: int | None) -> str:
         if not is_uuid and number is None:
             shown = f"{quote(name)} is no GPU's number" if name else "it is empty"
             return "" if found else f"{shown}, so CUDA finds no GPU"
-        one = name if is_uuid or number is None else str(int(number[0]))
-        if one in found:
-            return f"it names {quote(one)} twice, so CUDA finds no GPU"
-        if gpu_count is not None and int(one) >= gpu_count:
-            return f"inside the pod GPUs are numbered from 0, and it has no GPU {one}"
-        found.add(one)
+        gpu = name if is_uuid or number is None else str(int(number[0]))
+        if gpu in found:
+            return f"it names {quote(gpu)} twice, so CUDA finds no GPU"
+        if gpu_count is not None and int(gpu) >= gpu_count:
+            return f"inside the pod GPUs are numbered from 0, and it has no GPU {gpu}"
+        found.add(gpu)
     return ""
 
 
@@ -259,18 +266,18 @@ def hidden_by_runtime(case: Case) -> tuple[str, ...]:
     """Rule: the RuntimeClass is one that can show a share of a GPU.
 
     Fields: spec.runtimeClassName
-    Allowed values: any that the rule sets itself; others than sandboxes that are known by name, and
-    than runc and crun if the rule sets another. It returns a warning and not a finding.
+    Allowed values: the rule's own; no known sandbox, and not runc or crun if the rule sets another
+    one. It returns a warning and not a finding.
     """
     name = get_string(case.pod.spec, "runtimeClassName", "spec")
     rule = case.rule
     if case.demand_if_any is None or not name or name == rule.runtime_class_name:
         return ()
-    given = case.cluster.runtime_class_for(rule)
+    runtime_class = case.cluster.runtime_class_for(rule)
     is_sandbox = any(map(_SANDBOX.fullmatch, re.split("[-.]", name.lower()[:LONGEST_STORED])))
-    if not is_sandbox and not (name in _PLAIN and given):
+    if not is_sandbox and not (name in _PLAIN and runtime_class):
         return ()
-    sets = f"; rule {quote(rule.name)} sets {given}" if given else ""
-    if rule.runtime_class_name == AUTO_RUNTIME_CLASS and not given:
+    sets = f"; rule {quote(rule.name)} sets {runtime_class}" if runtime_class else ""
+    if rule.runtime_class_name == AUTO_RUNTIME_CLASS and not runtime_class:
         sets = f"; rule {quote(rule.name)} sets {NVIDIA_RUNTIME_CLASS} if the cluster has it"
     return (f"spec.runtimeClassName: remove it; {quote(name)} shows no share of a GPU{sets}",)

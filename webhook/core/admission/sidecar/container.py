@@ -130,7 +130,7 @@ def _base_container(
     return container
 
 
-def _resources(pod: Pod, given: ResourceAmounts) -> Json:
+def _resources(pod: Pod, configured: ResourceAmounts) -> Json:
     """Return amounts by which the sidecar starts soon and the pod keeps its QoS class.
 
     | the pod without the sidecar is | CPU request | CPU limit | memory, both |
@@ -157,7 +157,7 @@ def _resources(pod: Pod, given: ResourceAmounts) -> Json:
     guaranteed = is_guaranteed(pod) and _has_cpu_room(
         pod_level, pod, parse_quantity(_GUARANTEED_CPU[0])
     )
-    amounts = _amounts(given, *(_GUARANTEED_CPU if guaranteed else _DEFAULT_CPU))
+    amounts = _amounts(configured, *(_GUARANTEED_CPU if guaranteed else _DEFAULT_CPU))
     most = get_object(pod_level, "limits", "spec.resources").get("cpu")
     if most is None:
         return amounts
@@ -171,10 +171,12 @@ def _resources(pod: Pod, given: ResourceAmounts) -> Json:
 
 
 @lru_cache(maxsize=64)
-def _amounts(given: ResourceAmounts, request: str, limit: str) -> Json:
+def _amounts(configured: ResourceAmounts, request: str, limit: str) -> Json:
     """Return the amounts of a rule, with default CPU amounts; shared by pods, and never changed."""
-    cpu = _request_and_limit(given.cpu_request, given.cpu_limit, (request, limit))
-    memory = _request_and_limit(given.memory_request, given.memory_limit, (_MEMORY, _MEMORY))
+    cpu = _request_and_limit(configured.cpu_request, configured.cpu_limit, (request, limit))
+    memory = _request_and_limit(
+        configured.memory_request, configured.memory_limit, (_MEMORY, _MEMORY)
+    )
     return {
         "requests": {"cpu": cpu[0], "memory": memory[0]},
         "limits": {"cpu": cpu[1], "memory": memory[1]},

@@ -274,7 +274,7 @@ def _are_equal(actual: str | None, wanted: str) -> bool:
 
 
 def _restarts_all(rules: object) -> bool:
-    """Return True if all restart rules have the action of ours; exit codes differ by release."""
+    """Return True if all restart rules have our action; exit codes differ by release."""
     (wanted,) = restart_rules()
     return rules is None or (
         isinstance(rules, list)
@@ -401,7 +401,7 @@ def _comes_first(pod: Pod, demand: Demand) -> bool:
 
 
 def missing_enforcer_parts(pod: Pod, wanted: Json, demand: Demand) -> Iterator[str]:
-    """Yield the paths where a pod lacks what every policy's sidecar needs."""
+    """Yield the paths at which a pod lacks what every policy's sidecar needs."""
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
     if not _comes_first(pod, demand) or not is_valid_enforcer(pod.enforcers[0], wanted):

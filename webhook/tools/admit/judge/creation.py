@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from webhook.adapters.yaml_documents import Path
 from webhook.core.admission.decision import Decision
-from webhook.core.admission.stray_keys import is_filled_in
-from webhook.core.admission.workload_review import decide_both
+from webhook.core.admission.stray_keys import is_placeholder
+from webhook.core.admission.workload_review import decide_both_phases
 from webhook.core.pod.fields import Json, find_object, find_string
 from webhook.core.pod.findings import quote
 from webhook.core.pod.pod_templates import CONTAINER_FIELDS, as_object_list, parse_path
@@ -54,14 +54,14 @@ def decide_accepted(
     Such a pod never comes to us. A malformed key of ours stays: it never means that nothing is
     asked for.
     """
-    first, last = decide_both(creation, policy, cluster)
+    first, last = decide_both_phases(creation, policy, cluster)
     rejected = list(islice(_no_quantities(creation.obj), _MOST_REJECTED))
     while last.malformed and PREFIX not in last.malformed and len(rejected) < _MOST_REJECTED:
         rejected.append(last.malformed)
         field, _, why = last.malformed.partition(": ")
         blank: str | Json = f"unnamed-{len(rejected)}" if "a string" in why else {}
         creation = replace(creation, obj=_without(creation.obj, parse_path(field), blank))
-        first, last = decide_both(creation, policy, cluster)
+        first, last = decide_both_phases(creation, policy, cluster)
     return first, last, tuple(rejected)
 
 
@@ -79,7 +79,7 @@ def _no_quantities(pod: Json) -> Iterator[str]:
 
 def _no_quantity(name: str, amount: object) -> str:
     """Return the sentence for a malformed amount; empty for a quantity."""
-    if type(amount) is not str or is_filled_in(amount):
+    if type(amount) is not str or is_placeholder(amount):
         return ""
     try:
         parse_quantity(amount)

@@ -8,14 +8,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from webhook.core.admission.controller_gpu_counts import uncounted_gpus
+from webhook.core.admission.controller_gpu_counts import gpu_count_advice
 from webhook.core.admission.decision import Decision, Outcome
 from webhook.core.admission.rules.near_misses import MAX_HINTS
-from webhook.core.admission.stray_keys import warnings_about, wrong_amounts
+from webhook.core.admission.stray_keys import find_invalid_amounts, stray_key_warnings
 from webhook.core.admission.workload_review import (
-    creation_of,
-    decide_both,
-    relocated,
+    create_request,
+    decide_both_phases,
+    with_template_paths,
 )
 from webhook.core.formatting import join_names
 from webhook.core.nvidia.programs import warn_of_size
@@ -308,7 +308,7 @@ def judge(
         )
     pod, copied = sent_pod(as_sent(target.pod))
     known = replace(cluster, namespaces={namespace: add_name_label(namespace, namespace_labels)})
-    creation = creation_of(pod, namespace)
+    creation = create_request(pod, namespace)
     is_mirror = MIRROR_POD_ANNOTATION in find_object(pod, "metadata", "annotations")
     if is_mirror:
         creation = replace(creation, groups=(NODES_GROUP,))
@@ -316,12 +316,12 @@ def judge(
     first = first.with_advice(warn_of_size(first.advice_bytes or 0))
 
     def decided(other: Json) -> Decision:
-        return decide_both(creation_of(other, namespace), policy, known)[0]
+        return decide_both_phases(create_request(other, namespace), policy, known)[0]
 
     form = target.found.form
     is_own = form is Form.POD and not rejected
-    first, last = (relocated(one, target.found) for one in (first, last))
-    stray = warnings_about(target.stray, target.found, pod, decided, last.findings)
+    first, last = (with_template_paths(one, target.found) for one in (first, last))
+    stray = stray_key_warnings(target.stray, target.found, pod, decided, last.findings)
     unread = (
         *first.unread_keys,
         *stray,
@@ -330,7 +330,7 @@ def judge(
     )
     demand, asks = _demand_of(last.obj)
     count = demand.gpu_count if demand else 1
-    counted = uncounted_gpus(found.value, found.version, target.found, count) if asks else ""
+    counted = gpu_count_advice(found.value, found.version, target.found, count) if asks else ""
     return JudgedPod(
         target=target,
         namespace=namespace,
@@ -369,7 +369,7 @@ def _of_amounts(target: Target) -> Decision:
         for one in target.stray
         if not one.is_in_text
         and not is_builtin_without_pods(target.object.kind, target.object.version)
-        for finding in wrong_amounts(one.key, one.value, one.field)
+        for finding in find_invalid_amounts(one.key, one.value, one.field)
     )
     return Decision(outcome=Outcome.DENIED if findings else Outcome.SKIPPED, findings=findings)
 

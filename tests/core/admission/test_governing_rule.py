@@ -1,4 +1,4 @@
-"""The rule that governs a pod: by its ServiceAccount, and at an update by the pod as stored."""
+"""The rule that governs a pod: by its ServiceAccount, and on an update by the stored pod."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Of which new pods a decision says what they ask for, so that their author can be advised."""
+"""New pods whose decision has the requested amount, so that their author can get advice."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.core.admission.decisions import decided
+from tests.core.admission.decisions import decide_pod
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
@@ -30,13 +30,13 @@ MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
     ],
 )
 def test_a_new_pod_that_is_as_it_should_be_is_advised_on_once(pod, rule, phase, asked):
-    decision = decided(pod, a_rule(**rule), phase)
+    decision = decide_pod(pod, a_rule(**rule), phase)
     assert decision.advice_bytes == asked
 
 
 def test_a_rollout_that_observes_advises_as_well():
     observed = Cluster(Rollout.OBSERVE)
-    assert decided(a_pod("8Gi"), phase=MUTATE, cluster=observed).advice_bytes == 8 * GIB
+    assert decide_pod(a_pod("8Gi"), phase=MUTATE, cluster=observed).advice_bytes == 8 * GIB
 
 
 def test_an_update_is_no_new_pod():

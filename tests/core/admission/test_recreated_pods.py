@@ -1,4 +1,4 @@
-"""What vramwarden wrote is never held against a pod that is restored, copied or applied."""
+"""Pods that are restored, copied or applied again: nothing that vramwarden wrote denies them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.core.admission.decisions import (
     a_plain_pod,
     another_policy,
     assert_denied,
-    assert_left,
-    container_of,
-    decided,
+    assert_unchanged,
+    decide_pod,
+    decide_update,
+    find_container,
     stored_pod,
-    translated,
-    updated,
+    translate,
     variable,
 )
 from tests.core.admission.test_laws import RULES, mutated
@@ -38,7 +38,7 @@ from webhook.names import (
 
 
 def changed(pod):
-    """Return a translated pod whose sidecar and gate another policy or registry wrote otherwise."""
+    """Return a translated pod with the sidecar and gate of another policy or registry."""
     pod = copy.deepcopy(pod)
     enforcer = enforcer_of(pod)
     if enforcer:
@@ -56,7 +56,7 @@ def changed(pod):
 
 
 def as_bound(pod):
-    """Return a stored pod as people copy it, after its binding."""
+    """Return a stored pod as users copy it after its binding."""
     pod = copy.deepcopy(pod)
     pod["metadata"]["annotations"].update(dict.fromkeys(BINDING_ANNOTATIONS, "GPU-1"))
     return pod
@@ -74,7 +74,7 @@ def volumes_of(pod):
 
 
 def gates_of(pod):
-    """Return all that is of the gate in each container that is not the sidecar."""
+    """Return all parts of the gate in each container except the sidecar."""
     containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
     return {
         one["name"]: [
@@ -100,7 +100,7 @@ def test_a_pod_of_any_rule_comes_again_under_any_rule(pod, before, now):
         assert gates_of(again) == gates_of(fresh)
         assert not set(BINDING_ANNOTATIONS) & set(again["metadata"]["annotations"])
         assert mutated(again, policy).patch == ()
-        assert_left(decided(again, phase=Phase.VALIDATE, policy=policy))
+        assert_unchanged(decide_pod(again, phase=Phase.VALIDATE, policy=policy))
 
 
 @given(asking_pods(), RULES)
@@ -126,10 +126,10 @@ ALL = {"name": VISIBLE, "value": "all"}
 )
 def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(break_):
     pod = stored_pod(a_rule(placement=Placement.NONE))
-    main = container_of(pod, "main")
+    main = find_container(pod, "main")
     assert ALL in main["env"]
     break_(main)
-    assert decided(pod).reasons[-1] == "VisibleDevicesOverride"
+    assert decide_pod(pod).reasons[-1] == "VisibleDevicesOverride"
 
 
 @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(
 )
 def test_whatever_else_a_sidecar_with_our_command_has_is_written_again(fields, rule):
     pod = a_full_pod()
-    comes = translated(pod)
-    container_of(comes, "vram-enforcer").update(copy.deepcopy(fields))
-    again = translated(comes, rule)
-    assert enforcer_of(again) == enforcer_of(translated(pod, rule))
-    assert volumes_of(again) == volumes_of(translated(pod, rule))
+    comes = translate(pod)
+    find_container(comes, "vram-enforcer").update(copy.deepcopy(fields))
+    again = translate(comes, rule)
+    assert enforcer_of(again) == enforcer_of(translate(pod, rule))
+    assert volumes_of(again) == volumes_of(translate(pod, rule))
 
 
 OURS_SPELT = [{"emptyDir": {}}, {"emptyDir": {"sizeLimit": "9Gi"}}]
@@ -177,16 +177,16 @@ FOREIGN = [
 def test_a_volume_of_ours_in_another_spelling_is_written_again_and_a_foreign_one_denied(
     index, volume
 ):
-    clean = translated(a_full_pod())
+    clean = translate(a_full_pod())
     pod = copy.deepcopy(clean)
     volumes = pod["spec"]["volumes"]
     volumes[index] = {"name": volumes[index]["name"], **volume}
     if volume in OURS_SPELT:
         volumes.append({"name": volumes[index]["name"], "emptyDir": {}})
-        assert decided(pod).obj == clean
+        assert decide_pod(pod).obj == clean
         return
     for phase in Phase:
-        assert_denied(decided(pod, phase=phase), "ReservedName", f"spec.volumes[{index}].name")
+        assert_denied(decide_pod(pod, phase=phase), "ReservedName", f"spec.volumes[{index}].name")
 
 
 # --- during an upgrade, replicas of two releases judge each other's pods
@@ -196,19 +196,19 @@ OTHER = another_policy()
 
 
 def judged(pod, policy=OTHER):
-    return decided(pod, phase=Phase.VALIDATE, policy=policy)
+    return decide_pod(pod, phase=Phase.VALIDATE, policy=policy)
 
 
 @pytest.mark.parametrize("placement", Placement)
 def test_a_pod_that_was_translated_when_the_rule_placed_otherwise_is_stored(placement):
     (other,) = set(Placement) - {placement}
     policy = another_policy(a_rule(placement=other))
-    assert_left(judged(stored_pod(a_rule(placement=placement)), policy))
+    assert_unchanged(judged(stored_pod(a_rule(placement=placement)), policy))
 
 
 def newer(pod):
-    """Return a pod with what a release to come might write into the sidecar."""
-    enforcer = container_of(pod, "vram-enforcer")
+    """Return a pod with additions that a later release might write into the sidecar."""
+    enforcer = find_container(pod, "vram-enforcer")
     enforcer["image"] = "vramwarden/enforcer:9"
     source = {"fieldRef": {"fieldPath": "metadata.annotations['vramwarden.io/to-come']"}}
     enforcer["env"] += [
@@ -226,19 +226,19 @@ def newer(pod):
 
 
 def test_a_pod_that_a_newer_release_has_just_translated_is_stored():
-    assert_left(judged(newer(stored_pod())))
+    assert_unchanged(judged(newer(stored_pod())))
 
 
 def in_enforcer(**fields):
     def change(pod):
-        container_of(pod, "vram-enforcer").update(copy.deepcopy(fields))
+        find_container(pod, "vram-enforcer").update(copy.deepcopy(fields))
 
     return change
 
 
 def with_variable(name, value=None, **source):
     def change(pod):
-        env = container_of(pod, "vram-enforcer")["env"]
+        env = find_container(pod, "vram-enforcer")["env"]
         wanted = variable(name, value, **source)["env"]
         env[:] = [one for one in env if one["name"] != name] + wanted
 
@@ -247,7 +247,7 @@ def with_variable(name, value=None, **source):
 
 def with_more(field, **item):
     def change(pod):
-        container_of(pod, "vram-enforcer").setdefault(field, []).append(item)
+        find_container(pod, "vram-enforcer").setdefault(field, []).append(item)
 
     return change
 
@@ -282,7 +282,7 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "Python's path": with_variable("PYTHONPATH", "/x"),
         "no GPU after ours": with_more("env", name=VISIBLE, value="void"),
         "a second cap": with_more("env", name="VRAM_CAP_BYTES", value="1"),
-        "two tolerances": lambda pod: container_of(pod, "vram-enforcer")["env"].extend(
+        "two tolerances": lambda pod: find_container(pod, "vram-enforcer")["env"].extend(
             [{"name": "VRAM_TOLERANCE", "value": value} for value in ("2%", "9Ti")]
         ),
         "variables from a map": with_more("envFrom", configMapRef={"name": "m"}),
@@ -296,7 +296,7 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "rules of no kind": in_enforcer(restartPolicyRules="RestartAllContainers"),
         "a number for rules": in_enforcer(restartPolicyRules=5),
         "no folder for the heartbeat": in_enforcer(volumeMounts=[]),
-        "no gate": lambda pod: container_of(pod, "vram-enforcer")["volumeMounts"].pop(),
+        "no gate": lambda pod: find_container(pod, "vram-enforcer")["volumeMounts"].pop(),
         "a gate that is open": with_variable("VRAMWARDEN_GPU_ASSIGNMENT", "0.5"),
         "a gate by another annotation": with_variable(
             "VRAMWARDEN_GPU_ASSIGNMENT", **field("annotations['vramwarden.io/gpu']")
@@ -310,7 +310,7 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "a detour": with_mount("vram-enforcer-x", "/run/vram-enforcer-x/../../opt"),
         "a mount of the user's": with_mount("v", "/run/vram-enforcer-x"),
         "two sidecars": lambda pod: pod["spec"]["containers"].append(
-            container_of(pod, "vram-enforcer")
+            find_container(pod, "vram-enforcer")
         ),
     }.items(),
     ids=lambda case: case[0],
@@ -321,7 +321,7 @@ def test_no_release_lets_others_steer_or_blind_the_sidecar(change):
     assert judged(pod).reasons == ("Unmutated",)
 
 
-# --- pods that are stored, and change
+# --- updates of stored pods
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,9 @@ def test_a_stored_pod_may_change_under_any_later_rule(by, change, phase, rule):
     change(new)
     policy = another_policy(a_rule(enforcement={"by": by}))
     for subresource in ("", "resize"):
-        assert_left(updated(old, new, policy=policy, phase=phase, subresource=subresource))
+        assert_unchanged(
+            decide_update(old, new, policy=policy, phase=phase, subresource=subresource)
+        )
 
 
 @pytest.mark.parametrize("key", ["gpu", "visible-devices", "driver-limit", "gpu-waits"])
@@ -357,8 +359,8 @@ def test_a_stored_pod_gets_no_gpu_by_hand(key):
     old = stored_pod()
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][f"vramwarden.io/{key}"] = "GPU-2"
-    assert updated(old, new).reasons == ("Immutable",)
+    assert decide_update(old, new).reasons == ("Immutable",)
 
 
 def test_what_a_binding_wrote_brings_no_warning():
-    assert decided(as_bound(translated(a_plain_pod()))).notes == ()
+    assert decide_pod(as_bound(translate(a_plain_pod()))).notes == ()

@@ -1,4 +1,4 @@
-"""What is remembered from one pod to the next: nothing long, and nothing that a pod changes."""
+"""Caches between pods: they hold no long text, and no pod changes their content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tracemalloc
 
 import orjson
 
-from tests.core.admission.decisions import VRAM, decided
+from tests.core.admission.decisions import VRAM, decide_pod
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Phase
 from webhook.names import ADMITTED_ANNOTATION, ENFORCER_COMMAND, ENFORCER_CONTAINER
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def long_pod(number):
-    """Return a pod, as another policy translated it, of texts that no other pod has."""
+    """Return a pod translated by another policy, with texts that no other pod has."""
     text = str(number) * MIB
     sidecar = a_container(ENFORCER_CONTAINER, image=text, command=[*ENFORCER_COMMAND])
     app = a_container(image=text, resources={"limits": {"cpu": text, text: "1"}})
@@ -25,7 +25,7 @@ def long_pod(number):
 
 
 def long_amounts(number):
-    """Return a pod with a whole GPU and a share of one, in a megabyte of digits each."""
+    """Return a pod with a whole GPU and a share, each with an amount of a megabyte of digits."""
     amount = f"{number}.{'0' * MIB}"
     limits = {"nvidia.com/gpu": amount, VRAM: f"{amount}Gi"}
     return a_pod(containers=[a_container(resources={"limits": limits})])
@@ -35,9 +35,9 @@ def test_nothing_long_that_a_tenant_writes_is_remembered():
     tracemalloc.start()
     try:
         for number in range(1, 9):
-            decided(long_pod(number), phase=Phase.VALIDATE)
-            decided(long_pod(number), phase=Phase.MUTATE)
-            decided(long_amounts(number))
+            decide_pod(long_pod(number), phase=Phase.VALIDATE)
+            decide_pod(long_pod(number), phase=Phase.MUTATE)
+            decide_pod(long_amounts(number))
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
@@ -46,7 +46,7 @@ def test_nothing_long_that_a_tenant_writes_is_remembered():
 
 def test_what_pods_share_is_changed_by_none_of_them():
     def translated(**spec):
-        return orjson.dumps(decided(a_pod("8Gi", **spec), a_rule()).patch)
+        return orjson.dumps(decide_pod(a_pod("8Gi", **spec), a_rule()).patch)
 
     before = translated()
     odd = {"appArmorProfile": {"type": "Unconfined"}, "seLinuxOptions": {"level": "s0"}}

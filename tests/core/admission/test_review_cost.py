@@ -1,7 +1,7 @@
-"""What a review costs at worst, in calls of functions: a constant, and little for each byte.
+"""Worst-case cost of a review in function calls: a constant, plus little for each byte.
 
-Time is measured by `make bench`, and differs between machines; calls do not. Loops within one call
-of C code are not counted: where a list is searched is tested in tests/core/pod/test_demand.py.
+`make bench` measures time, which differs between machines; calls do not. Loops within one call of C
+code are not counted: tests/core/pod/test_demand.py tests the search of lists.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.model import VisibleDevices
 from webhook.server.connections import SMALL_BODY_BYTES
 
-pytestmark = pytest.mark.process  # half a minute, for counting slows each call down
+pytestmark = pytest.mark.process  # takes half a minute, since counting slows each call down
 
 Json = dict[str, Any]
 
 MOST_SMALL_CALLS = 125_000
-"""For the worst review of `SMALL_BODY_BYTES`, which takes 22 ms: most of its calls are cheap."""
+"""Maximum for a review of `SMALL_BODY_BYTES`. It takes 22 ms, since most of its calls are cheap."""
 MOST_CALLS = 600_000
-"""For the worst pod within all bounds, which takes less than a tenth of a second."""
+"""Maximum for a pod within all bounds. It takes less than 0.1 s."""
 BYTES_PER_CALL = 8
-"""A larger pod costs a pass over what it is made of, in case it is somebody else's."""
+"""A larger pod costs one pass over its parts, since it may not need a judgment."""
 
 ROOM = 8 * 2**20 - 4096
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -57,12 +57,12 @@ DEFAULTS = {
 
 
 def fill(item: Any, room: int = ROOM) -> list[Any]:
-    """Return as many of an item as a body of 8 MiB holds."""
+    """Return the maximum number of copies of an item in a body of 8 MiB."""
     return [item] * (room // (len(orjson.dumps(item)) + 1))
 
 
 def keyed(prefix: str, value: str, room: int = ROOM) -> dict[str, str]:
-    """Return as many entries as a body of 8 MiB holds."""
+    """Return the maximum number of entries in a body of 8 MiB."""
     count = room // (len(prefix) + len(value) + 12)
     return {f"{prefix}{n}": value for n in range(count)}
 
@@ -248,14 +248,16 @@ def creation(pod: Json, phase: Phase, devices: VisibleDevices) -> int:
 
 
 def update(pod: Json, subresource: str) -> int:
-    """Count for an update of the label, or one that adds each container for debugging."""
+    """Return the calls for an update of the label, or one that adds debugging containers."""
     labels = (pod["metadata"].get("labels") or {}) | {"vramwarden.io/managed": "x"}
     if subresource:
         debuggers = [{**one, "name": f"d-{one['name']}"} for one in pod["spec"]["containers"]]
         new = {**pod, "spec": {**pod["spec"], "ephemeralContainers": debuggers}}
     else:
         new = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
-    new["spec"] = orjson.loads(orjson.dumps(new["spec"]))  # shares nothing, as off the wire
+    new["spec"] = orjson.loads(
+        orjson.dumps(new["spec"])
+    )  # shares no object, as a pod from the network
     request = a_request(new, operation="UPDATE", old=pod, subresource=subresource)
     return calls(
         lambda: write_review("u-1", decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE))
@@ -276,7 +278,7 @@ def test_the_worst_pods_of_8_mib_cost_a_bounded_number_of_calls(name):
 def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
     pod = BEYOND[name]()
     size_bytes = len(orjson.dumps(pod))
-    # Who has to find a demand in the containers makes one pass over them.
+    # The search for a demand in the containers is one pass.
     assert creation(pod, Phase.MUTATE, VisibleDevices.DENY) <= 20_000 + size_bytes // 50
 
 
@@ -336,7 +338,7 @@ PODS = st.builds(
 
 
 def as_it_can_arrive(pod: Json) -> Json:
-    """Return a pod with as many of its containers as a body holds: no larger one is judged."""
+    """Return a pod with the maximum number of its containers in a body: no larger one is judged."""
     containers = pod["spec"]["containers"]
     rest = len(orjson.dumps({**pod, "spec": {**pod["spec"], "containers": []}}))
     most = max(1, (ROOM - rest) // (len(orjson.dumps(containers[-1])) + 1))

@@ -1,4 +1,4 @@
-"""The sentence of each denial: what is wrong, in the author's own words, and what to do."""
+"""The message of each denial: the problem with the author's own values, and the advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.admission.decisions import decided, variable
+from tests.core.admission.decisions import decide_pod, variable
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.policy.model import MemoryBounds
 
@@ -21,7 +21,7 @@ RULE = a_rule(memory=MemoryBounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
 
 
 def asking(**resources: Any):
-    """Return a pod without our annotation whose container asks for resources."""
+    """Return a pod without our annotation whose container requests resources."""
     return a_pod(containers=[a_container(resources=resources)])
 
 
@@ -284,7 +284,7 @@ DENIALS = [
 
 @pytest.mark.parametrize(("pod", "place", "says"), DENIALS, ids=[row[-1] for row in DENIALS])
 def test_a_denial_says_what_is_wrong_and_what_to_do(pod, place, says):
-    assert decided(pod, RULE).message == f"{place}: {says}"
+    assert decide_pod(pod, RULE).message == f"{place}: {says}"
 
 
 @pytest.mark.parametrize(
@@ -305,4 +305,4 @@ def test_a_denial_says_what_is_wrong_and_what_to_do(pod, place, says):
 def test_a_denied_variable_of_the_driver_says_what_holds_instead(name, env, says):
     pod = a_pod("8Gi", containers=[a_container(**variable(name, "50"))])
     said = f"DriverVariable: {FIRST}.env[0]: remove {name}; {says}"
-    assert decided(pod, a_rule(env=tuple(env))).message == said
+    assert decide_pod(pod, a_rule(env=tuple(env))).message == said

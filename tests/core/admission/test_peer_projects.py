@@ -1,8 +1,8 @@
-"""What other GPU-sharing projects test, asked of ours: each row of our survey, or where it stands.
+"""Tests of other GPU-sharing projects, applied to vramwarden, by row of a survey.
 
-The rows are those of the survey's table of peers' tests; each is written again with our annotation
-and our reasons. A row that asks what one of our own tests asks stands there, and one without a
-counterpart in `ELSEWHERE` with the cause.
+Each row of the survey's table of peers' tests is written again with our annotation and reasons.
+Rows that another test of ours covers are in `COVERED`. Rows without a counterpart are in
+`ELSEWHERE`, with the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.admission.decisions import VRAM, assert_left, container_of, decided
+from tests.core.admission.decisions import VRAM, assert_unchanged, decide_pod, find_container
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_review, a_rule
 from webhook.adapters.review_json import BadReviewError, read_review, write_review
 from webhook.core.admission.decide import decide
@@ -49,8 +49,8 @@ ELSEWHERE = {
     80: "placement at binding; who sees the GPU is row 29",
     81: "a whole cluster with its scheduler: tests/cluster",
 }
-# Rows that a test of ours asks as well, by its file.
-STANDS = {
+# Rows that another test covers, by its file.
+COVERED = {
     "pod/test_quantity.py": (1, 2, 6, 7, 9, 49, 50, 53, 73),
     "pod/test_demand.py": (10, 11, 36, 54, 65),
     "admission/rules/test_demand.py": (22, 62, 77),
@@ -59,7 +59,7 @@ STANDS = {
     "admission/rules/test_pods.py": (37, 38),
     "admission/rules/test_actions.py": (15, 18),
     "admission/sidecar/test_security_context.py": (71,),
-    "admission/test_programs_of_containers.py": (21, 23, 29, 55),
+    "admission/test_container_variables.py": (21, 23, 29, 55),
     "admission/test_runtime_class.py": (32, 33, 34, 56),
     "admission/test_whole_gpu_translation.py": (16,),
 }
@@ -67,16 +67,16 @@ TESTED: set[int] = set()
 
 
 def row(number: int, peer: str, words: str, *values: Any):
-    """Name a case by its row, and note that the row is tested."""
+    """Return a parameter named by its row, and record that the row is tested."""
     TESTED.add(number)
     return pytest.param(*values, id=f"row-{number:02}-{peer}-{words.replace(' ', '-')}")
 
 
 def test_every_row_of_the_survey_is_tested_here_or_elsewhere():
-    stands = [number for numbers in STANDS.values() for number in numbers]
+    stands = [number for numbers in COVERED.values() for number in numbers]
     assert set(ELSEWHERE) & {*stands, *TESTED} == set()
     assert sorted({*ELSEWHERE, *stands, *TESTED}) == list(range(1, 83))
-    assert all((Path(__file__).parents[1] / file).is_file() for file in STANDS)
+    assert all((Path(__file__).parents[1] / file).is_file() for file in COVERED)
 
 
 DENIED = [
@@ -89,7 +89,7 @@ DENIED = [
 @pytest.mark.parametrize(("pod", "reason"), DENIED)
 @pytest.mark.parametrize("phase", Phase)
 def test_what_peers_deny_is_denied(pod, reason, phase):
-    decision = decided(pod, phase=phase)
+    decision = decide_pod(pod, phase=phase)
     assert (decision.outcome, decision.reasons) == (Outcome.DENIED, (reason,))
 
 
@@ -101,7 +101,7 @@ def test_what_peers_deny_is_denied(pod, reason, phase):
     ],
 )
 def test_the_message_quotes_the_value(notes, quotes):
-    assert quotes in decided(a_pod("8Gi", annotations=notes)).message
+    assert quotes in decide_pod(a_pod("8Gi", annotations=notes)).message
 
 
 INVALID = a_pod("8GB", hostPID=True)
@@ -125,7 +125,7 @@ LEFT_ALONE = [
 @pytest.mark.parametrize(("pod", "policy"), LEFT_ALONE)
 @pytest.mark.parametrize("phase", Phase)
 def test_what_peers_leave_alone_is_left_alone(pod, policy, phase):
-    decision = decided(pod, phase=phase, policy=policy)
+    decision = decide_pod(pod, phase=phase, policy=policy)
     assert (decision.allowed, decision.patch) == (True, ())
 
 
@@ -137,14 +137,16 @@ def test_another_operation_is_left_alone(operation):
 
 
 def amount_of_main(pod):
-    """Return what the container gets, as requests and limits say alike."""
-    resources = container_of(pod, "main")["resources"]
+    """Return the amount of the container, which is equal in requests and limits."""
+    resources = find_container(pod, "main")["resources"]
     assert resources["requests"][VRAM] == resources["limits"][VRAM]
     return resources["limits"][VRAM]
 
 
 def cap_of(pod):
-    env = {entry["name"]: entry.get("value") for entry in container_of(pod, "vram-enforcer")["env"]}
+    env = {
+        entry["name"]: entry.get("value") for entry in find_container(pod, "vram-enforcer")["env"]
+    }
     return int(env["VRAM_CAP_BYTES"])
 
 
@@ -163,20 +165,20 @@ TRANSLATED = [
 
 @pytest.mark.parametrize(("pod", "read", "wanted"), TRANSLATED)
 def test_what_peers_translate_is_translated(pod, read, wanted):
-    decision = decided(pod)
+    decision = decide_pod(pod)
     assert decision.outcome is Outcome.MUTATED, decision.message
     assert read(decision.obj) == wanted
-    assert_left(decided(decision.obj, phase=Phase.VALIDATE))
+    assert_unchanged(decide_pod(decision.obj, phase=Phase.VALIDATE))
 
 
 @pytest.mark.parametrize("name", [row(24, "KAI", "a name with dots", "train.v1.2")])
 def test_names_we_make_are_labels_whatever_the_pods_name_is(name):
     pod = a_pod("8Gi")
     pod["metadata"]["name"] = name
-    after = decided(pod, name=name).obj
+    after = decide_pod(pod, name=name).obj
     assert after["metadata"]["name"] == name
     volumes = {volume["name"] for volume in after["spec"]["volumes"]}
-    enforcer = container_of(after, "vram-enforcer")
+    enforcer = find_container(after, "vram-enforcer")
     assert volumes == {mount["name"] for mount in enforcer["volumeMounts"]}
     for made in volumes | {enforcer["name"]}:
         assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", made)
@@ -229,7 +231,7 @@ def test_the_namespace_of_the_request_counts(namespace, request_namespace, allow
     pod = a_pod("8GB")
     pod["metadata"]["namespace"] = namespace
     policy = a_policy(a_rule(namespaces=("kube-*",), action=Action.IGNORE), RULE)
-    assert decided(pod, policy=policy, namespace=request_namespace).allowed is allowed
+    assert decide_pod(pod, policy=policy, namespace=request_namespace).allowed is allowed
 
 
 @pytest.mark.parametrize(
@@ -238,6 +240,6 @@ def test_the_namespace_of_the_request_counts(namespace, request_namespace, allow
 def test_the_first_rule_decides_and_is_named(names):
     strict, lenient = names
     policy = a_policy(a_rule(name=strict, max_gpu_count=0), a_rule(name=lenient))
-    decision = decided(a_pod("8Gi"), policy=policy)
+    decision = decide_pod(a_pod("8Gi"), policy=policy)
     assert (decision.rule, decision.reasons) == (strict, ("InvalidCount",))
     assert f'rule "{strict}"' in decision.message

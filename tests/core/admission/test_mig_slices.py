@@ -1,4 +1,4 @@
-"""Pods under `accounting: MIG`: which slice they get, what else is written, and what is denied."""
+"""Pods under `accounting: MIG`: their slices, other fields that translation writes, and denials."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import copy
 
 import pytest
 
-from tests.core.admission.plugins import (
+from tests.core.admission.device_plugin import (
     A100,
     H200,
     MIG,
     SLICE,
-    answered,
-    limits_of,
-    on_nodes,
-    sliced,
-    translated,
-    under,
+    a_sliced_node,
+    decide_under,
+    policy_and_cluster,
+    read_limits,
+    read_node_terms,
+    translate_under,
     variables,
 )
 from tests.support.pods import A100 as A100_CLASS
@@ -28,7 +28,7 @@ from webhook.core.policy.model import Accounting, GPUClass
 
 MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Accounting.MIG)
 
-# What is asked for, and the smallest profile that has it by its label, not by its name.
+# The request, and the smallest profile with that memory by its label, not by its name.
 SIZES = {
     "64Mi": "1g.10gb",
     "8Gi": "1g.10gb",
@@ -42,30 +42,32 @@ SIZES = {
 
 @pytest.mark.parametrize(("memory", "profile"), SIZES.items())
 def test_a_demand_gets_the_smallest_slice_that_its_label_says_is_enough(memory, profile):
-    pod = translated(a_pod(memory), under())
+    pod = translate_under(a_pod(memory), policy_and_cluster())
     (container,) = pod["spec"]["containers"]
     amounts = {f"{SLICE}{profile}": "1"}
     assert container["resources"] == {"requests": amounts, "limits": amounts}
 
 
 def test_no_node_with_a_smaller_slice_of_that_name_is_chosen():
-    """The same name may be of less memory on another GPU."""
-    assert on_nodes(translated(a_pod("8Gi"), under())) == [
+    """A slice of the same name may have less memory on another GPU."""
+    assert read_node_terms(translate_under(a_pod("8Gi"), policy_and_cluster())) == [
         ["nvidia.com/mig-1g.10gb.memory Gt 8191"]
     ]
-    nodes = (sliced({"1g.10gb": 9728}), sliced({"1g.10gb": 9984}))
-    pod = translated(a_pod("9800Mi"), under(MIG, *nodes))
-    assert limits_of(pod) == {"main": {f"{SLICE}1g.10gb": "1"}}
-    assert on_nodes(pod) == [["nvidia.com/mig-1g.10gb.memory Gt 9799"]]
+    nodes = (a_sliced_node({"1g.10gb": 9728}), a_sliced_node({"1g.10gb": 9984}))
+    pod = translate_under(a_pod("9800Mi"), policy_and_cluster(MIG, *nodes))
+    assert read_limits(pod) == {"main": {f"{SLICE}1g.10gb": "1"}}
+    assert read_node_terms(pod) == [["nvidia.com/mig-1g.10gb.memory Gt 9799"]]
 
 
 def test_nothing_of_ours_holds_the_cap_and_none_of_our_nodes_is_asked_for():
-    pod = translated(a_pod("8Gi", containers=[a_container(), a_container("side")]), under())
+    pod = translate_under(
+        a_pod("8Gi", containers=[a_container(), a_container("side")]), policy_and_cluster()
+    )
     assert not pod["spec"].get("initContainers")
     assert "shareProcessNamespace" not in pod["spec"]
     assert "nodeSelector" not in pod["spec"]
     main, side = pod["spec"]["containers"]
-    # What a pod says of its devices beats the device plugin.
+    # A pod's own variable overrides the device plugin.
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(main)
     assert variables(main)["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"
     assert "VRAMWARDEN_GPU_MEMORY_FRACTION" not in variables(main)
@@ -75,36 +77,38 @@ def test_nothing_of_ours_holds_the_cap_and_none_of_our_nodes_is_asked_for():
 
 def test_a_variable_that_chooses_devices_is_taken_out_whatever_wrote_it():
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "A", "value": "b"}]
-    pod = translated(a_pod("8Gi", containers=[a_container(env=env)]), under())
+    pod = translate_under(a_pod("8Gi", containers=[a_container(env=env)]), policy_and_cluster())
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(pod["spec"]["containers"][0])
     assert variables(pod["spec"]["containers"][0])["A"] == "b"
 
 
 def test_several_gpus_are_several_slices():
     notes = {"vramwarden.io/gpu-count": "3"}
-    pod = translated(a_pod("8Gi", annotations=notes), under())
-    assert limits_of(pod) == {"main": {f"{SLICE}1g.10gb": "3"}}
+    pod = translate_under(a_pod("8Gi", annotations=notes), policy_and_cluster())
+    assert read_limits(pod) == {"main": {f"{SLICE}1g.10gb": "3"}}
 
 
 def test_each_container_has_its_own_slice_and_all_are_of_one_node():
     containers = [a_container("a"), a_container("b"), a_container("c")]
     pod = a_pod("a=9Gi,b=15Gi", containers=containers)
-    nodes = (sliced(A100), sliced(H200))
-    stored = translated(pod, under(MIG, *nodes))
-    # By themselves they were 1g.10gb (A100) and 1g.18gb (H200), which no node has together.
-    assert limits_of(stored) == {
+    nodes = (a_sliced_node(A100), a_sliced_node(H200))
+    stored = translate_under(pod, policy_and_cluster(MIG, *nodes))
+    # Alone they would get 1g.10gb (A100) and 1g.18gb (H200), which no node has together.
+    assert read_limits(stored) == {
         "a": {f"{SLICE}1g.10gb": "1"},
         "b": {f"{SLICE}1g.20gb": "1"},
         "c": {},
     }
-    assert on_nodes(stored) == [
+    assert read_node_terms(stored) == [
         ["nvidia.com/mig-1g.10gb.memory Gt 9215", "nvidia.com/mig-1g.20gb.memory Gt 15359"]
     ]
 
 
 def test_two_of_one_profile_want_the_larger_amount():
     pod = a_pod("a=1Gi,b=9Gi", containers=[a_container("a"), a_container("b")])
-    assert on_nodes(translated(pod, under())) == [["nvidia.com/mig-1g.10gb.memory Gt 9215"]]
+    assert read_node_terms(translate_under(pod, policy_and_cluster())) == [
+        ["nvidia.com/mig-1g.10gb.memory Gt 9215"]
+    ]
 
 
 SELECTED = {
@@ -120,26 +124,28 @@ SELECTED = {
 
 @pytest.mark.parametrize(("rule", "changes", "fields"), SELECTED.values(), ids=SELECTED)
 def test_slices_of_nodes_that_are_not_selected_do_not_count(rule, changes, fields):
-    nodes = (sliced(A100, pool="a"), sliced(H200, pool="b"))
-    pod = translated(a_pod("8Gi", **fields), under(rule, *nodes, **changes))
-    assert limits_of(pod) == {"main": {f"{SLICE}1g.18gb": "1"}}
+    nodes = (a_sliced_node(A100, pool="a"), a_sliced_node(H200, pool="b"))
+    pod = translate_under(a_pod("8Gi", **fields), policy_and_cluster(rule, *nodes, **changes))
+    assert read_limits(pod) == {"main": {f"{SLICE}1g.18gb": "1"}}
 
 
 def test_a_class_may_have_slices_where_the_rule_has_none_and_the_other_way_round():
     classes = {"sliced": MIG_CLASS, "a100": A100_CLASS}
-    nodes = (sliced(A100, pool="mig"),)
+    nodes = (a_sliced_node(A100, pool="mig"),)
     policy = a_policy(classes=classes), Cluster(sliced_nodes=nodes)
     notes = {"vramwarden.io/gpu-class": "sliced"}
-    pod = translated(a_pod("8Gi", annotations=notes), policy)
-    assert limits_of(pod) == {"main": {f"{SLICE}1g.10gb": "1"}}
+    pod = translate_under(a_pod("8Gi", annotations=notes), policy)
+    assert read_limits(pod) == {"main": {f"{SLICE}1g.10gb": "1"}}
     assert pod["spec"]["nodeSelector"] == {"pool": "mig"}
     assert "initContainers" not in pod["spec"]
-    assert limits_of(translated(a_pod("8Gi"), policy)) == {"main": {"vramwarden.io/vram": "8Gi"}}
+    assert read_limits(translate_under(a_pod("8Gi"), policy)) == {
+        "main": {"vramwarden.io/vram": "8Gi"}
+    }
 
     vram = GPUClass("whole", {}, (), Accounting.VRAM)
-    policy = under(MIG, classes={"whole": vram})
-    pod = translated(a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "whole"}), policy)
-    assert limits_of(pod) == {"main": {"vramwarden.io/vram": "8Gi"}}
+    policy = policy_and_cluster(MIG, classes={"whole": vram})
+    pod = translate_under(a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "whole"}), policy)
+    assert read_limits(pod) == {"main": {"vramwarden.io/vram": "8Gi"}}
     assert [one["name"] for one in pod["spec"]["initContainers"]] == ["vram-enforcer"]
     assert pod["spec"]["nodeSelector"] == {"vramwarden.io/gpu": "true"}
 
@@ -148,15 +154,15 @@ def test_amounts_written_by_hand_become_the_annotation():
     resources = {"limits": {"vramwarden.io/vram": "16Gi", "cpu": "1"}}
     notes = {"vramwarden.io/gpu-count": "2"}
     pod = a_pod(containers=[a_container(resources=resources)], annotations=notes)
-    stored = translated(pod, under())
-    assert limits_of(stored) == {"main": {f"{SLICE}1g.10gb": "2", "cpu": "1"}}
+    stored = translate_under(pod, policy_and_cluster())
+    assert read_limits(stored) == {"main": {f"{SLICE}1g.10gb": "2", "cpu": "1"}}
     assert stored["metadata"]["annotations"]["vramwarden.io/gpu-memory"] == "main=8Gi"
 
 
 def test_what_is_known_since_changes_no_pod_that_is_about_to_be_stored():
-    pod = translated(a_pod("8Gi"), under())
-    for nodes in ((), (sliced(H200),)):
-        decision = answered(pod, (a_policy(MIG), Cluster(sliced_nodes=nodes)), Phase.VALIDATE)
+    pod = translate_under(a_pod("8Gi"), policy_and_cluster())
+    for nodes in ((), (a_sliced_node(H200),)):
+        decision = decide_under(pod, (a_policy(MIG), Cluster(sliced_nodes=nodes)), Phase.VALIDATE)
         assert (decision.allowed, decision.findings) == (True, ())
 
 
@@ -175,32 +181,34 @@ def in_zone(zone):
 
 
 def test_a_pod_that_comes_again_gets_the_slice_that_is_the_smallest_now():
-    pod = translated(a_pod("8Gi", affinity=required(in_zone("a"), in_zone("b"))), under())
-    assert len(on_nodes(pod)) == 2
-    again = translated(pod, under(MIG, sliced(H200)))
-    assert limits_of(again) == {"main": {f"{SLICE}1g.18gb": "1"}}
-    assert on_nodes(again) == [
+    pod = translate_under(
+        a_pod("8Gi", affinity=required(in_zone("a"), in_zone("b"))), policy_and_cluster()
+    )
+    assert len(read_node_terms(pod)) == 2
+    again = translate_under(pod, policy_and_cluster(MIG, a_sliced_node(H200)))
+    assert read_limits(again) == {"main": {f"{SLICE}1g.18gb": "1"}}
+    assert read_node_terms(again) == [
         ["zone In a", "nvidia.com/mig-1g.18gb.memory Gt 8191"],
         ["zone In b", "nvidia.com/mig-1g.18gb.memory Gt 8191"],
     ]
-    assert answered(again, under(MIG, sliced(H200))).patch == ()
+    assert decide_under(again, policy_and_cluster(MIG, a_sliced_node(H200))).patch == ()
 
 
 def denied(pod, policy):
-    (finding,) = answered(pod, policy).findings
+    (finding,) = decide_under(pod, policy).findings
     return finding.reason, finding.detail
 
 
 def test_more_than_the_largest_slice_is_denied_and_named():
-    reason, detail = denied(a_pod("41Gi"), under())
+    reason, detail = denied(a_pod("41Gi"), policy_and_cluster())
     assert reason is Reason.TOO_LARGE
     assert "3g.40gb, which allows at most 40192Mi" in detail
 
 
 def test_a_node_that_holds_the_largest_amount_holds_all():
     pod = a_pod("a=30Gi,b=9Gi", containers=[a_container("a"), a_container("b")])
-    nodes = (sliced({"1g.10gb": 9728}), sliced({"3g.40gb": 40192}))
-    assert limits_of(translated(pod, under(MIG, *nodes))) == {
+    nodes = (a_sliced_node({"1g.10gb": 9728}), a_sliced_node({"3g.40gb": 40192}))
+    assert read_limits(translate_under(pod, policy_and_cluster(MIG, *nodes))) == {
         "a": {f"{SLICE}3g.40gb": "1"},
         "b": {f"{SLICE}3g.40gb": "1"},
     }
@@ -208,7 +216,10 @@ def test_a_node_that_holds_the_largest_amount_holds_all():
 
 @pytest.mark.parametrize(
     ("nodes", "which"),
-    [((), "no node is known"), ((sliced(A100, pool="a"),), "no node that this pod selects is")],
+    [
+        ((), "no node is known"),
+        ((a_sliced_node(A100, pool="a"),), "no node that this pod selects is"),
+    ],
 )
 def test_where_no_slice_is_known_nothing_would_hold_the_pod(nodes, which):
     policy = a_policy(MIG), Cluster(sliced_nodes=nodes)
@@ -220,13 +231,13 @@ def test_where_no_slice_is_known_nothing_would_hold_the_pod(nodes, which):
 def test_slices_written_by_hand_are_no_share():
     for resource in ("nvidia.com/mig-7g.80gb", "nvidia.com/gpu"):
         pod = a_pod("8Gi", containers=[a_container(resources={"limits": {resource: "1"}})])
-        assert denied(pod, under())[0] is Reason.WHOLE_GPU_AND_SHARE
-    pod = translated(a_pod("8Gi"), under())
-    # A mark that is forged gains nothing: translation writes the smallest.
+        assert denied(pod, policy_and_cluster())[0] is Reason.WHOLE_GPU_AND_SHARE
+    pod = translate_under(a_pod("8Gi"), policy_and_cluster())
+    # A forged annotation gains nothing: translation writes the smallest slice.
     forged = copy.deepcopy(pod)
     for kind in ("requests", "limits"):
         forged["spec"]["containers"][0]["resources"][kind] = {"nvidia.com/mig-7g.80gb": "1"}
-    assert limits_of(translated(forged, under())) == limits_of(pod)
+    assert read_limits(translate_under(forged, policy_and_cluster())) == read_limits(pod)
 
 
 def with_amounts(**more):
@@ -254,9 +265,9 @@ HARM = {
 @pytest.mark.parametrize("digest", ["0123456789abcdef", "ffffffffffffffff"])
 @pytest.mark.parametrize("harm", sorted(HARM))
 def test_what_others_take_away_is_missed(harm, digest):
-    pod = translated(a_pod("8Gi"), under())
+    pod = translate_under(a_pod("8Gi"), policy_and_cluster())
     HARM[harm](pod)
-    decision = answered(pod, under(digest=digest), Phase.VALIDATE)
+    decision = decide_under(pod, policy_and_cluster(digest=digest), Phase.VALIDATE)
     is_essential = harm not in {"any node", "a smaller node", "two profiles", "VRAM beside it"}
     if digest.startswith("0") or is_essential:
         assert {finding.reason for finding in decision.findings} & {
@@ -267,16 +278,18 @@ def test_what_others_take_away_is_missed(harm, digest):
 
 
 def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
-    assert answered(a_pod("8Gi"), under()).advice_bytes is None
-    assert answered(a_pod("8Gi"), (a_policy(), UNKNOWN_CLUSTER)).advice_bytes is not None
+    assert decide_under(a_pod("8Gi"), policy_and_cluster()).advice_bytes is None
+    assert decide_under(a_pod("8Gi"), (a_policy(), UNKNOWN_CLUSTER)).advice_bytes is not None
 
 
 def test_what_a_user_asks_of_the_same_label_stays():
-    """Also where the pod comes again: what was written for another slice is what goes."""
-    pod = translated(a_pod("8Gi", affinity=required(larger_than("9000"))), under())
+    """It stays when the pod is created again. Only an expression of translation is removed."""
+    pod = translate_under(
+        a_pod("8Gi", affinity=required(larger_than("9000"))), policy_and_cluster()
+    )
     both = [["nvidia.com/mig-1g.10gb.memory Gt 9000", "nvidia.com/mig-1g.10gb.memory Gt 8191"]]
-    assert on_nodes(pod) == both
-    again = answered(pod, under())
+    assert read_node_terms(pod) == both
+    again = decide_under(pod, policy_and_cluster())
     assert again.allowed
     assert not again.patch
-    assert answered(pod, under(), Phase.VALIDATE).allowed
+    assert decide_under(pod, policy_and_cluster(), Phase.VALIDATE).allowed

@@ -1,4 +1,4 @@
-"""The proof of a patch, which the server makes of a sample of those that it sends."""
+"""The verification of a patch, which the server does for a sample of patches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.admission.workload_review import prove
+from webhook.core.admission.workload_review import verify_patch
 from webhook.core.pod.patch import PatchError, condense
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.model import VisibleDevices
@@ -25,7 +25,7 @@ def test_the_patch_of_every_pod_with_a_demand_holds(pod, rule):
     request, policy = a_request(pod), a_policy(rule)
     decision = decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
+    verify_patch(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 @given(asking_pods(), RULES, RULES)
@@ -52,7 +52,7 @@ def test_the_patch_of_a_pod_whose_gpus_are_hidden_holds():
     policy = a_policy(a_rule(visible_devices=VisibleDevices.VOID))
     decision = decide(request, policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED
-    prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
+    verify_patch(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 def decided(**changes):
@@ -77,7 +77,7 @@ def decided(**changes):
 def test_a_patch_that_does_not_hold_is_found(patch, why):
     request, decision, policy = decided(patch=tuple(patch))
     with pytest.raises(PatchError, match=why):
-        prove(request, decision.patch, policy, UNKNOWN_CLUSTER)
+        verify_patch(request, decision.patch, policy, UNKNOWN_CLUSTER)
 
 
 def test_a_patch_that_lacks_any_operation_is_found():
@@ -85,4 +85,4 @@ def test_a_patch_that_lacks_any_operation_is_found():
     for index in range(len(decision.patch)):
         rest = (*decision.patch[:index], *decision.patch[index + 1 :])
         with pytest.raises(PatchError):
-            prove(request, rest, policy, UNKNOWN_CLUSTER)
+            verify_patch(request, rest, policy, UNKNOWN_CLUSTER)

@@ -1,4 +1,4 @@
-"""Each line that a message tells people to write is admitted by the rule that sent the message."""
+"""Each line that a message suggests is admitted by the rule that sent the message."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     a_debugger,
     a_full_pod,
-    debugged,
-    decided,
-    put_in,
+    decide_debugging,
+    decide_pod,
+    decide_update,
+    merge_into_container,
     stored_pod,
-    updated,
 )
 from tests.core.admission.faults import (
     CONTAINER_FAULTS,
@@ -30,7 +30,7 @@ from tests.core.admission.faults import (
     SPEC_FAULTS,
 )
 from tests.core.admission.rules.program_rows import ROWS
-from tests.core.admission.test_sentences import DENIALS
+from tests.core.admission.test_denial_messages import DENIALS
 from tests.support.follow_advice import annotate, followed, respelled
 from tests.support.paths import ROOT
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
@@ -55,10 +55,10 @@ def judged(pod, policy):
 
 
 def messages(decision):
-    """Return reason, path and detail of all that a decision tells its reader.
+    """Return reason, path and detail of each message of a decision.
 
-    Lines that add a limit come first, since another may remove the resource; then later places of
-    a list, so that the paths of the others stay right; bounds come last.
+    Lines that add a limit come first, since another may remove the resource. Later items of a list
+    come before earlier ones, so that the paths of the others stay right. Bounds come last.
     """
     said = [(found.reason, found.path, found.detail) for found in decision.findings]
     for note in (*decision.unread_keys, *decision.notes):
@@ -73,10 +73,10 @@ def messages(decision):
 
 
 def ways(pod, said):
-    """Yield a pod for each line of a decision, with what may still be wrong.
+    """Yield a pod for each suggested line of a decision, with the findings that may remain.
 
-    The first lines of all messages are written together: only what no line is for may be left. Of
-    another way of a message the first lines of those about the same field are written as well.
+    The first lines of all messages are applied together: only findings without a line may remain.
+    For an alternative line of a message, the first lines about the same field are applied as well.
     """
     lines = [len(followed(pod, path, detail)) for _, path, detail in said]
     no_line = {one[:2] for one, some in zip(said, lines, strict=True) if not some}
@@ -175,7 +175,7 @@ def with_limits(**amounts):
 
 
 def limited(*amounts, memory=None, **fields):
-    """Return a pod of a container with limits for each of these, and one without."""
+    """Return a pod with a container for each of these limits, and one without."""
     made = [a_container(f"c{n}", resources={"limits": one}) for n, one in enumerate(amounts)]
     return a_pod(memory, containers=[*made, a_container("rest")], **fields)
 
@@ -421,7 +421,7 @@ def faulty():
         yield f"demand {number}", a_full_pod(memory, annotations=notes)
     for number, (_, _, fields, _) in enumerate(CONTAINER_FAULTS):
         pod = a_full_pod()
-        put_in(pod, "main", fields)
+        merge_into_container(pod, "main", fields)
         yield f"container {number}", pod
     for number, (pod, _, _) in enumerate(DENIALS):
         yield f"denial {number}", pod
@@ -431,8 +431,8 @@ PODS = {**PROGRAMS, **HIDDEN, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, 
 
 
 NOT_AT_ONCE = {"as the workload": {"EnforcementImpossible"}, "non-root": {"ReservedName"}}
-"""Whether a sidecar has room is known only where there can be one, and of a container that bears
-its name only its name is judged."""
+"""Findings that a first review cannot have, by policy. The room for a sidecar is judged only if
+there can be one, and a container with its name is judged only by name."""
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
@@ -464,12 +464,12 @@ def test_what_is_said_of_a_change_is_admitted(change, policy):
     for key, value in change.items():
         annotate(new, key, value)
         annotate(manifest, key, value)
-    for found in updated(old, new, policy=policy).findings:
+    for found in decide_update(old, new, policy=policy).findings:
         if "create it again" in found.detail and "for VRAM" not in found.detail:
             again = [judged(one, policy) for one in followed(manifest, found.path, found.detail)]
         else:
             ways = followed(new, found.path, found.detail)
-            again = [updated(old, one, policy=policy) for one in ways]
+            again = [decide_update(old, one, policy=policy) for one in ways]
         assert all(one.allowed for one in again), f"{found.detail}\n-> {again[0].message}"
 
 
@@ -488,7 +488,7 @@ PROFILES = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
-"""What `kubectl debug` writes (k8s.io/kubectl/pkg/cmd/debug/profiles.go)."""
+"""Containers that `kubectl debug` writes (k8s.io/kubectl/pkg/cmd/debug/profiles.go)."""
 
 
 @pytest.mark.parametrize("user", [None, 1000])
@@ -498,12 +498,12 @@ def test_the_profile_that_a_denial_names_is_admitted(fields, isolation, user):
     context = {} if user is None else {"securityContext": {"runAsUser": user}}
     policy = a_policy(a_rule(isolation=isolation))
     old = stored_pod(pod=a_pod("8Gi", **context))
-    for found in debugged(old, a_debugger(**fields), policy=policy).findings:
+    for found in decide_debugging(old, a_debugger(**fields), policy=policy).findings:
         name, custom = re.search(
             r"kubectl debug --profile=(\w+)( --custom=FILE)?", found.detail
         ).groups()
         profile = PROFILES[name] | ({"runAsUser": 1000} if custom else {})
-        done = debugged(old, a_debugger(securityContext=profile), policy=policy)
+        done = decide_debugging(old, a_debugger(securityContext=profile), policy=policy)
         assert done.allowed, f"{found.detail}\n-> {done.message}"
 
 
@@ -520,12 +520,12 @@ SOURCES = [
 ]
 
 
-FOR_THE_PLATFORM = {"translation", "other_webhooks"}
-"""Modules whose sentences give authors of pods nothing to write."""
+FOR_PLATFORM_TEAMS = {"translation"}
+"""Modules whose messages have no advice for authors of pods."""
 
 
 def sentences(source):
-    """Yield the texts of a module, between what is put into them, that say what to do."""
+    """Yield the texts of a module that contain advice, between their placeholders."""
     tree = ast.parse(source.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -535,7 +535,7 @@ def sentences(source):
 
 
 def test_every_sentence_that_says_what_to_do_is_followed_here():
-    """One that no pod of this file brings is not known to be admitted: add such a pod."""
+    """A sentence that no pod of this file causes is not tested: add such a pod."""
     said = [
         text
         for pod in PODS.values()
@@ -544,18 +544,18 @@ def test_every_sentence_that_says_what_to_do_is_followed_here():
         for text in (*map(str, decision.findings), *decision.notes)
     ]
     bound = a_bound_pod()
-    said.append(decided(bound, phase=Phase.VALIDATE).message)
+    said.append(decide_pod(bound, phase=Phase.VALIDATE).message)
     old = stored_pod(pod=a_pod("8Gi"))
     for change in CHANGES.values():
         new = copy.deepcopy(old)
         for key, value in change.items():
             annotate(new, key, value)
-        said.append(updated(old, new, policy=POLICIES["at most 4Gi"]).message)
-        said.append(updated(old, new).message)
-    said.append(updated(a_pod(), a_pod(labels={"vramwarden.io/managed": "true"})).message)
+        said.append(decide_update(old, new, policy=POLICIES["at most 4Gi"]).message)
+        said.append(decide_update(old, new).message)
+    said.append(decide_update(a_pod(), a_pod(labels={"vramwarden.io/managed": "true"})).message)
     non_root = a_policy(a_rule(isolation=Isolation.NON_ROOT))
     said += [
-        debugged(old, a_debugger(**fields), policy=non_root).message
+        decide_debugging(old, a_debugger(**fields), policy=non_root).message
         for fields in (*(fields for fields, _ in DEBUGGER_FAULTS), *DEBUGGERS)
     ]
     every = "\n".join(dict.fromkeys(said))
@@ -565,7 +565,7 @@ def test_every_sentence_that_says_what_to_do_is_followed_here():
         for text in sentences(source)
         if text not in every
         and text not in HELPER_CONTAINERS
-        and source.stem not in FOR_THE_PLATFORM
+        and source.stem not in FOR_PLATFORM_TEAMS
     ]
     assert missing == []
 
@@ -586,7 +586,7 @@ KEYS = [MEMORY, "gpu-memory", "vramwarden/gpu-memory", "vramwarden.io/gpu-mem"]
 
 @st.composite
 def asked(draw):
-    """Draw a pod that asks for VRAM by us or by others, well or badly."""
+    """Draw a pod that requests VRAM from us or from another product, validly or not."""
     notes = {}
     resources = [GPU, *OTHER_PRODUCTS_BY_RESOURCE]
     match draw(st.sampled_from(["list", "annotation", "resources"])):
