@@ -295,7 +295,7 @@ class World(ApiServer):
         self.change(uid, metadata={"annotations": ours})
 
     def finish(self, uid: str) -> None:
-        """Let the containers of a pod end."""
+        """Set the phase of a pod to Succeeded."""
         self.change(uid, status={"phase": "Succeeded"})
 
     def label(self, uid: str, managed: str | None) -> None:
@@ -334,12 +334,12 @@ class World(ApiServer):
     # What all replicas hear.
 
     def resync(self) -> None:
-        """Let all replicas list the pods again."""
+        """Make all replicas list the pods again."""
         for replica in self.replicas:
             replica.resync()
 
     def hear_node(self) -> None:
-        """Let all replicas see the current state of the first node."""
+        """Make all replicas see the current state of the first node."""
         for replica in self.replicas:
             replica.hear_node()
 
@@ -431,7 +431,7 @@ class World(ApiServer):
 
 
 class _Lists(AssignmentLists):
-    """Pauses the task where the real one blocks."""
+    """Pauses the task instead of blocking the thread."""
 
     def wait(self, answer: Future[T]) -> T:
         while not answer.done():
@@ -450,7 +450,7 @@ class Request:
     replica: Replica
 
     def done(self) -> BindingVerdict:
-        """Let the replica work until it answers."""
+        """Step the replica until it answers."""
         for _ in range(PATIENCE):
             if self.answer.done():
                 return self.answer.result()
@@ -458,7 +458,7 @@ class Request:
         raise AssertionError("it never answers")
 
     def step(self) -> None:
-        """Let each task of the replica continue to its next request."""
+        """Step each task of the replica to its next request."""
         for task in [task for task in self.replica.tasks if not task.done]:
             task.step()
 
@@ -604,7 +604,7 @@ class Replica:
         self.requests, self.tasks, self.assigning = [], [], []
 
     def answer(self, request: Request, *, arrives: bool) -> None:
-        """Let the API server apply an answer, unless the request timed out."""
+        """Apply an answer as the API server does, unless the request timed out."""
         self.requests.remove(request)
         verdict = request.answer.result()
         in_time = self.world.time_s - request.began_s < REQUEST_S

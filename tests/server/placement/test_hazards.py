@@ -432,7 +432,7 @@ def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, monk
 
 
 def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, first):
-    """As after an upgrade, on a node to which no pod is bound any more."""
+    """The case of an upgrade, on a node to which no pod is bound any more."""
     uid, elsewhere = seeing_all(world, 2, 2)
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
@@ -677,7 +677,7 @@ def test_who_does_not_wait_any_more_is_not_entered(world, first):
 
 
 def test_an_answer_by_the_list_as_last_read_needs_its_write(world, first, second):
-    """With other requests in the queue, too: the write confirms the answers to all of them."""
+    """The write also confirms the answers to other requests in the queue."""
     one, two, three = create(world, 2, 2, 6)
     first.bind(one, arrives=False)
     second.bind(three)

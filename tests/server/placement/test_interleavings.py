@@ -73,7 +73,7 @@ class Story:
             pick(self.replicas, replica).ask(pick(waiting, pod), pick(self.world.nodes, node))
 
     def bare(self, pod, node, *_):
-        """Let the API server bind without us, after a timeout or while no replica is there.
+        """Bind a pod as the API server does after a timeout or while no replica is there.
 
         Tasks for that pod continue, and their answers are ignored.
         """

@@ -61,7 +61,7 @@ def entered(world):
 
 
 def late(replica):
-    """Let a replica list all pods and assign late."""
+    """Make a replica list all pods and assign late."""
     replica.resync()
     replica.late_now()
 

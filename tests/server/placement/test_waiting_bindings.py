@@ -74,7 +74,7 @@ class Scene:
 
     @asynccontextmanager
     async def waiting(self, count):
-        """Let bindings wait for the API server."""
+        """Send bindings that wait for the API server."""
         tasks = [asyncio.create_task(self.bind("with-gpus")) for _ in range(count)]
         await self.until(count)
         yield tasks

@@ -59,16 +59,16 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
 
     A line has at most about 4 KiB, whatever is written on the pod (`parse_gpu_uuids`).
     """
-    by_id = {id(one.terms): one.terms for one in assignments.values()}
+    by_id = {id(assignment.terms): assignment.terms for assignment in assignments.values()}
     ends = {
         number: _write_terms(terms) for number, terms in by_id.items()
     }  # many pods share their terms
     lines = (
-        f'{{"uid": {_quoted(uid)}, "pod": {_quoted(one.pod)}, '
-        f'"gpus": [{", ".join(map(_quoted, one.uuids))}], '
-        f'"memory": {one.memory_bytes}, "since": {one.since_s}'
-        f"{_write_count(one.count)}{ends[id(one.terms)]}}}\n"
-        for uid, one in assignments.items()
+        f'{{"uid": {_quoted(uid)}, "pod": {_quoted(assignment.pod)}, '
+        f'"gpus": [{", ".join(map(_quoted, assignment.uuids))}], '
+        f'"memory": {assignment.memory_bytes}, "since": {assignment.since_s}'
+        f"{_write_count(assignment.count)}{ends[id(assignment.terms)]}}}\n"
+        for uid, assignment in assignments.items()
     )
     return {_KEY: "".join(lines)}
 
@@ -109,9 +109,9 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
         if found is None:
             whole = False
         else:
-            uid, one = found
-            read[uid] = one
-            whole = whole and one.terms is not None
+            uid, assignment = found
+            read[uid] = assignment
+            whole = whole and assignment.terms is not None
     return read, whole and len(read) == len(lines)
 
 

@@ -95,12 +95,12 @@ def plan_assignments(
     """
     kept: Assignments = {}
     is_new = False
-    for uid, one in assignments.items():
-        known = pods.get(uid)
-        if not may_use_gpus(known, node):
+    for uid, assignment in assignments.items():
+        pod = pods.get(uid)
+        if not may_use_gpus(pod, node):
             continue
-        kept[uid] = _with_terms(one, known, terms)
-        is_new |= kept[uid] is not one
+        kept[uid] = _with_terms(assignment, pod, terms)
+        is_new |= kept[uid] is not assignment
     free = free_bytes_by_gpu(node, gpus, kept, pods)
     results: list[tuple[str, ...] | Denial] = []
     for pod in wanted:
@@ -111,24 +111,24 @@ def plan_assignments(
                 is_new = True
             results.append(entered.uuids)
             continue
-        left = dict(free)
-        before = pods.get(pod.uid)
+        left_bytes = dict(free)
+        unlisted = pods.get(pod.uid)
         if entered:
-            allocate(left, entered.uuids, -entered.memory_bytes)
-        elif before:
-            uuids, taken_bytes = _usage_without_entry(before, node)
-            allocate(left, uuids, -taken_bytes)
-        got = _choose_gpus(node, gpus, left, pod, held)
-        results.append(got)
-        if isinstance(got, Denial):
+            allocate(left_bytes, entered.uuids, -entered.memory_bytes)
+        elif unlisted:
+            uuids, taken_bytes = _usage_without_entry(unlisted, node)
+            allocate(left_bytes, uuids, -taken_bytes)
+        result = _choose_gpus(node, gpus, left_bytes, pod, held)
+        results.append(result)
+        if isinstance(result, Denial):
             continue
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
             limit = pod.limit_on(driver_limits=driver_limits)
-            kept[pod.uid] = _new_assignment(pod, got, pod.need.memory_bytes, now_s, limit, terms)
-            allocate(left, got, pod.need.memory_bytes)
-        free = left
-    if all(isinstance(got, Denial) for got in results):
+            kept[pod.uid] = _new_assignment(pod, result, pod.need.memory_bytes, now_s, limit, terms)
+            allocate(left_bytes, result, pod.need.memory_bytes)
+        free = left_bytes
+    if all(isinstance(result, Denial) for result in results):
         return AssignmentPlan(assignments, tuple(results), changed=False)
     return AssignmentPlan(kept, tuple(results), is_new or len(kept) < len(assignments))
 
@@ -136,7 +136,7 @@ def plan_assignments(
 def _choose_gpus(
     node: str,
     gpus: Sequence[Gpu],
-    left: Mapping[str, int],
+    left_bytes: Mapping[str, int],
     pod: PodState,
     held: str,
 ) -> tuple[str, ...] | Denial:
@@ -144,7 +144,7 @@ def _choose_gpus(
         return ()
     if not pod.at_binding:
         return (EVERY_GPU,)
-    return deny_closed_node(node, held) if held else place(node, gpus, left, pod.need)
+    return deny_closed_node(node, held) if held else place(node, gpus, left_bytes, pod.need)
 
 
 def _keeps_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:
@@ -177,13 +177,13 @@ def _reserved_count(pod: PodState, uuids: tuple[str, ...]) -> int:
     return min(pod.need.gpu_count, MAX_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
-def _with_terms(one: Assignment, pod: PodState | None, find_terms: FindTerms) -> Assignment:
+def _with_terms(assignment: Assignment, pod: PodState | None, find_terms: FindTerms) -> Assignment:
     if pod is None:
-        return one
-    terms = one.terms or find_terms(pod)
-    if terms and (pod.uuids or one.terms is None):
+        return assignment
+    terms = assignment.terms or find_terms(pod)
+    if terms and (pod.uuids or assignment.terms is None):
         terms = with_limit(terms, pod.limit_on(driver_limits=False))
-    return one if terms is one.terms else replace(one, terms=terms)
+    return assignment if terms is assignment.terms else replace(assignment, terms=terms)
 
 
 def complete_terms(
@@ -195,15 +195,19 @@ def complete_terms(
     is returned if nothing changes.
     """
     completed = (
-        (uid, one, _with_terms(one, pods.get(uid), terms)) for uid, one in assignments.items()
+        (uid, assignment, _with_terms(assignment, pods.get(uid), terms))
+        for uid, assignment in assignments.items()
     )
-    found = {uid: now for uid, one, now in completed if now is not one}
-    return assignments | found if found else assignments
+    changed = {uid: new for uid, old, new in completed if new is not old}
+    return assignments | changed if changed else assignments
 
 
 def promised_bytes(assignments: Assignments) -> int:
     """Return the memory reserved by a list, on all GPUs together."""
-    return sum(one.memory_bytes * max(one.count, len(one.uuids)) for one in assignments.values())
+    return sum(
+        assignment.memory_bytes * max(assignment.count, len(assignment.uuids))
+        for assignment in assignments.values()
+    )
 
 
 def free_bytes_by_gpu(
@@ -222,7 +226,7 @@ def free_bytes_by_gpu(
     | sees all GPUs: its rule does not place at binding | each: it may use any |
     | requests nothing in `resources`, finished, or is gone | none |
     """
-    taken = [(one.uuids, one.memory_bytes) for one in assignments.values()]
+    taken = [(assignment.uuids, assignment.memory_bytes) for assignment in assignments.values()]
     for uid, pod in pods.items():
         if uid not in assignments:
             taken.append(_usage_without_entry(pod, node))
@@ -255,12 +259,12 @@ def rebuild_from_pods(
     Used if the list was lost or never written. Terms of existing entries are completed
     (`complete_terms`).
     """
-    known = {pod.uid: pod for pod in pods}
+    pods_by_uid = {pod.uid: pod for pod in pods}
     found = {
         pod.uid: _new_assignment(pod, *_usage_without_entry(pod, node), now_s, pod.limit, terms)
-        for pod in unlisted_pods(node, {}, known)
+        for pod in unlisted_pods(node, {}, pods_by_uid)
     }
-    return found | complete_terms(assignments, known, terms)
+    return found | complete_terms(assignments, pods_by_uid, terms)
 
 
 def unlisted_pods(

@@ -17,20 +17,22 @@ def entries_to_verify(
     assignments: Assignments, pods: Mapping[str, PodState], now_s: float
 ) -> dict[str, Assignment]:
     """Return the entries to verify with the API server before they are removed."""
-    asked = {}
-    for uid, one in assignments.items():
+    to_verify = {}
+    for uid, assignment in assignments.items():
         pod = pods.get(uid)
-        if pod is None or (not pod.node and now_s - one.since_s > UNBOUND_S):
-            asked[uid] = one
-    return asked | entries_of_missing_pods(assignments, pods)
+        if pod is None or (not pod.node and now_s - assignment.since_s > UNBOUND_S):
+            to_verify[uid] = assignment
+    return to_verify | entries_of_missing_pods(assignments, pods)
 
 
 def entries_of_missing_pods(
     assignments: Assignments, pods: Mapping[str, PodState]
 ) -> dict[str, Assignment]:
     """Return the entries of pods that a watch reported as deleted: each may make room for a pod."""
-    known = ((uid, one, pods.get(uid)) for uid, one in assignments.items())
-    return {uid: one for uid, one, pod in known if pod and pod.gone and not pod.finished}
+    entries = ((uid, assignment, pods.get(uid)) for uid, assignment in assignments.items())
+    return {
+        uid: assignment for uid, assignment, pod in entries if pod and pod.gone and not pod.finished
+    }
 
 
 def prune(
@@ -53,12 +55,12 @@ def prune(
     | is not known, and was not verified | stays |
     """
 
-    def stays(uid: str, one: Assignment) -> bool:
+    def stays(uid: str, assignment: Assignment) -> bool:
         if uid not in answers:
             return may_use_gpus(pods.get(uid), node)
         pod = answers[uid]
         if pod is None or pod.uid != uid or not may_use_gpus(pod, node):
             return False
-        return bool(pod.node) or now_s - one.since_s <= UNBOUND_S
+        return bool(pod.node) or now_s - assignment.since_s <= UNBOUND_S
 
-    return {uid: one for uid, one in assignments.items() if stays(uid, one)}
+    return {uid: assignment for uid, assignment in assignments.items() if stays(uid, assignment)}

@@ -235,12 +235,12 @@ class AssignmentLists:
         wanted = {pod.uid: pod for pod in waiting} | requested
 
         def draft(entered: Assignments, pods: Iterable[PodState]) -> AssignmentPlan:
-            known = self._tracker.pods_for(name, entered)
+            known_pods = self._tracker.pods_for(name, entered)
             return plan_assignments(
                 name,
                 gpus,
                 entered,
-                known,
+                known_pods,
                 pods,
                 self._api.now_s(),
                 node.held,
@@ -279,13 +279,13 @@ class AssignmentLists:
         collects = [request for request in requests if isinstance(request, CollectRequest)]
         leaving = {item for request in collects for item in request.leaving.items()}
         if leaving:
-            entered = {uid: one for uid, one in entered.items() if (uid, one) not in leaving}
+            entered = dict(item for item in entered.items() if item not in leaving)
         joining = [pod for request in collects for pod in request.joining]
         if joining:
             entered = rebuild_from_pods(name, entered, joining, self._api.now_s(), self._find_terms)
         if any(not isinstance(request, BindRequest) for request in requests):
-            known = self._tracker.pods_for(name, entered)
-            entered = complete_terms(entered, known, self._find_terms)
+            known_pods = self._tracker.pods_for(name, entered)
+            entered = complete_terms(entered, known_pods, self._find_terms)
         return entered
 
     def _answer(self, requests: list[ListRequest], planned: PlannedWrite, node: GpuNode) -> None:
@@ -336,9 +336,9 @@ class AssignmentLists:
 
 def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerdict:
     """Return the verdict on a pod from its planned result."""
-    got = planned.results[pod.uid]
-    if isinstance(got, Denial):
-        return denied(BindingReason.NO_GPU_FITS, got)
+    result = planned.results[pod.uid]
+    if isinstance(result, Denial):
+        return denied(BindingReason.NO_GPU_FITS, result)
     if not pod.at_binding:
         return NO_DEMAND
     cap_bytes = pod.need.memory_bytes if pod.need else 0
@@ -350,5 +350,5 @@ def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerd
         else pod.limit_on(driver_limits=node.driver_limit)
     )
     names = node.device_names or DeviceNames.NONE
-    annotations = gpu_annotations(got, node.gpus, names, cap_bytes, limit)
-    return BindingVerdict(outcome=BindingOutcome.PLACED, uuids=got, annotations=annotations)
+    annotations = gpu_annotations(result, node.gpus, names, cap_bytes, limit)
+    return BindingVerdict(outcome=BindingOutcome.PLACED, uuids=result, annotations=annotations)
