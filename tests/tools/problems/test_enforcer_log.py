@@ -20,10 +20,7 @@ from webhook.core.enforcement.model import (
     StopContainer,
     Terminate,
 )
-from webhook.core.enforcement.termination_message import (
-    TerminationMessage,
-    write_message,
-)
+from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.sidecar.events import report_action
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.tools.problems.enforcer_log import read_log

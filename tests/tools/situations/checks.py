@@ -44,7 +44,7 @@ from tests.tools.situations.scenes import (
 )
 from tests.tools.situations.waiting import WHOLE
 from webhook.names import DOCUMENTATION_URL_ENV, PREFIX
-from webhook.tools.snapshot.pod import LIMIT_COMES_S
+from webhook.tools.snapshot.pod import LIMIT_GRACE_S
 
 OFFERED = {"nvidia.com/gpu": "4"}
 """Whole GPUs that a device plugin offers."""
@@ -319,8 +319,8 @@ ROWS = {
     "A rule wants the sentry, which only reports.": two_nodes(
         of_pods(DAEMON_SETS[1], containers=[{"name": "sentry", "args": ["sentry", "--no-act"]}])
     ),
-    "A pod has waited too long for the driver's limit.": waits_for_limit(LIMIT_COMES_S + 1),
-    "A pod waits for the driver's limit.": waits_for_limit(LIMIT_COMES_S - 2),
+    "A pod has waited too long for the driver's limit.": waits_for_limit(LIMIT_GRACE_S + 1),
+    "A pod waits for the driver's limit.": waits_for_limit(LIMIT_GRACE_S - 2),
     "The only node has a configured amount.": Situation(
         "rag", a_cluster([a_node("laptop", said=16)]), changes=(
             removed(DAEMON_SETS[1]),

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.api_server import ApiServer
-from tests.support.clusters import (
-    GIB,
-    NOW_S,
-    a_cluster,
-    a_node,
-    a_pod,
-    many_nodes,
-    team_nodes,
-)
+from tests.support.clusters import GIB, NOW_S, a_cluster, a_node, a_pod, many_nodes, team_nodes
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from webhook.adapters.kube import client
 from webhook.adapters.kube.errors import KubeError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, a_pod, ago
 from webhook.core.pod.fields import find_object
 from webhook.tools.snapshot.objects import CachedProperty
-from webhook.tools.snapshot.pod import AWAY, ClusterPod
+from webhook.tools.snapshot.pod import BOUND_WHILE_AWAY, ClusterPod
 
 NOT_CREATED = "CreateContainerConfigError"
 GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
@@ -38,13 +38,13 @@ def gated(field="initContainerStatuses", message=GATED, **more):
 @pytest.mark.parametrize(
     ("pod", "waits"),
     [
-        (gated(), AWAY),
-        (gated("containerStatuses"), AWAY),
+        (gated(), BOUND_WHILE_AWAY),
+        (gated("containerStatuses"), BOUND_WHILE_AWAY),
         (gated(annotations={"vramwarden.io/gpu-waits": "no room"}), "no room"),
         (gated(gpus="GPU-a"), ""),
         (gated(message='configmap "c" not found'), ""),
-        (listed(status=NOT_CREATED), AWAY),
-        (listed(status=f"Init:{NOT_CREATED}"), AWAY),
+        (listed(status=NOT_CREATED), BOUND_WHILE_AWAY),
+        (listed(status=f"Init:{NOT_CREATED}"), BOUND_WHILE_AWAY),
         (listed(status=NOT_CREATED, gpus="GPU-a"), ""),
         (listed(status="Init:ImagePullBackOff"), ""),
     ],

@@ -22,7 +22,7 @@ from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, 
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections
 from webhook.cli.main import main
-from webhook.tools.snapshot.node import SAID
+from webhook.tools.snapshot.node import CONFIGURED
 from webhook.tools.top.report import build_report
 from webhook.tools.top.terminal import Terminal as Drawing
 from webhook.tools.top.terminal import TopOutput
@@ -100,7 +100,11 @@ NOT_YET = (
 @pytest.mark.parametrize(
     ("nodes", "denied", "said"),
     [
-        ([a_node("a", said=16), a_node("b", said=8)], (), f"amounts are {SAID}: a 16Gi, b 8Gi"),
+        (
+            [a_node("a", said=16), a_node("b", said=8)],
+            (),
+            f"amounts are {CONFIGURED}: a 16Gi, b 8Gi",
+        ),
         ([a_node("a", said=16), a_node("n", a_gpu(79))], (), "no node has reported yet"),
         ([a_node("a", said=16)], ("list", "nodes"), f"{NOT_YET} There is none where amounts are"),
         ([], (), "no node has reported yet"),

@@ -9,13 +9,7 @@ from typing import Final
 
 import click
 
-from webhook.options import (
-    ExitCode,
-    cluster_options,
-    complete_names,
-    output_option,
-    reach,
-)
+from webhook.options import ExitCode, cluster_options, complete_names, output_option, reach
 from webhook.tools.explain.render import as_json, as_text
 from webhook.tools.render.output import supports_unicode
 from webhook.tools.snapshot.objects import NODE, POD, WorkloadKind, find_kind
@@ -53,9 +47,7 @@ def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[st
     before = context.meta.get(_WORDS) or ("pod",)
     kind = find_kind(word if slash else before[-1])
     paths = [f"{kind.path}/namespaces/{{namespace}}/{kind.plural}"] if kind.path else []
-    return [
-        f"{word}{slash}{complete_name}" for complete_name in complete_names(context, paths, name)
-    ]
+    return [f"{word}{slash}{completion}" for completion in complete_names(context, paths, name)]
 
 
 @click.command("explain")

@@ -22,22 +22,14 @@ from typing import Final
 
 from webhook.core.enforcement.messages import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
-from webhook.core.formatting import (
-    format_count,
-    format_duration,
-    join_names,
-)
+from webhook.core.formatting import format_count, format_duration, join_names
 from webhook.core.kinds.histories import filled_driver_cap, peak_or_cap_bytes
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain import report
 from webhook.tools.explain.pods import diagnose_pod
 from webhook.tools.explain.report import Diagnosis, State
-from webhook.tools.problems.bound_pod import (
-    suggest_request,
-)
-from webhook.tools.problems.creation import (
-    parse_denial,
-)
+from webhook.tools.problems.bound_pod import suggest_request
+from webhook.tools.problems.creation import parse_denial
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.namespace import NamespaceSnapshot
 from webhook.tools.snapshot.objects import KINDS, POD, WorkloadKind

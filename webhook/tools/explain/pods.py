@@ -28,7 +28,7 @@ from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.namespace import NamespaceSnapshot
-from webhook.tools.snapshot.node import SAID
+from webhook.tools.snapshot.node import CONFIGURED
 from webhook.tools.snapshot.objects import POD
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -184,7 +184,7 @@ def _accounting_note(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Iterator[t
         )
         nodes = snapshot.attempt(lambda: snapshot.shared_nodes) or {}
         if names := [node.name for node in nodes.values() if node.is_configured]:
-            yield "amounts", f"those of {join_names(names)} are {SAID}"
+            yield "amounts", f"those of {join_names(names)} are {CONFIGURED}"
 
 
 def _diagnose_bound(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
@@ -228,7 +228,10 @@ def _diagnose_bound(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
         node = snapshot.attempt(lambda: snapshot.node(state.node))
         if node and node.is_configured:
             pod_notes.append(
-                ("amounts", f"those of {state.node} are {SAID}; use is not measured there")
+                (
+                    "amounts",
+                    f"those of {state.node} are {CONFIGURED}; use is not measured there",
+                )
             )
         elif nodes is not None:
             snapshot.left_out[f"figures of node {state.node}"] = "its sentry has written none"

@@ -9,13 +9,7 @@ from typing import Final
 
 from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.formatting import format_amount, format_count, format_exact, join_names
-from webhook.core.kinds.histories import (
-    History,
-    Run,
-    advise,
-    count_measured_runs,
-    peak_bytes,
-)
+from webhook.core.kinds.histories import History, Run, advise, count_measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
     HELD_BY_SENTRY,
@@ -25,10 +19,7 @@ from webhook.core.kinds.nodes import (
     largest_gpu,
 )
 from webhook.core.placement.fit import Denial, place
-from webhook.tools.problems.bound_pod import (
-    BoundPod,
-    suggest_request,
-)
+from webhook.tools.problems.bound_pod import BoundPod, suggest_request
 from webhook.tools.problems.capacity import NodeFit, placeable
 from webhook.tools.problems.eligibility import requires_sentry
 from webhook.tools.problems.gpus import find_stale_figures

@@ -29,13 +29,7 @@ from webhook.core.pod.template_search import (
     is_builtin_without_pods,
 )
 from webhook.names import PREFIX
-from webhook.tools.manifests.reading import (
-    KUBECTL,
-    Layout,
-    ManifestError,
-    read_json,
-    read_yaml,
-)
+from webhook.tools.manifests.reading import KUBECTL, Layout, ManifestError, read_json, read_yaml
 from webhook.tools.manifests.writing import dump_yaml, rewrite
 
 # The separator of kubectl. YAML forbids such a line inside a scalar.

@@ -263,12 +263,12 @@ def check_quotas(installation: Installation) -> Finding:
         Problem(
             Code.USELESS_QUOTA,
             Severity.WARNING,
-            f"the ResourceQuota's line {useless_bound.key} bounds nothing",
-            useless_bound.cure,
+            f"the ResourceQuota's line {stray_key.key} bounds nothing",
+            stray_key.cure,
             ProblemSubject("ResourceQuota", quota.name, quota.namespace),
         )
         for quota in installation.quotas
-        for useless_bound in find_ineffective_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
+        for stray_key in find_ineffective_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
     ]
     quotas = format_count(len(installation.quotas), "ResourceQuota")
     return found or (f"{quotas} of VRAM are counted" if installation.quotas else None)

@@ -40,7 +40,12 @@ from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
 from webhook.tools.problems.pending_pod import unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.snapshot.objects import Condition
-from webhook.tools.snapshot.pod import AWAY, LIMIT_COMES_S, ClusterPod, is_container_gated
+from webhook.tools.snapshot.pod import (
+    BOUND_WHILE_AWAY,
+    LIMIT_GRACE_S,
+    ClusterPod,
+    is_container_gated,
+)
 
 _ENDED_BY_OTHERS: Final = {0, 137, 143}
 """Exit codes of success, SIGKILL and SIGTERM."""
@@ -266,7 +271,7 @@ def find_late_assignment(bound: BoundPod) -> Iterator[Problem]:
             if waits and waits.has_controller
             else "or delete the pod and create it again, so that it may go to another node"
         )
-    yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, message or AWAY, fix)
+    yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, message or BOUND_WHILE_AWAY, fix)
     if bound.pod.is_gated:
         yield Problem(Code.CONTAINER_WAITS, Severity.INFO, _GATED)
 
@@ -326,7 +331,7 @@ def _find_missing_limit(bound: BoundPod) -> Iterator[Problem]:
         fix = "ask your platform team to see to it (vramwarden check)"
     if bound.pod.phase != "Running":
         since_s = read_time(bound.pod.part("status").get("startTime"))
-        late = since_s is not None and bound.now_s - since_s > LIMIT_COMES_S
+        late = since_s is not None and bound.now_s - since_s > LIMIT_GRACE_S
         severity = Severity.ERROR if late else Severity.INFO
         detail = f"it starts nothing before the driver holds it to its cap{why}"
         fix = f"{fix}; {_WITHOUT_LIMIT}" if late else ""

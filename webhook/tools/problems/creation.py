@@ -11,12 +11,7 @@ from webhook.core.pod.demand import requests_vram
 from webhook.core.pod.fields import as_objects, find_object
 from webhook.core.pod.findings import MESSAGE_PREFIX, SEPARATOR, MalformedObjectError, Reason
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE
-from webhook.names import (
-    API_GROUP,
-    GPU_MEMORY_ANNOTATION,
-    PREFIX,
-    VRAM_RESOURCE,
-)
+from webhook.names import API_GROUP, GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.snapshot.pod import ClusterPod
 

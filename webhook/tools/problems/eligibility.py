@@ -23,7 +23,7 @@ from webhook.names import (
     NOT_ENFORCED,
 )
 from webhook.tools.problems.problem import Code
-from webhook.tools.snapshot.node import CORDONED, REPELLING, ClusterNode, tolerates
+from webhook.tools.snapshot.node import CORDON_TAINT, REPELLING_EFFECTS, ClusterNode, tolerates
 from webhook.tools.snapshot.objects import meets_requirement, selector_values
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -62,10 +62,10 @@ def find_mismatch(
     if closed := node.closed_reason if node else figures.held:  # figures are up to a minute late
         return Code.DRAINING, f"no further pod gets GPU memory there: {closed}"
     tolerations = as_objects(pod.part("spec").get("tolerations"))
-    if node and node.unschedulable and not tolerates(tolerations, CORDONED):
+    if node and node.unschedulable and not tolerates(tolerations, CORDON_TAINT):
         return Code.CORDONED, "is cordoned (kubectl uncordon)"
     for taint in node.taints if node else ():
-        if taint[2] in REPELLING and not tolerates(tolerations, taint):
+        if taint[2] in REPELLING_EFFECTS and not tolerates(tolerations, taint):
             shown = f"{taint[0]}={taint[1]}" if taint[1] else taint[0]
             return Code.TAINT, f"has the taint {shown}, which the pod does not tolerate"
     return None

@@ -9,7 +9,7 @@ from typing import Final
 from webhook.core.formatting import format_amount, format_duration, format_exact, join_names
 from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
-from webhook.tools.snapshot.node import SAID, ClusterNode
+from webhook.tools.snapshot.node import CONFIGURED, ClusterNode
 
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Minimum unmanaged memory that is a problem. A display or a monitoring process uses less."""
@@ -65,9 +65,11 @@ def explain_missing_figures(shared: Collection[ClusterNode] | None) -> str:
     """Return the reason why no node has figures; `shared` is None if nodes are unreadable."""
     if shared and all(node.is_configured for node in shared):
         has = join_names([f"{node.name} {format_exact(node.vram_bytes)}" for node in shared])
-        return f"no figures of GPUs: amounts are {SAID}: {has}"
+        return f"no figures of GPUs: amounts are {CONFIGURED}: {has}"
     not_yet = f"no figures of GPUs: no node has reported yet; does the sentry run? ({_SENTRIES})"
-    return not_yet if shared is not None else f"{not_yet} There is none where amounts are {SAID}."
+    if shared is not None:
+        return not_yet
+    return f"{not_yet} There is none where amounts are {CONFIGURED}."
 
 
 def _find_gpu_problems(

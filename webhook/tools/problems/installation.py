@@ -11,7 +11,7 @@ from webhook.core.policy.model import Action, EnforceBy, Policy
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.objects import NotObservable
-from webhook.tools.snapshot.pod import LIMIT_COMES_S, ClusterPod
+from webhook.tools.snapshot.pod import LIMIT_GRACE_S, ClusterPod
 from webhook.tools.snapshot.release import OwnWorkload
 
 OLDEST_KUBERNETES: Final = (1, 31)
@@ -256,7 +256,7 @@ def check_driver_limits(installation: Installation) -> Finding:
 
     | a pod waits | a limiter reports a shared node | its driver enforces caps | problem |
     | --- | --- | --- | --- |
-    | for more than `LIMIT_COMES_S` | any | any | warning |
+    | for more than `LIMIT_GRACE_S` | any | any | warning |
     | no | no | any | not checked |
     | no | yes | on one or more nodes | none |
     | no | yes | on no node | warning |
@@ -264,7 +264,7 @@ def check_driver_limits(installation: Installation) -> Finding:
     problems = []
     for pod in installation.attempt(lambda: installation.pods) or ():
         since_s = pod.waits_for_limit_s if pod.managed else None
-        if since_s and installation.now_s - since_s > LIMIT_COMES_S:
+        if since_s and installation.now_s - since_s > LIMIT_GRACE_S:
             why = "nothing of the pod starts before the driver holds its cap"
             problems.append(
                 pod_problem(pod, Code.NO_DRIVER_LIMIT, Severity.WARNING, why, explain_command(pod))

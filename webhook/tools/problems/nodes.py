@@ -17,14 +17,10 @@ from webhook.core.nvidia.variables import DeviceNames
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.model import EnforceBy
 from webhook.names import NODE_SHARE_LABEL, NOT_ENFORCED, NVIDIA_RUNTIME_CLASS, VRAM_RESOURCE
-from webhook.tools.problems.installation import (
-    enforcement_modes,
-    logs_command,
-    upgrade_command,
-)
+from webhook.tools.problems.installation import enforcement_modes, logs_command, upgrade_command
 from webhook.tools.problems.problem import Code, Finding, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import Installation
-from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
+from webhook.tools.snapshot.node import CONFIGURED, REPELLING_EFFECTS, ClusterNode, tolerates
 
 _NODE_STATE: Final = "node.kubernetes.io/"
 """Prefix of taints that Kubernetes sets for conditions of a node."""
@@ -104,7 +100,7 @@ def check_taints(installation: Installation) -> Finding:
         keys = {
             taint[0]
             for taint in node.taints
-            if taint[2] in REPELLING
+            if taint[2] in REPELLING_EFFECTS
             and not taint[0].startswith(_NODE_STATE)
             and not tolerates(tolerations, taint)
         }
@@ -251,7 +247,7 @@ def check_enforcement(installation: Installation) -> Finding:
     if not shared or by.isdisjoint({EnforceBy.SIDECAR, EnforceBy.SENTRY}):
         return None
     if not measured:
-        return f"amounts are {SAID} on {join_names(node.name for node in shared)}"
+        return f"amounts are {CONFIGURED} on {join_names(node.name for node in shared)}"
     problems, seen = [], []
     if EnforceBy.SIDECAR in by:
         problems += _without_sidecar(measured, installation)
@@ -270,10 +266,8 @@ def _without_sidecar(nodes: Iterable[ClusterNode], installation: Installation) -
     found = []
     for node in nodes:
         if node.enforcement == NOT_ENFORCED:
-            why, fix = (
-                "no pod with enforcement.by: Sidecar goes there",
-                "or write enforcement.by: Sentry",
-            )
+            why = "no pod with enforcement.by: Sidecar goes there"
+            fix = "or write enforcement.by: Sentry"
             if supports_sidecar(node.driver):
                 why += ", though the driver is new enough"
                 fix = f"see what its agent says: {logs_command(installation.namespace, 'agent')}"
@@ -345,10 +339,8 @@ def check_figures(installation: Installation) -> Finding:
         return None
     figures_by_node = installation.gpu_nodes
     if figures_by_node is None:
-        why, fix = (
-            "the kind GPUNode is not served",
-            upgrade_command(installation, "crds.install=true"),
-        )
+        why = "the kind GPUNode is not served"
+        fix = upgrade_command(installation, "crds.install=true")
         return [Problem(Code.NO_FIGURES, Severity.WARNING, why, fix)]
     fix = logs_command(installation.sentry_namespace, "sentry")
     problems = []

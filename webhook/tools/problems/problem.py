@@ -24,7 +24,7 @@ class Severity(StrEnum):
 class Code(StrEnum):
     """Kinds of problems, in addition to the reasons of denials and Events (policies/reasons.md)."""
 
-    # A pod without a node.
+    # A pod that no node takes.
     TOO_LARGE = "TooLarge"
     """No GPU is that large, whatever is free on it."""
     TOO_FEW_GPUS = "TooFewGPUs"

@@ -13,9 +13,7 @@ from webhook.core.pod.demand import read_demand, requests_vram
 from webhook.core.pod.findings import MalformedObjectError, Reason, quote
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.names import (
-    MIRROR_POD_ANNOTATION,
-)
+from webhook.names import MIRROR_POD_ANNOTATION
 from webhook.tools.problems.creation import ASK, DENIED, parse_denial, parse_finding
 from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.snapshot.admission_rules import AdmissionRules

@@ -29,11 +29,7 @@ from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
     PREFIX,
 )
-from webhook.tools.snapshot.admission_rules import (
-    Scope,
-    read_policy,
-    read_scope,
-)
+from webhook.tools.snapshot.admission_rules import Scope, read_policy, read_scope
 from webhook.tools.snapshot.cluster import NOT_ENDED, DryRunAnswer, fact
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
@@ -46,25 +42,9 @@ _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _UUID: Final = "GPU-"
 """Prefix of GPU UUIDs in NVML."""
 _NODE_FACTS: Final = (
-    *(
-        "name",
-        "ready",
-        "selects_agent",
-        "taints",
-        "runtime_handlers",
-        "share_label",
-        "sharing",
-        "gpus",
-    ),
-    *(
-        "advertised",
-        "vram_bytes",
-        "is_configured",
-        "enforcement",
-        "device_names",
-        "driver",
-        "has_sentry",
-    ),
+    *("name", "ready", "selects_agent", "taints", "runtime_handlers", "share_label", "sharing"),
+    *("gpus", "advertised", "vram_bytes", "is_configured", "enforcement", "device_names"),
+    *("driver", "has_sentry"),
 )
 _POD_FACTS: Final = (
     *("name", "namespace", "node", "managed", "pull_failure", "waiting_reason", "healthy"),
@@ -122,10 +102,8 @@ class Installation(ReleaseFacts):
         """DRA drivers whose ResourceSlices name a GPU, by node."""
 
         def keep(found: Json) -> tuple[str, str]:
-            resource_slice, node = (
-                read_resource_slice(found),
-                as_object(found.get("spec")).get("nodeName"),
-            )
+            resource_slice = read_resource_slice(found)
+            node = as_object(found.get("spec")).get("nodeName")
             names_gpu = any(text.startswith(_UUID) for text in resource_slice.texts)
             return str(node), resource_slice.driver if names_gpu else ""
 

@@ -10,12 +10,7 @@ from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.histories import History
 from webhook.core.pod.fields import Json, find_object, find_string
 from webhook.names import ENFORCER_CONTAINER
-from webhook.tools.snapshot.cluster import (
-    ClusterSnapshot,
-    fact,
-    read_if_served,
-    read_with_right,
-)
+from webhook.tools.snapshot.cluster import ClusterSnapshot, fact, read_if_served, read_with_right
 from webhook.tools.snapshot.objects import EVENT, POD, WorkloadKind
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -47,7 +42,7 @@ class NamespaceSnapshot(ClusterSnapshot):
         """Return the path of the namespace's objects of a kind, or of a path below them."""
         within = ("namespaces", self.namespace) if self.namespace else ()
         parts = (*within, kind.plural, *rest)
-        return "/".join((kind.path, *(quote(find_object, safe="") for find_object in parts)))
+        return "/".join((kind.path, *(quote(part, safe="") for part in parts)))
 
     def find(self, kind: WorkloadKind, name: str) -> Json | None:
         """Return an object; None if it does not exist; raise FactUnavailable if unreadable."""

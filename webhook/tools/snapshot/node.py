@@ -34,9 +34,9 @@ AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.co
 """Labels that select a node for the agent if they are `true` (chart value `agent.affinity`)."""
 AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
 """Labels that do so with any value, since GPU feature discovery sets none of them to `true`."""
-REPELLING: Final = ("NoSchedule", "NoExecute")
+REPELLING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 """Effects of taints by which the scheduler avoids a node."""
-SAID: Final = "said, not measured (agent.vram)"
+CONFIGURED: Final = "said, not measured (agent.vram)"
 """Label for amounts that are configured, not measured; see `ClusterNode.is_configured`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
@@ -156,7 +156,7 @@ class ClusterNode(ClusterObject):
         return bool(hints or ours or allocators or HAMI_ANNOTATION in self.annotations)
 
 
-CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDON_TAINT = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """Taint of a cordoned node."""
 
 

@@ -38,9 +38,11 @@ _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate
 _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
-LIMIT_COMES_S: Final = 30.0
+LIMIT_GRACE_S: Final = 30.0
 """Grace period before commands report a pod that waits for its driver limit, in seconds."""
-AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
+BOUND_WHILE_AWAY: Final = (
+    "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
+)
 """Reason that commands give if no replica has written one for a pod without a GPU."""
 _NOT_CREATED: Final = "CreateContainerConfigError"
 _GATED: Final = f"missing value for {GATE_VARIABLE}"
@@ -166,9 +168,12 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def waiting_reason(self) -> str:
-        """Reason why it is bound without a GPU: annotation `gpu-waits`, else `AWAY` if gated."""
+        """Reason why it is bound without a GPU; empty if it is not.
+
+        The annotation `gpu-waits`, else `BOUND_WHILE_AWAY` if it is gated.
+        """
         written = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
-        return written or (AWAY if self.is_gated else "")
+        return written or (BOUND_WHILE_AWAY if self.is_gated else "")
 
     @CachedProperty
     def waits_for_limit_s(self) -> float | None:

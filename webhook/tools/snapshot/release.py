@@ -15,14 +15,8 @@ from webhook.adapters.kube.client import Kube, core_path
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.documentation import Page
 from webhook.core.pod.fields import Json, as_objects, find_object, find_string
-from webhook.names import (
-    DEFAULT_NAMESPACE,
-    DOCUMENTATION_URL_ENV,
-)
-from webhook.tools.snapshot.admission_rules import (
-    SENTRY_NAMESPACE,
-    own_configurations,
-)
+from webhook.names import DEFAULT_NAMESPACE, DOCUMENTATION_URL_ENV
+from webhook.tools.snapshot.admission_rules import SENTRY_NAMESPACE, own_configurations
 from webhook.tools.snapshot.cluster import ClusterFacts, fact, read_with_right
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
@@ -269,11 +263,7 @@ class ReleaseFacts(ClusterFacts):
 
         def keep(found: Json) -> dict[str, bytes]:
             data = find_object(found, "data")
-            return {
-                public_file: _decode(data[public_file])
-                for public_file in _PUBLIC_FILES
-                if data.get(public_file)
-            }
+            return {file: _decode(data[file]) for file in _PUBLIC_FILES if data.get(file)}
 
         files = self.kube.find_projected(core_path("namespaces", namespace, "secrets", name), keep)
         bundle = Bundle.from_files(files or {})

@@ -11,15 +11,7 @@ from typing import Final
 
 import click
 
-from webhook.options import (
-    NODES,
-    PODS,
-    NoCluster,
-    cluster_options,
-    complete_names,
-    names_of,
-    reach,
-)
+from webhook.options import NODES, PODS, NoCluster, cluster_options, complete_names, names_of, reach
 from webhook.tools.top.rows import Order
 
 _EVERY_S: Final = 5

@@ -71,10 +71,8 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         nodes = sorted(nodes, key=lambda node: not any(_own_pods(node, report)))
     counts = accumulate(len(node.gpus) for node in nodes)
     drawn = [node for node, sum_ in zip(nodes, counts, strict=True) if sum_ <= _MOST_DRAWN]
-    pods, gpu_columns = (
-        select_columns(POD_COLUMNS, report),
-        select_columns(GPU_COLUMNS, report, wide=True),
-    )
+    pods = select_columns(POD_COLUMNS, report)
+    gpu_columns = select_columns(GPU_COLUMNS, report, wide=True)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -99,7 +97,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
         gpus=report.node_rows(by_gpu=True) if nodes else [],
-        gpu_columns=[gpu_column for gpu_column in gpu_columns if gpu_column.title != _WHO],
+        gpu_columns=[column for column in gpu_columns if column.title != _WHO],
         waiting=[pod for pod in report.pods or () if pod.is_waiting],
         waiting_columns=[pod for pod in pods if pod.title not in _OF_PLACED],
         placed=[pod for pod in report.pods or () if not pod.is_waiting],

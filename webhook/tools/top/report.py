@@ -156,7 +156,7 @@ class _PendingReasons:
     def __init__(self, nodes: Sequence[NodeFigures], now_s: float) -> None:
         self._nodes = [node for node in nodes if not (node.not_shared or node.held)]
         self._now_s = now_s
-        self._known: dict[Need, str] = {}
+        self._cache: dict[Need, str] = {}
 
     def why_pending(self, pod: ClusterPod) -> str:
         """Return the scheduler's reasons that are not about VRAM, else why no node has room."""
@@ -165,10 +165,10 @@ class _PendingReasons:
         if pod.requested_bytes is None or not self._nodes:
             return pod.scheduler_message
         need = Need(pod.requested_bytes, pod.gpu_count)
-        if need not in self._known and len(self._known) < _MOST_REQUESTS:
+        if need not in self._cache and len(self._cache) < _MOST_REQUESTS:
             found = find_no_room(need, find_fits(_ANY_POD, need, self._nodes, None, self._now_s))
-            self._known[need] = found.message if found else ""
-        return self._known.get(need) or pod.scheduler_message
+            self._cache[need] = found.message if found else ""
+        return self._cache.get(need) or pod.scheduler_message
 
 
 def _workload_rows(rows: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
@@ -230,7 +230,7 @@ _NODES_NAMED: Final = 5
 def describe_totals(sums: GpuSums) -> str:
     """Return a sentence with usable, promised and used memory, and the most free on one GPU."""
 
-    def of_all(what: str, known: int | None, gpus: int) -> str:
+    def describe_share(what: str, known: int | None, gpus: int) -> str:
         if known is None:
             return f"{what} unknown"
         if gpus < sums.gpus:
@@ -239,8 +239,8 @@ def describe_totals(sums: GpuSums) -> str:
         return f"{format_amount(known)} {what}{percent}"
 
     nodes, gpus = format_count(sums.nodes, "node"), format_count(sums.gpus, "GPU")
-    promised = of_all("promised", sums.promised_bytes, sums.promised_gpus)
-    used = of_all("used", sums.used_bytes, sums.used_gpus)
+    promised = describe_share("promised", sums.promised_bytes, sums.promised_gpus)
+    used = describe_share("used", sums.used_bytes, sums.used_gpus)
     usable = format_amount(sums.usable_bytes, down=True)
     text = f"{nodes}, {gpus}, {usable} usable: {promised}, {used}"
     if sums.largest_free_bytes is not None:

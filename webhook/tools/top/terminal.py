@@ -123,9 +123,9 @@ def _table(
     has_extras = term.width is None or term.width >= _EXTRAS_FROM
     shown = [
         column
-        for select_column in select_columns(columns, report, wide=term.wide)
-        if (column := _draw_column(select_column, rows, report, term))
-        and (not select_column.is_extra or term.wide or (has_extras and {*column.texts} != {"-"}))
+        for top_column in select_columns(columns, report, wide=term.wide)
+        if (column := _draw_column(top_column, rows, report, term))
+        and (not top_column.is_extra or term.wide or (has_extras and {*column.texts} != {"-"}))
     ]
     lines = table(shown, None if term.wide else term.width, term.dots)
     lines[0] = term.paint(lines[0], _BOLD)
