@@ -136,7 +136,7 @@ def advance(
     lack a part, since a guess could destroy what is still needed, and if no CA can sign any more.
     """
     periods = periods or RotationPeriods()
-    wanted_names = canonical_names(names)
+    wanted = canonical_names(names)
     _reject_incomplete(bundle)
     leaf = _read_leaf(bundle)
     if leaf and not bundle.ca_key_pem:
@@ -147,20 +147,16 @@ def advance(
         return SetUpdate(bundle, SetAction.KEPT)
     reasons: list[str] = []
     if not authorities:
-        fresh = issue_ca(now, periods.ca_life_s)
-        authorities = _read_authorities(
-            Bundle(ca_pem=fresh.certificate_pem, ca_key_pem=fresh.key_pem)
-        )
+        ca = issue_ca(now, periods.ca_life_s)
+        authorities = _read_authorities(Bundle(ca_pem=ca.certificate_pem, ca_key_pem=ca.key_pem))
         reasons.append("there was no CA")
     issuer = _choose_issuer(authorities, signer, now, periods, trusted)
     pair = Pair(bundle.certificate_pem, bundle.key_pem)
     life_s = _leaf_life_s(issuer, authorities, now, periods)
-    if why := _renewal_reason(leaf, signer, issuer, wanted_names, now, life_s):
+    if why := _renewal_reason(leaf, signer, issuer, wanted, now, life_s):
         key = key_text(issuer.key) if issuer.key else b""
         ca = Pair(certificate_text(issuer.certificate), key)
-        pair = issue_serving(
-            ca, (*wanted_names, *(subject_names(leaf) if leaf else ())), now, life_s
-        )
+        pair = issue_serving(ca, (*wanted, *(subject_names(leaf) if leaf else ())), now, life_s)
         reasons.append(why)
     remaining = tuple(a for a in authorities if not is_obsolete(a, issuer, now, periods))
     reasons += [
@@ -259,9 +255,8 @@ def is_obsolete(
 def _reject_incomplete(bundle: Bundle) -> None:
     if bool(bundle.certificate_pem) != bool(bundle.key_pem):
         absent, present = (KEY, CERTIFICATE) if bundle.certificate_pem else (CERTIFICATE, KEY)
-        raise CertificatesError(
-            absent, f"is missing beside {present}", f"restore it, or remove {present} too"
-        )
+        cure = f"restore it, or remove {present} too"
+        raise CertificatesError(absent, f"is missing beside {present}", cure)
     if bundle.ca_key_pem and not bundle.ca_pem:
         cure = f"restore the CA of {AUTHORITY_KEYS}, or remove {AUTHORITY_KEYS}"
         raise CertificatesError(AUTHORITIES, "is missing", cure)
@@ -295,11 +290,9 @@ def _read_authorities(bundle: Bundle) -> tuple[Authority, ...]:
         cure = "put the CA and its key there together"
         problem = f"holds a key of no certificate in {AUTHORITIES}"
         raise CertificatesError(AUTHORITY_KEYS, problem, cure)
-    for authority in found:
-        if authority.key and not can_sign(authority.certificate):
-            problem = (
-                f"holds {subject_text(authority.certificate)}, which may not sign certificates"
-            )
+    for ca in found:
+        if ca.key and not can_sign(ca.certificate):
+            problem = f"holds {subject_text(ca.certificate)}, which may not sign certificates"
             raise CertificatesError(AUTHORITIES, problem, "put a CA there (CA bit, keyCertSign)")
     return found
 
@@ -377,7 +370,7 @@ def _renewal_reason(
     leaf: x509.Certificate | None,
     signer: Authority | None,
     issuer: Authority,
-    wanted_names: tuple[str, ...],
+    wanted: tuple[str, ...],
     now: datetime,
     life_s: float,
 ) -> str:
@@ -389,7 +382,7 @@ def _renewal_reason(
     gains = now + timedelta(seconds=life_s) >= leaf.not_valid_after_utc + timedelta(seconds=1)
     if gains and now >= renewal_due(leaf):
         return f"{CERTIFICATE} had a third of its life left"
-    if missing := missing_names(leaf, wanted_names):
+    if missing := missing_names(leaf, wanted):
         return f"{CERTIFICATE} was not valid for {', '.join(missing)}"
     if signer is not issuer:
         return f"{subject_text(issuer.certificate)} has been announced for long enough to sign"
