@@ -97,60 +97,60 @@ class World:
         (published,) = {frozenset(readable_certificates(pem)) for pem in self.ca_bundles()}
         return set(published)
 
-    def accepted(self, served: Bundle) -> bool:
+    def is_accepted(self, served: Bundle) -> bool:
         """Return True if every API server accepts a certificate."""
         return all(is_accepted(served, bundle, self.now()) for bundle in self.bundles_in_use())
 
-    def over(self, served: Bundle) -> bool:
+    def has_expired(self, served: Bundle) -> bool:
         """Return True if a certificate has expired."""
         leaf = readable_certificates(served.certificate_pem)[0]
         return self.now() > leaf.not_valid_after_utc
 
 
-class Door(CertificatesApi):
+class PausableApi(CertificatesApi):
     """One replica's access to the API server."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.api.kube(), "gpu", "certificate", ["ours"])
         self.world = world
 
-    def turn(self) -> None:
+    def _wait_for_turn(self) -> None:
         """Wait until the test lets the call continue."""
 
     def secret(self) -> StoredBundle:
-        self.turn()
+        self._wait_for_turn()
         return super().secret()
 
     def configurations(self) -> tuple[WebhookConfiguration, ...]:
-        self.turn()
+        self._wait_for_turn()
         return super().configurations()
 
     def store(self, bundle, before) -> None:
-        self.turn()
+        self._wait_for_turn()
         super().store(bundle, before)
 
     def publish(self, configuration, bundles) -> None:
-        self.turn()
+        self._wait_for_turn()
         before = self.world.ca_bundles()
         super().publish(configuration, bundles)
         self.world.past.append((self.world.time_s, before))
 
 
-class Member:
-    """A replica whose calls run at once, or wait in the given `Door`."""
+class RunningReplica:
+    """A replica whose calls run at once, or wait in the given `PausableApi`."""
 
-    def __init__(self, world: World, door: Door | None = None) -> None:
+    def __init__(self, world: World, api: PausableApi | None = None) -> None:
         state = Replica(NAMES, TERMS, clock=world.clock, now=world.now)
-        door = door or Door(world)
-        self.round = partial(door.round, state)
-        self.rotate = partial(door.rotate, state)
+        api = api or PausableApi(world)
+        self.round = partial(api.round, state)
+        self.rotate = partial(api.rotate, state)
 
 
-class Killed(BaseException):
+class ReplicaKilled(BaseException):
     """Stops a replica during a call."""
 
 
-class Puppet(Door):
+class SteppedReplica(PausableApi):
     """A replica on a separate thread, which makes one call per `step`."""
 
     def __init__(self, world: World) -> None:
@@ -158,61 +158,61 @@ class Puppet(Door):
         self.served: Bundle | None = None
         self.ready = False
         self.rounds = 0
-        self._dead = self._starved = False
+        self._is_killed = self._starved = False
         self._error: Exception | None = None
-        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._is_waiting = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
-        self._stands.acquire()
+        self._is_waiting.acquire()
 
-    def turn(self) -> None:
-        self._stands.release()
+    def _wait_for_turn(self) -> None:
+        self._is_waiting.release()
         self._go.acquire()
-        if self._dead:
-            raise Killed
+        if self._is_killed:
+            raise ReplicaKilled
 
     def step(self) -> None:
         """Run one call, and wait until the next one is about to start."""
         self._go.release()
-        self._stands.acquire()
+        self._is_waiting.acquire()
         if self._error:
             raise self._error
 
-    def to_the_end(self) -> None:
+    def finish_round(self) -> None:
         """Run calls until the round ends."""
         before = self.rounds
         while self.rounds == before:
             self.step()
 
-    def fails_calls(self) -> bool:
+    def has_failing_calls(self) -> bool:
         """Return True if calls fail although they should not.
 
         A replica that made no call until its certificate expired may fail for a while.
         """
         if not self.ready:
             return False
-        if self.world.accepted(self.served):
+        if self.world.is_accepted(self.served):
             self._starved = False
-        elif self.world.over(self.served):
+        elif self.world.has_expired(self.served):
             self._starved = True
         else:
             return not self._starved
         return False
 
     def kill(self) -> None:
-        self._dead = True
+        self._is_killed = True
         self._go.release()
         self._thread.join()
 
     def _live(self) -> None:
-        one = Member(self.world, self)
+        one = RunningReplica(self.world, self)
         try:
             while True:
                 found = one.round()
                 self.served, self.ready = found.served, self.ready or not found.unready
                 self.rounds += 1
-        except Killed:
+        except ReplicaKilled:
             return
         except Exception as error:  # noqa: BLE001 - it is the test's to raise
             self._error = error
-            self._stands.release()
+            self._is_waiting.release()

@@ -18,7 +18,7 @@ FIT = Bundle(LEAF.certificate_pem, LEAF.key_pem, CA.certificate_pem, CA.key_pem)
 OTHER = issue_ca(NOW)
 
 
-def hand_made(subject, signer=None, *, ca=False, purpose=None, sans=("hook.gpu.svc",)):
+def make_certificate(subject, signer=None, *, ca=False, purpose=None, sans=("hook.gpu.svc",)):
     """Return a certificate that this package never issues; `signer` is (certificate, key)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
@@ -40,7 +40,7 @@ def hand_made(subject, signer=None, *, ca=False, purpose=None, sans=("hook.gpu.s
     return builder.sign(signer[1] if signer else key, hashes.SHA256()), key
 
 
-def brought(leaf, *rest, trusted):
+def external_set(leaf, *rest, trusted):
     pem = b"".join(certificate_text(c) for c in (leaf[0], *rest))
     return Bundle(pem, key_text(leaf[1]), certificate_text(trusted))
 
@@ -76,43 +76,43 @@ def test_each_problem_has_a_cure(bundle, now, said):
 
 
 def test_a_ca_without_the_ca_bit_is_named():
-    fake = hand_made("not a CA")
-    bundle = brought(hand_made("leaf", fake), trusted=fake[0])
+    fake = make_certificate("not a CA")
+    bundle = external_set(make_certificate("leaf", fake), trusted=fake[0])
     said = " ".join(find_problems(bundle, NOW))
     assert "ca.crt holds CN=not a CA, which may not sign" in said
     assert "does not verify to any CA" in said
 
 
 def test_a_chain_may_lead_through_intermediate_cas_in_any_order():
-    root = hand_made("root", ca=True)
-    upper = hand_made("upper", root, ca=True)
-    lower = hand_made("lower", upper, ca=True)
-    leaf = hand_made("leaf", lower)
-    assert find_problems(brought(leaf, upper[0], lower[0], trusted=root[0]), NOW) == ()
-    assert "does not verify" in find_problems(brought(leaf, lower[0], trusted=root[0]), NOW)[0]
+    root = make_certificate("root", ca=True)
+    upper = make_certificate("upper", root, ca=True)
+    lower = make_certificate("lower", upper, ca=True)
+    leaf = make_certificate("leaf", lower)
+    assert find_problems(external_set(leaf, upper[0], lower[0], trusted=root[0]), NOW) == ()
+    assert "does not verify" in find_problems(external_set(leaf, lower[0], trusted=root[0]), NOW)[0]
 
 
 def test_an_intermediate_without_the_ca_bit_leads_nowhere():
-    root = hand_made("root", ca=True)
-    fake = hand_made("fake", root)
-    bundle = brought(hand_made("leaf", fake), fake[0], trusted=root[0])
+    root = make_certificate("root", ca=True)
+    fake = make_certificate("fake", root)
+    bundle = external_set(make_certificate("leaf", fake), fake[0], trusted=root[0])
     assert "does not verify" in find_problems(bundle, NOW)[0]
 
 
 def test_a_self_signed_certificate_that_is_itself_trusted_is_valid():
-    leaf = hand_made("self")
-    assert find_problems(brought(leaf, trusted=leaf[0]), NOW) == ()
+    leaf = make_certificate("self")
+    assert find_problems(external_set(leaf, trusted=leaf[0]), NOW) == ()
 
 
 def test_a_certificate_for_clients_only_or_without_names_is_reported():
-    client = hand_made("client", purpose=ExtendedKeyUsageOID.CLIENT_AUTH)
-    assert "not for TLS servers" in find_problems(brought(client, trusted=client[0]), NOW)[0]
-    nameless = hand_made("nameless", sans=())
-    assert "names no host" in find_problems(brought(nameless, trusted=nameless[0]), NOW)[0]
+    client = make_certificate("client", purpose=ExtendedKeyUsageOID.CLIENT_AUTH)
+    assert "not for TLS servers" in find_problems(external_set(client, trusted=client[0]), NOW)[0]
+    nameless = make_certificate("nameless", sans=())
+    assert "names no host" in find_problems(external_set(nameless, trusted=nameless[0]), NOW)[0]
 
 
 def test_a_wildcard_is_valid_for_one_label():
-    leaf = hand_made("wild", sans=("*.gpu.svc",))
+    leaf = make_certificate("wild", sans=("*.gpu.svc",))
     assert missing_names(leaf[0], ["HOOK.gpu.svc"]) == ()
     assert missing_names(leaf[0], ["a.b.gpu.svc"]) == ("a.b.gpu.svc",)
 

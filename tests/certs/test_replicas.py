@@ -24,9 +24,9 @@ from tests.certs.replicas import (
     NAMES,
     TERMS,
     VALIDATING,
-    Door,
-    Member,
-    Puppet,
+    PausableApi,
+    RunningReplica,
+    SteppedReplica,
     World,
 )
 from webhook.adapters.kube.certificates import ConflictError
@@ -58,7 +58,7 @@ def world():
 
 def settled_world():
     found = World()
-    assert Member(found).round().unready == ""
+    assert RunningReplica(found).round().unready == ""
     found.time_s += 100
     return found
 
@@ -66,41 +66,41 @@ def settled_world():
 @given(st.lists(EVENTS, min_size=10, max_size=60))
 def test_replicas_serve_trusted_certificates_in_any_order_of_steps(events):
     world = settled_world()
-    puppets = [Puppet(world) for _ in range(REPLICAS)]
+    replicas = [SteppedReplica(world) for _ in range(REPLICAS)]
     try:
         for kind, number, time_s in events:
             if kind == "step":
-                puppets[number].step()
+                replicas[number].step()
             elif kind == "round":
-                puppets[number].to_the_end()
+                replicas[number].finish_round()
             elif kind == "pass":
                 world.time_s += time_s
-                assert not any(puppet.fails_calls() for puppet in puppets)
+                assert not any(stepped.has_failing_calls() for stepped in replicas)
                 # If all replicas wait until everything has expired, calls fail.
-                puppets[number].to_the_end()
+                replicas[number].finish_round()
             elif kind == "kill":
-                puppets[number].kill()
-                puppets[number] = Puppet(world)
+                replicas[number].kill()
+                replicas[number] = SteppedReplica(world)
             elif kind == "rotate" and world.bundle != Bundle():
-                Member(world).rotate()
+                RunningReplica(world).rotate()
             elif kind == "delete the Secret":
                 world.delete()
-            for puppet in puppets:
-                assert not puppet.fails_calls(), (kind, number)
+            for stepped in replicas:
+                assert not stepped.has_failing_calls(), (kind, number)
     finally:
-        for puppet in puppets:
-            puppet.kill()
+        for stepped in replicas:
+            stepped.kill()
 
 
 @pytest.mark.parametrize("lead", range(8))
 def test_of_two_replicas_that_issue_at_once_the_second_uses_the_firsts_set(lead):
     world = World()
-    first, second = Puppet(world), Puppet(world)
+    first, second = SteppedReplica(world), SteppedReplica(world)
     second.step()  # it has read that there is no Secret
     for _ in range(lead):
         first.step()
-    second.to_the_end()
-    first.to_the_end()
+    second.finish_round()
+    first.finish_round()
     assert first.served == second.served == world.bundle
     assert len(world.published()) == 1
     first.kill()
@@ -108,9 +108,9 @@ def test_of_two_replicas_that_issue_at_once_the_second_uses_the_firsts_set(lead)
 
 
 def test_a_replica_that_read_an_older_version_overwrites_nothing(world):
-    late = Door(world)
+    late = PausableApi(world)
     before, (mutating, _) = late.secret(), late.configurations()
-    Member(world).rotate()
+    RunningReplica(world).rotate()
     world.damage("a", b"")
     with pytest.raises(ConflictError):
         late.store(before.bundle, before)
@@ -119,7 +119,7 @@ def test_a_replica_that_read_an_older_version_overwrites_nothing(world):
 
 
 def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(world):
-    one, other = Member(world), Member(world)
+    one, other = RunningReplica(world), RunningReplica(world)
     before = one.round().served
     other.round()
     world.time_s += 200
@@ -151,7 +151,7 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
 
 
 def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(world):
-    one = Member(world)
+    one = RunningReplica(world)
     before = one.round().served
     world.deny("patch Validating")
     one.rotate()
@@ -161,7 +161,7 @@ def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(
         (failure,) = found.failures
         assert failure.startswith("ValidatingWebhookConfiguration ours (patch): failed ")
         assert signer(found.served) == signer(before)
-        assert world.accepted(found.served)
+        assert world.is_accepted(found.served)
     assert found.served.certificate_pem != before.certificate_pem
 
     world.deny()
@@ -171,7 +171,7 @@ def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(
 
 
 def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgotten(world):
-    one = Member(world)
+    one = RunningReplica(world)
     one.round()
     world.deny("patch Mutating")
     one.rotate()
@@ -189,7 +189,7 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
 
 def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
     world = World("patch Validating")
-    one = Member(world)
+    one = RunningReplica(world)
     found = one.round()
     assert found.unready == "a caBundle lacks the CA of the certificate"
     assert found.served.certificate_pem
@@ -199,7 +199,7 @@ def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
 
 def test_without_webhook_configurations_a_rotation_depends_on_dates_only(world):
     world.delete(MUTATING, VALIDATING)
-    one = Member(world)
+    one = RunningReplica(world)
     found = one.round()
     assert found.unready == "there is no webhook configuration of that name yet"
     one.rotate()
@@ -208,7 +208,7 @@ def test_without_webhook_configurations_a_rotation_depends_on_dates_only(world):
 
 
 def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
-    one = Member(world)
+    one = RunningReplica(world)
     before = one.round().served
     world.deny("get Mutating")
     world.time_s += 1500
@@ -216,14 +216,16 @@ def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
     (failure,) = found.failures
     assert failure.startswith("MutatingWebhookConfiguration ours (get): failed ")
     assert found.served.certificate_pem != before.certificate_pem
-    assert world.accepted(found.served)
+    assert world.is_accepted(found.served)
     assert found.unready == ""
-    assert Member(world).round().unready == "the webhook configurations could not be read yet"
+    assert (
+        RunningReplica(world).round().unready == "the webhook configurations could not be read yet"
+    )
 
 
 @pytest.mark.parametrize("edit", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nMII"])
 def test_a_damaged_cabundle_is_reconciled(world, edit):
-    one = Member(world)
+    one = RunningReplica(world)
     one.round()
     world.damage("b", edit)
     (repaired,) = one.round().done
@@ -238,7 +240,7 @@ def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
         foreign = issue_ca(world.now(), life_s=4000).certificate_pem
     (ours,) = world.ca_bundles()
     world.damage("a", foreign + ours)
-    one = Member(world)
+    one = RunningReplica(world)
     assert one.round().done == ()
     world.time_s += 1800
     one.round()
@@ -250,7 +252,7 @@ def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
     assert cas(foreign)[0] not in world.published()
 
 
-def brought(world):
+def external_set(world):
     """Return a set from elsewhere, without the key of its CA."""
     ca = issue_ca(world.now())
     pair = issue_serving(ca, NAMES, world.now())
@@ -258,14 +260,14 @@ def brought(world):
 
 
 def test_a_secret_from_elsewhere_is_published_and_never_written(world):
-    world.bundle = first = brought(world)
-    one = Member(world)
+    world.bundle = first = external_set(world)
+    one = RunningReplica(world)
     assert one.round().served == first
     assert {ca.subject for ca in world.published()} >= {signer(first)}
     world.time_s += 200
     one.round()
 
-    world.bundle = second = brought(world)
+    world.bundle = second = external_set(world)
     assert one.round().served == first
     world.time_s += TERMS.settle_s
     assert one.round().served == second
@@ -275,11 +277,11 @@ def test_a_secret_from_elsewhere_is_published_and_never_written(world):
 
 
 def test_a_new_ca_that_is_not_published_is_not_served(world):
-    world.bundle = first = brought(world)
-    one = Member(world)
+    world.bundle = first = external_set(world)
+    one = RunningReplica(world)
     one.round()
     world.time_s += 200
-    world.bundle = brought(world)
+    world.bundle = external_set(world)
     world.deny("get Mutating")
     assert one.round().served == first
     world.time_s += 200
@@ -287,17 +289,17 @@ def test_a_new_ca_that_is_not_published_is_not_served(world):
 
 
 def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
-    unrelated = replace(brought(world), ca_pem=issue_ca(world.now()).certificate_pem)
+    unrelated = replace(external_set(world), ca_pem=issue_ca(world.now()).certificate_pem)
     world.bundle = unrelated
-    Member(world).round()
+    RunningReplica(world).round()
     assert cas(unrelated.ca_pem)[0] in world.published()
 
 
 @pytest.mark.parametrize("part", ["ca_pem", "key_pem", "certificate_pem"])
 def test_a_set_from_elsewhere_whose_parts_do_not_match_is_not_served(world, part):
-    one = Member(world)
+    one = RunningReplica(world)
     good = one.round().served
-    wrong = replace(brought(world), **{part: getattr(good, part)})
+    wrong = replace(external_set(world), **{part: getattr(good, part)})
     world.bundle = wrong
     one.round()
     world.time_s += 1000
@@ -306,19 +308,19 @@ def test_a_set_from_elsewhere_whose_parts_do_not_match_is_not_served(world, part
 
 def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     world = World()
-    world.bundle = replace(brought(world), ca_pem=b"")
-    found = Member(world).round()
+    world.bundle = replace(external_set(world), ca_pem=b"")
+    found = RunningReplica(world).round()
     assert (found.unready, found.done) == ("", ())
 
 
 def test_a_deleted_secret_is_issued_again_and_the_served_set_stays_in_use(world):
-    one = Member(world)
+    one = RunningReplica(world)
     before = one.round().served
     world.delete()
     assert one.round().served == before
     assert signer(world.bundle) != signer(before)
     assert len(world.published()) == 2
-    late = Member(world).round()
+    late = RunningReplica(world).round()
     assert late.unready == (
         "the CA of the certificate is so new that an API server may not know it yet"
     )
@@ -330,25 +332,25 @@ def test_a_deleted_secret_is_issued_again_and_the_served_set_stays_in_use(world)
 def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
     world.bundle = broken = replace(world.bundle, **{part: b"junk"})
     with pytest.raises(CertificatesError):
-        Member(world).round()
+        RunningReplica(world).round()
     assert world.bundle == broken
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
 def test_a_failure_before_the_first_certificate_is_an_error(verb):
     with pytest.raises(CertificatesError, match=rf"Secret gpu/certificate \({verb}\): failed"):
-        Member(World(f"{verb} Secret")).round()
+        RunningReplica(World(f"{verb} Secret")).round()
 
 
 def test_another_ca_is_announced_once(world):
-    one = Member(world)
+    one = RunningReplica(world)
     assert one.rotate().action is SetAction.ROTATED
     assert one.rotate().action is SetAction.KEPT
     assert len(cas(world.bundle.ca_pem)) == 2
 
 
 def test_an_expired_ca_is_reported_until_another_is_announced(world):
-    one = Member(world)
+    one = RunningReplica(world)
     one.round()
     world.time_s += TERMS.ca_life_s
     why = r"Secret gpu/certificate, ca\.crt: holds no CA .*; run `vramwarden certs rotate`"
@@ -358,4 +360,4 @@ def test_an_expired_ca_is_reported_until_another_is_announced(world):
     found = one.round()
     assert (found.failures, found.unready) == ((), "")
     world.time_s += DELAY_S + 1
-    assert world.accepted(one.round().served)
+    assert world.is_accepted(one.round().served)

@@ -33,19 +33,19 @@ def cas(bundle):
     return x509.load_pem_x509_certificates(bundle.ca_pem)
 
 
-def leaf_of(bundle):
+def read_leaf(bundle):
     return x509.load_pem_x509_certificate(bundle.certificate_pem)
 
 
 def signer(bundle):
-    return leaf_of(bundle).issuer
+    return read_leaf(bundle).issuer
 
 
 def fresh(now=NOW):
     return advance(Bundle(), NAMES, now).bundle
 
 
-def live(birth, until):
+def advance_over_time(birth, until):
     """Yield (time, set, action): every 20 days, and every 4 hours while the CAs change."""
     bundle, moment, calm_from, asked = Bundle(), birth, birth, False
     while moment <= until:
@@ -76,7 +76,7 @@ def test_an_empty_set_is_issued_and_then_kept():
 
 def test_the_serving_certificate_is_renewed_from_a_third_of_its_life_on():
     bundle = fresh()
-    due = renewal_due(leaf_of(bundle))
+    due = renewal_due(read_leaf(bundle))
     assert advance(bundle, NAMES, due - timedelta(seconds=1)).action is SetAction.KEPT
     outcome = advance(bundle, NAMES, due)
     assert outcome.action is SetAction.RENEWED
@@ -104,7 +104,7 @@ def test_no_age_replaces_a_ca():
 
 def test_a_ca_is_announced_then_signs_then_is_the_only_one():
     announced = switched = forgotten = None
-    for moment, bundle, _ in live(NOW, NOW + 800 * DAY):
+    for moment, bundle, _ in advance_over_time(NOW, NOW + 800 * DAY):
         if len(cas(bundle)) == 2 and announced is None:
             announced = moment
             assert signer(bundle) == cas(bundle)[1].subject
@@ -143,19 +143,19 @@ def test_an_unreadable_set_has_no_uses():
     assert authority_uses(replace(whole, certificate_pem=b"junk"), NOW) == ("is trusted only",)
 
 
-def interesting_steps():
+def ages_of_changes():
     """Return the ages at every change of the CAs or the leaf in three years, and just after."""
-    lived = list(live(NOW, NOW + 3 * 365 * DAY))
+    lived = list(advance_over_time(NOW, NOW + 3 * 365 * DAY))
     changes = {i for i, (_, _, action) in enumerate(lived) if action is not SetAction.KEPT and i}
     around = changes | {i + 1 for i in changes if i + 1 < len(lived)}
     return [lived[i][0] - NOW for i in sorted(around)]
 
 
-@pytest.mark.parametrize("age", interesting_steps(), ids=lambda age: f"{age.total_seconds():.0f}s")
+@pytest.mark.parametrize("age", ages_of_changes(), ids=lambda age: f"{age.total_seconds():.0f}s")
 def test_no_client_ever_fails_while_everything_is_replaced(age):
     # The last step is at the real time, the only one that a TLS client uses. A client may have the
     # newest set of CAs or the previous one, and a server its newest or previous certificate.
-    recent = [bundle for _, bundle, _ in live(NOW - age, NOW)][-2:]
+    recent = [bundle for _, bundle, _ in advance_over_time(NOW - age, NOW)][-2:]
     for served in recent:
         for trusted in recent:
             shake_hands(served, trusted.ca_pem)

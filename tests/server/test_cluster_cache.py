@@ -60,26 +60,26 @@ class Replica:
             lambda: self.limits,
         )
         self.followed = None
-        self.reloads()
+        self.reload_policy()
 
-    def reloads(self):
+    def reload_policy(self):
         """Reload the policy; return True if the cache starts to watch labels."""
         begins = self.cache.follow_labels()
         self.followed = begins or self.followed
         return begins is not None
 
-    def lists(self, *found, watched=True):
+    def send_list(self, *found, watched=True):
         things = [self.followed._collection.project(one) for one in found]
         self.followed.on_report(Listed(things, watched))
 
-    def hears(self, kind, found):
+    def send_change(self, kind, found):
         self.followed.on_report(Changed(kind, self.followed._collection.project(found)))
 
-    def reports(self, to, *reports):
+    def send_reports(self, to, *reports):
         for report in reports:
             to.on_report(report)
 
-    def follows(self, followed, monkeypatch, event, *pauses):
+    def run_informer(self, followed, monkeypatch, event, *pauses):
         """Run an informer; call `event` in its first watch, and each of `pauses` after a watch."""
 
         def begin_to_watch(_request):
@@ -90,15 +90,15 @@ class Replica:
         monkeypatch.setattr(module.time, "sleep", lambda _: next(happens, followed.stop)())
         followed.run()
 
-    def asked(self, key):
+    def query_values(self, key):
         """Return the path of each request, and a part of its query."""
         return [(request.path, request.query.get(key)) for request in self.api.asked]
 
-    def knows(self, namespace="team-a"):
-        return self.known.labels_for(namespace)
+    def labels(self, namespace="team-a"):
+        return self.view.labels_for(namespace)
 
     @property
-    def known(self):
+    def view(self):
         return self.cache.view_for(self.policy)
 
     def logged(self, key):
@@ -137,15 +137,15 @@ CLASSES = {
 
 @pytest.mark.parametrize(("reports", "known"), CLASSES.values(), ids=CLASSES)
 def test_the_runtime_class_is_as_last_reported(plain, reports, known):
-    plain.reports(plain.cache.classes, *reports)
+    plain.send_reports(plain.cache.classes, *reports)
     classes = frozenset({"nvidia"}) if known else frozenset()
-    assert plain.known == Cluster(Rollout.OBSERVE, classes)
+    assert plain.view == Cluster(Rollout.OBSERVE, classes)
 
 
 def test_a_replica_waits_a_limited_time_for_facts_that_its_policy_needs():
     rules = (*ASKS.rules, a_rule(name="sliced", accounting=Accounting.MIG))
     replica = Replica(a_policy(*rules))
-    replica.reports(replica.cache.classes, DOWN)
+    replica.send_reports(replica.cache.classes, DOWN)
     replica.now_s += SETTLE_TIMEOUT_S - 1
     assert replica.cache.obstacle() == f"{CLASS_WAITS}; {SLICES_WAIT}; {LABELS_WAIT}"
     replica.now_s += 1
@@ -153,14 +153,14 @@ def test_a_replica_waits_a_limited_time_for_facts_that_its_policy_needs():
 
 
 def test_a_missing_right_is_logged_once_and_so_is_its_return(plain):
-    plain.reports(plain.cache.classes, FORBIDDEN, FORBIDDEN, FORBIDDEN)
+    plain.send_reports(plain.cache.classes, FORBIDDEN, FORBIDDEN, FORBIDDEN)
     assert plain.log.said == [("error", "RuntimeClasses cannot be followed")]
-    plain.reports(plain.cache.classes, NOT_THERE, NOT_THERE)
+    plain.send_reports(plain.cache.classes, NOT_THERE, NOT_THERE)
     assert plain.log.said[1:] == [
         ("info", "RuntimeClass"),
         ("info", "RuntimeClasses are followed again"),
     ]
-    plain.reports(plain.cache.classes, COMES, CHANGES, CHANGES)
+    plain.send_reports(plain.cache.classes, COMES, CHANGES, CHANGES)
     assert plain.log.said[3:] == [("info", "RuntimeClass")]
 
 
@@ -169,11 +169,11 @@ def test_only_one_runtime_class_is_read_and_watched(monkeypatch):
     replica = Replica(PLAIN)
     replica.api.put(f"{path}/nvidia", {})
     classes = replica.cache.classes
-    replica.follows(classes, monkeypatch, lambda: replica.api.remove(f"{path}/nvidia"))
+    replica.run_informer(classes, monkeypatch, lambda: replica.api.remove(f"{path}/nvidia"))
     selected = [(f"{path}/nvidia", None), (path, "metadata.name=nvidia")]
-    assert replica.asked("fieldSelector") == selected
+    assert replica.query_values("fieldSelector") == selected
     assert replica.logged("exists") == [True, False]
-    assert replica.known.runtime_classes == frozenset()
+    assert replica.view.runtime_classes == frozenset()
 
 
 SLICED = a_policy(a_rule(accounting=Accounting.MIG))
@@ -196,19 +196,19 @@ NODES = {
 
 @pytest.mark.parametrize(("reports", "known"), NODES.values(), ids=NODES)
 def test_slices_are_as_last_reported(plain, reports, known):
-    plain.reports(plain.cache.nodes, *reports)
-    assert plain.known == Cluster(Rollout.OBSERVE, sliced_nodes=known)
+    plain.send_reports(plain.cache.nodes, *reports)
+    assert plain.view == Cluster(Rollout.OBSERVE, sliced_nodes=known)
 
 
 def test_the_view_is_the_same_object_until_a_fact_changes(plain):
     """A node's status changes often, and the view does not depend on it."""
-    plain.reports(plain.cache.nodes, BOTH)
+    plain.send_reports(plain.cache.nodes, BOTH)
     for plain.limits in (False, True):  # from placement's nodes
-        assert plain.known.limits is plain.limits
-    before = plain.known
+        assert plain.view.limits is plain.limits
+    before = plain.view
     same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
-    plain.reports(plain.cache.nodes, Changed("MODIFIED", ("a", same)))
-    assert plain.known is before
+    plain.send_reports(plain.cache.nodes, Changed("MODIFIED", ("a", same)))
+    assert plain.view is before
     assert plain.logged("profiles") == [["1g.10gb", "3g.40gb"]]
 
 
@@ -227,10 +227,13 @@ def test_only_nodes_with_slices_by_profile_are_read(monkeypatch):
     small = {"nvidia.com/mig-1g.10gb.memory": "9728"}
     for name, given in (("a", labels), ("b", mixed | small), ("c", small)):
         replica.api.put(f"/api/v1/nodes/{name}", {"metadata": {"labels": given}})
-    replica.follows(replica.cache.nodes, monkeypatch, lambda: replica.api.remove("/api/v1/nodes/b"))
-    assert replica.known.sliced_nodes == (SlicedNode({"1g.10gb": 9728 * MIB}, labels),)
+    replica.run_informer(
+        replica.cache.nodes, monkeypatch, lambda: replica.api.remove("/api/v1/nodes/b")
+    )
+    assert replica.view.sliced_nodes == (SlicedNode({"1g.10gb": 9728 * MIB}, labels),)
     assert (
-        replica.asked("labelSelector") == [("/api/v1/nodes", "nvidia.com/mig.strategy=mixed")] * 2
+        replica.query_values("labelSelector")
+        == [("/api/v1/nodes", "nvidia.com/mig.strategy=mixed")] * 2
     )
 
 
@@ -241,73 +244,73 @@ def test_classes_that_no_rule_allows_need_no_facts():
 
 
 def test_listed_labels_and_each_change_of_them_are_known(replica):
-    assert replica.knows() is None
-    replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
-    assert (replica.knows(), replica.knows("team-b")) == (INTERN, {})
-    assert replica.knows("team-c") is None
-    replica.hears("MODIFIED", a_namespace(tier="staff"))
-    replica.hears("ADDED", a_namespace("team-c", tier="intern"))
-    assert (replica.knows(), replica.knows("team-c")) == ({"tier": "staff"}, INTERN)
-    replica.hears("MODIFIED", a_namespace())
-    replica.hears("DELETED", a_namespace("team-c", tier="intern"))
-    assert (replica.knows(), replica.knows("team-c")) == ({}, None)
-    replica.lists(a_namespace("team-b", tier="intern"))
-    assert (replica.knows(), replica.knows("team-b")) == (None, INTERN)
+    assert replica.labels() is None
+    replica.send_list(a_namespace(tier="intern"), a_namespace("team-b"))
+    assert (replica.labels(), replica.labels("team-b")) == (INTERN, {})
+    assert replica.labels("team-c") is None
+    replica.send_change("MODIFIED", a_namespace(tier="staff"))
+    replica.send_change("ADDED", a_namespace("team-c", tier="intern"))
+    assert (replica.labels(), replica.labels("team-c")) == ({"tier": "staff"}, INTERN)
+    replica.send_change("MODIFIED", a_namespace())
+    replica.send_change("DELETED", a_namespace("team-c", tier="intern"))
+    assert (replica.labels(), replica.labels("team-c")) == ({}, None)
+    replica.send_list(a_namespace("team-b", tier="intern"))
+    assert (replica.labels(), replica.labels("team-b")) == (None, INTERN)
 
 
 def test_known_labels_stay_while_the_api_server_does_not_answer(replica):
-    replica.lists(a_namespace(tier="intern"))
+    replica.send_list(a_namespace(tier="intern"))
     for failure in (DOWN, FORBIDDEN):
         replica.followed.on_report(failure)
-        assert replica.knows() == INTERN
+        assert replica.labels() == INTERN
 
 
 def test_labels_that_no_rule_selects_by_are_not_stored(replica):
     many = {f"example.com/{number}": "x" * 63 for number in range(1000)}
-    replica.lists(a_namespace(tier="intern", **many), a_namespace("team-b", **many))
-    assert replica.knows() == INTERN
-    assert replica.knows("team-b") is namespaces._NONE
+    replica.send_list(a_namespace(tier="intern", **many), a_namespace("team-b", **many))
+    assert replica.labels() == INTERN
+    assert replica.labels("team-b") is namespaces._NONE
 
 
 def test_a_namespace_that_is_too_large_is_unknown(replica):
     unread = {**a_namespace(), "spec": "too large to be read"}
-    replica.lists(unread)
-    assert replica.knows() is None
-    replica.lists(a_namespace(tier="intern"))
-    replica.hears("MODIFIED", unread)
-    assert replica.knows() is None
+    replica.send_list(unread)
+    assert replica.labels() is None
+    replica.send_list(a_namespace(tier="intern"))
+    replica.send_change("MODIFIED", unread)
+    assert replica.labels() is None
 
 
 def test_a_policy_without_namespace_labels_sends_no_request():
     replica = Replica(PLAIN)
     assert replica.followed is None
-    replica.reports(replica.cache.classes, THERE)
+    replica.send_reports(replica.cache.classes, THERE)
     assert replica.cache.obstacle() == ""
-    assert replica.knows() is None
+    assert replica.labels() is None
 
 
 def test_labels_that_only_an_exception_selects_by_are_known():
     exception = Match(namespace_labels=INTERN)
     replica = Replica(a_policy(a_rule(exception=exception)))
-    replica.lists(a_namespace(tier="intern"))
-    assert replica.knows() == INTERN
+    replica.send_list(a_namespace(tier="intern"))
+    assert replica.labels() == INTERN
 
 
 def test_a_new_policy_uses_the_labels_that_are_listed_for_it(replica):
-    replica.lists(a_namespace(tier="intern", zone="a"))
+    replica.send_list(a_namespace(tier="intern", zone="a"))
     first = replica.followed
-    assert not replica.reloads()
+    assert not replica.reload_policy()
     replica.policy = OTHERS
-    assert replica.knows() is None
-    assert replica.reloads()
+    assert replica.labels() is None
+    assert replica.reload_policy()
     assert replica.followed is not first
-    assert replica.known == Cluster(Rollout.OBSERVE)
+    assert replica.view == Cluster(Rollout.OBSERVE)
     # The previous one stays in use, for requests that were decoded under its policy.
     changed = first._collection.project(a_namespace(tier="staff"))
     first.on_report(Changed("MODIFIED", changed))
     assert replica.cache.view_for(ASKS).labels_for("team-a") == {"tier": "staff"}
-    replica.lists(a_namespace(tier="intern", zone="a"))
-    assert replica.knows() == {"zone": "a"}
+    replica.send_list(a_namespace(tier="intern", zone="a"))
+    assert replica.labels() == {"zone": "a"}
     with pytest.raises(informer._InformerStoppedError):
         first.on_report(DOWN)
 
@@ -315,47 +318,47 @@ def test_a_new_policy_uses_the_labels_that_are_listed_for_it(replica):
 def test_a_policy_that_needs_fewer_labels_is_served_at_once():
     both = a_policy(a_rule(namespace_labels={"tier": "intern", "zone": "a"}))
     replica = Replica(both)
-    replica.lists(a_namespace(tier="intern", zone="a"))
+    replica.send_list(a_namespace(tier="intern", zone="a"))
     replica.policy = ASKS
-    assert replica.knows() == {"tier": "intern", "zone": "a"}
+    assert replica.labels() == {"tier": "intern", "zone": "a"}
 
 
 def test_labels_are_forgotten_when_no_rule_selects_by_them(replica):
-    replica.lists(a_namespace(tier="intern"))
+    replica.send_list(a_namespace(tier="intern"))
     replica.policy = PLAIN
-    assert not replica.reloads()
+    assert not replica.reload_policy()
     assert replica.cache._state[0].namespaces == {}
     with pytest.raises(informer._InformerStoppedError):
         replica.followed._sleep(0.0)
     replica.policy = ASKS
-    assert replica.reloads()
+    assert replica.reload_policy()
 
 
 def test_an_informer_without_a_list_ends_when_the_policy_changes_again(replica):
     first = replica.followed
     replica.policy = OTHERS
-    replica.reloads()
+    replica.reload_policy()
     with pytest.raises(informer._InformerStoppedError):
         first.on_report(DOWN)
 
 
 def test_all_namespaces_are_listed_and_watched_until_stopped(replica, monkeypatch):
     def nobody_asks():
-        known.append(replica.knows())
+        known.append(replica.labels())
         replica.policy = PLAIN
-        replica.reloads()
+        replica.reload_policy()
 
     known = []
     replica.api.put(f"{PATH}/team-a", a_namespace())
     tiered = a_namespace(tier="intern")
-    replica.follows(
+    replica.run_informer(
         replica.followed,
         monkeypatch,
         lambda: replica.api.put(f"{PATH}/team-a", tiered),
         nobody_asks,
     )
     assert known == [INTERN]
-    assert replica.asked("watch") == [(PATH, None), (PATH, "true")]
+    assert replica.query_values("watch") == [(PATH, None), (PATH, "true")]
 
 
 CLASS_WAITS = "RuntimeClass nvidia not read yet"
@@ -392,19 +395,19 @@ def test_a_replica_is_ready_when_needed_labels_are_known_or_cannot_be(
     replica = Replica(policy)
     followed = replica.followed if part == "labels" else getattr(replica.cache, part)
     if part != "classes":
-        replica.reports(replica.cache.classes, THERE)
-    replica.reports(followed, *reports)
+        replica.send_reports(replica.cache.classes, THERE)
+    replica.send_reports(followed, *reports)
     assert replica.cache.obstacle() == obstacle
     replica.now_s += SETTLE_TIMEOUT_S
     assert replica.cache.obstacle() == ""
 
 
 def test_a_replica_stays_ready_after_a_change_of_labels(replica):
-    replica.reports(replica.cache.classes, THERE)
-    replica.lists()
+    replica.send_reports(replica.cache.classes, THERE)
+    replica.send_list()
     assert replica.cache.obstacle() == ""
     replica.policy = OTHERS
-    replica.reloads()
+    replica.reload_policy()
     assert replica.cache.obstacle() == ""
 
 
@@ -412,9 +415,9 @@ def test_a_missing_right_to_namespaces_is_logged_once_and_so_is_its_return(repli
     for _ in range(3):
         replica.followed.on_report(FORBIDDEN)
     assert replica.log.said == [("error", "namespaces cannot be followed")]
-    replica.lists(watched=False)
+    replica.send_list(watched=False)
     assert len(replica.log.said) == 1
-    replica.lists()
+    replica.send_list()
     assert replica.log.said[1:] == [("info", "namespaces are followed again")]
 
 
@@ -470,16 +473,16 @@ class Answers:
 
 def test_a_pod_is_judged_by_the_current_labels_of_its_namespace(replica):
     answers = Answers(replica)
-    replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
+    replica.send_list(a_namespace(tier="intern"), a_namespace("team-b"))
     for _ in range(4):  # cached from the second one on
         assert answers.reasons() == "TooLarge"
         assert answers.reasons("team-b") == ""
-    replica.hears("MODIFIED", a_namespace())
-    replica.hears("MODIFIED", a_namespace("team-b", tier="intern"))
+    replica.send_change("MODIFIED", a_namespace())
+    replica.send_change("MODIFIED", a_namespace("team-b", tier="intern"))
     assert answers.reasons() == ""
     assert answers.reasons("team-b") == "TooLarge"
     assert any("TooLarge" in one for one in answers.warnings()) is False
-    replica.hears("MODIFIED", a_namespace(tier="intern"))
+    replica.send_change("MODIFIED", a_namespace(tier="intern"))
     assert any("TooLarge" in one for one in answers.warnings())
 
 
@@ -493,7 +496,7 @@ def test_the_api_server_is_asked_to_retry_if_labels_are_unknown(replica):
     assert refused("vramwarden_http_rejected_total", {"code": "503"}) == 2
     assert replica.log.said == [("warning", "review not answered")] * 2
     assert answers.warnings() == []
-    replica.lists(a_namespace())
+    replica.send_list(a_namespace())
     assert answers.of_pod().status == 200
 
 
@@ -504,6 +507,6 @@ def test_a_server_without_a_cluster_answers_no_pod_whose_rule_depends_on_labels(
 
 
 def test_labels_for_another_policy_are_not_used(replica):
-    replica.lists(a_namespace(tier="intern"))
+    replica.send_list(a_namespace(tier="intern"))
     asks_more = replace(ASKS, rules=(*ASKS.rules, *OTHERS.rules))
     assert replica.cache.view_for(asks_more).labels_for("team-a") is None

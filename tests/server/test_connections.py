@@ -74,7 +74,7 @@ def test_the_connection_that_a_new_one_replaces(held, newcomer, given_up):
 API_SERVER = "192.0.2.1"
 
 
-class Costly:
+class TimedHandler:
     """A handler whose answers advance the test's clock."""
 
     def __init__(self, cost_s):
@@ -92,7 +92,7 @@ class Costly:
     def overloaded(self):
         return build_rejection(503, "later")
 
-    def asked(self, address, path=b"/"):
+    def request(self, address, path=b"/"):
         """Return the head of the answer to a request on a new connection, 0.1 ms later."""
         self.clock.now_s += 0.0001
         connection, line, slot = router_client.connected(self, self.connections, address)
@@ -108,26 +108,26 @@ class Costly:
 )
 def test_reviews_of_untrusted_addresses_get_a_share_of_the_time(cost_s, addresses, share):
     """The share does not depend on the number of connections. API servers have no limit."""
-    handler, answered = Costly(cost_s), 0
+    handler, answered = TimedHandler(cost_s), 0
     strangers = [str(IPv4Address("10.0.0.0") + one) for one in range(addresses)]
     for _ in range(4):
         handler.connections._sweep()
         end_s = handler.clock.now_s + 1
         while handler.clock.now_s < end_s:
-            answered += sum(b" 200 OK" in handler.asked(one) for one in strangers)
+            answered += sum(b" 200 OK" in handler.request(one) for one in strangers)
     burst_s = MAX_BURST_OF_UNTRUSTED_S if addresses > 1 else MAX_BURST_PER_ADDRESS_S
     most_s = burst_s + share * handler.clock.now_s + cost_s
     assert most_s * 0.9 < answered * cost_s <= most_s
-    assert any(b"retry-after: 1\r\n" in handler.asked(strangers[0]) for _ in range(9))
+    assert any(b"retry-after: 1\r\n" in handler.request(strangers[0]) for _ in range(9))
     handler.cost_s = 5.0
     for path in (b"/secret", b"/", b"/"):
-        assert b" 200 OK" in handler.asked(API_SERVER, path)
+        assert b" 200 OK" in handler.request(API_SERVER, path)
     handler.connections._sweep()
     assert [*handler.connections.peers] == [API_SERVER]
 
 
 @pytest.fixture
-def table():
+def make_connections():
     """Return connections with these networks of API servers."""
 
     def make(*networks):
@@ -139,10 +139,10 @@ def table():
 
 @pytest.mark.parametrize("attackers", [1, 2, 100, 600])
 @pytest.mark.parametrize("known", ["by its address", "by a binding", "over IPv6", "not at all"])
-def test_many_addresses_keep_no_api_server_out(table, attackers, known):
+def test_many_addresses_keep_no_api_server_out(make_connections, attackers, known):
     """There are 512 answered connections, and many new ones for each of the API server's."""
     api_server = "::ffff:" * (known == "over IPv6") + API_SERVER
-    connections = table(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
+    connections = make_connections(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
     if known == "by a binding":
         connections.trust(connections.allocate(api_server))
     crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + one) for one in range(attackers)])
@@ -162,8 +162,8 @@ def test_many_addresses_keep_no_api_server_out(table, attackers, known):
     assert len(connections.slots) <= MAX_CONNECTIONS
 
 
-def test_an_untrusted_address_has_its_own_limit(table):
-    connections = table("192.0.2.1/32", "0.0.0.0/0", "::/0")
+def test_an_untrusted_address_has_its_own_limit(make_connections):
+    connections = make_connections("192.0.2.1/32", "0.0.0.0/0", "::/0")
     for peer in ("192.0.2.1", "192.0.2.2"):
         for _ in range(MAX_CONNECTIONS_PER_ADDRESS + 2):
             last = connections.allocate(peer)
@@ -177,8 +177,8 @@ def test_an_untrusted_address_has_its_own_limit(table):
     assert connections.allocate("192.0.2.2") is None
 
 
-def test_addresses_are_forgotten(table):
-    connections = table()
+def test_addresses_are_forgotten(make_connections):
+    connections = make_connections()
     for number in range(MAX_TRUSTED_ADDRESSES + 2):
         connections.loop.now_s = float(number)
         slot = connections.allocate(str(IPv4Address(API_SERVER) + number))
@@ -206,7 +206,7 @@ def server(tmp_path):
         yield started
 
 
-def connected(server, source="127.0.0.1"):
+def connect(server, source="127.0.0.1"):
     """Return a keep-alive connection from one of this machine's loopback addresses."""
     address = (source, 0)
     made = HTTPSConnection(
@@ -216,24 +216,24 @@ def connected(server, source="127.0.0.1"):
     return made
 
 
-def plainly(server, peer):
+def connect_plain(server, peer):
     """Return a TCP connection without TLS."""
     return socket.create_connection(("127.0.0.1", server.port), 60, (peer, 0))
 
 
-def ask(connection):
+def post_review(connection):
     connection.request("POST", "/mutate", json.dumps(a_review(a_pod("8Gi"))), JSON)
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read())["response"]["allowed"]
 
 
-def closed(server, reason):
+def closed_total(server, reason):
     name = f'vramwarden_http_connections_closed_total{{reason="{reason}"}} '
     (line,) = [line for line in server.get("/metrics")[1].splitlines() if line.startswith(name)]
     return int(float(line.removeprefix(name)))
 
 
-def ended(connections):
+def count_closed(connections):
     """Return the number of TCP connections that the server has closed."""
     poll = select.poll()
     for one in connections:
@@ -244,23 +244,23 @@ def ended(connections):
 @pytest.mark.parametrize("asks", [False, True], ids=["silent", "each with a request"])
 def test_one_address_with_all_connections_keeps_no_client_out(server, asks):
     with contextlib.ExitStack() as stack:
-        bystander = stack.enter_context(contextlib.closing(connected(server)))
-        assert ask(bystander) == (200, True)
+        bystander = stack.enter_context(contextlib.closing(connect(server)))
+        assert post_review(bystander) == (200, True)
         silent, surplus = [], MAX_CONNECTIONS + 40 - MAX_CONNECTIONS_PER_ADDRESS
         for _ in range(MAX_CONNECTIONS + 40):
             if asks:
-                held = stack.enter_context(contextlib.closing(connected(server, "127.0.0.2")))
-                assert ask(held) == (200, True)
+                held = stack.enter_context(contextlib.closing(connect(server, "127.0.0.2")))
+                assert post_review(held) == (200, True)
             else:
-                silent.append(stack.enter_context(plainly(server, "127.0.0.2")))
-        assert ask(bystander) == (200, True)
-        server.wait_for("the bound", lambda: closed(server, "too_many") == surplus)
-        server.wait_for("their ends", lambda: asks or ended(silent) == surplus)
+                silent.append(stack.enter_context(connect_plain(server, "127.0.0.2")))
+        assert post_review(bystander) == (200, True)
+        server.wait_for("the bound", lambda: closed_total(server, "too_many") == surplus)
+        server.wait_for("their ends", lambda: asks or count_closed(silent) == surplus)
         for _ in range(5):
-            other = stack.enter_context(contextlib.closing(connected(server)))
-            assert ask(other) == (200, True)
-        assert closed(server, "too_many") == surplus
-        assert ask(bystander) == (200, True)
+            other = stack.enter_context(contextlib.closing(connect(server)))
+            assert post_review(other) == (200, True)
+        assert closed_total(server, "too_many") == surplus
+        assert post_review(bystander) == (200, True)
 
 
 @pytest.mark.parametrize("known", ["by its address", "by a binding"])
@@ -271,15 +271,17 @@ def test_a_hundred_addresses_keep_no_api_server_out(tmp_path, known):
             assert server.post(binding_review(), server.bind_path)[0] == 200
         crowd = itertools.cycle(f"127.0.1.{number}" for number in range(1, 101))
         for _ in range(MAX_CONNECTIONS):
-            held = stack.enter_context(contextlib.closing(connected(server, next(crowd))))
-            assert ask(held) == (200, True)
+            held = stack.enter_context(contextlib.closing(connect(server, next(crowd))))
+            assert post_review(held) == (200, True)
         body = json.dumps(a_review(a_pod("8Gi"))).encode()
         for number in range(1, 11):
-            mine = stack.enter_context(plainly(server, "127.0.0.1"))
+            mine = stack.enter_context(connect_plain(server, "127.0.0.1"))
             for _ in range(20):
-                stack.enter_context(plainly(server, next(crowd)))
+                stack.enter_context(connect_plain(server, next(crowd)))
             surplus = 21 * number
-            server.wait_for("them", lambda surplus=surplus: closed(server, "too_many") == surplus)
+            server.wait_for(
+                "them", lambda surplus=surplus: closed_total(server, "too_many") == surplus
+            )
             mine = server.context().wrap_socket(mine, server_hostname="localhost")
             stack.enter_context(mine)
             mine.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -293,7 +295,7 @@ def test_a_client_that_sends_after_an_early_answer_is_cut_off(server):
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000)
         while time.monotonic() < gives_up_s:
             connection.sendall(b" " * 65_536)
-    server.wait_for("the end", lambda: closed(server, "timeout") == 1)
+    server.wait_for("the end", lambda: closed_total(server, "timeout") == 1)
 
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -309,8 +311,8 @@ def test_closed_connections_leave_no_memory_behind(server):
         with contextlib.suppress(OSError), server.raw() as connection:
             connection.sendall(waste)
     assert peak_bytes(server) < 150 * 2**20
-    with contextlib.closing(connected(server)) as other:
-        assert ask(other) == (200, True)
+    with contextlib.closing(connect(server)) as other:
+        assert post_review(other) == (200, True)
     assert "Traceback" not in server.log_file.read_text()
 
 
@@ -326,8 +328,8 @@ def test_a_handshake_that_fails_leaves_nothing_behind(server):
         pytest.raises(ssl.SSLCertVerificationError),
     ):
         untrusting.wrap_socket(plain, server_hostname="localhost")
-    with contextlib.closing(connected(server)) as other:
-        assert ask(other) == (200, True)
+    with contextlib.closing(connect(server)) as other:
+        assert post_review(other) == (200, True)
     assert [line for line in server.log() if line["level"] != "info"] == []
     assert server.stop() == 0
     assert "Traceback" not in server.log_file.read_text()

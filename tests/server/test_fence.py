@@ -66,7 +66,7 @@ class Replica:
         return len(self.fence.api.sent()) - before
 
 
-def of_theirs(key=KEY, now_s=NOW_S):
+def sealed_by_other(key=KEY, now_s=NOW_S):
     return seal_data(fence_data(THEIRS), key, now_s)
 
 
@@ -100,7 +100,7 @@ def test_a_changed_key_is_restored_at_once_and_other_keys_stay(replica, fence, k
 
 
 def test_a_new_policy_is_written_over_another_replicas(replica, fence):
-    fence.put(data=of_theirs())
+    fence.put(data=sealed_by_other())
     assert replica.sync() == 1
     replica.policy = THIRD
     assert replica.sync() == 1
@@ -109,7 +109,7 @@ def test_a_new_policy_is_written_over_another_replicas(replica, fence):
 
 def test_another_replicas_policy_is_kept_until_it_has_settled(replica, fence):
     replica.sync()
-    fence.put(data=of_theirs())
+    fence.put(data=sealed_by_other())
     assert replica.sync() == 0
     fence.at_s += SETTLE_S - 1
     assert replica.sync() == 0
@@ -122,13 +122,13 @@ def test_another_replicas_policy_is_kept_until_it_has_settled(replica, fence):
 FORGED = {
     "without a seal": fence_data(THEIRS),
     "sealed without a key": seal_data(fence_data(THEIRS), b"", NOW_S),
-    "sealed with another key": of_theirs(KEY[1:]),
-    "sealed, and changed": {**of_theirs(), **fence_data(THIRD)},
+    "sealed with another key": sealed_by_other(KEY[1:]),
+    "sealed, and changed": {**sealed_by_other(), **fence_data(THIRD)},
     "sealed, and given another time": {
-        **of_theirs(now_s=NOW_S - SETTLE_S),
-        SEAL_KEY: of_theirs(now_s=NOW_S - SETTLE_S)[SEAL_KEY].replace("17", "18", 1),
+        **sealed_by_other(now_s=NOW_S - SETTLE_S),
+        SEAL_KEY: sealed_by_other(now_s=NOW_S - SETTLE_S)[SEAL_KEY].replace("17", "18", 1),
     },
-    "sealed two minutes ago, and put back": of_theirs(now_s=NOW_S - SETTLE_S),
+    "sealed two minutes ago, and put back": sealed_by_other(now_s=NOW_S - SETTLE_S),
     "with a seal that is none": {**fence_data(THEIRS), SEAL_KEY: "\u0663 \u00e9"},
 }
 
@@ -195,8 +195,8 @@ def test_replicas_get_a_new_policy_one_after_the_other(fence):
 
 
 def test_a_conflict_is_not_logged_and_a_new_policy_is_still_written(replica, fence):
-    fence.put(data=of_theirs())
-    fence.api.fails("PUT", lambda _: fence.put(data=of_theirs()))  # another writer was first
+    fence.put(data=sealed_by_other())
+    fence.api.fails("PUT", lambda _: fence.put(data=sealed_by_other()))  # another writer was first
     assert not replica.keeper.sync()
     assert replica.log.messages == []
     assert replica.sync() == 1

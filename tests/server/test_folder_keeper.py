@@ -17,7 +17,7 @@ NAMES = ("localhost",)
 REJECTED = "certificate rejected, the last good one is served"
 
 
-class Kept:
+class ManualKeeper:
     """A keeper, its log and its metrics, without a thread."""
 
     def __init__(self, folder):
@@ -27,7 +27,7 @@ class Kept:
     def sample(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"vramwarden_certificate_{name}", labels)
 
-    def shows(self, bundle):
+    def served_certificate(self, bundle):
         """Return the certificate that a client with this set's CA gets."""
         return handshake(self.keeper.listening_context(), bundle.ca_pem, "localhost")
 
@@ -38,24 +38,24 @@ def a_set(age=timedelta()):
 
 @pytest.mark.parametrize("again", [False, True], ids=["at the first start", "at the next"])
 def test_an_empty_folder_is_filled_once(tmp_path, again):
-    kept = Kept(tmp_path)
+    manual = ManualKeeper(tmp_path)
     made = read_folder(tmp_path)
     if again:
-        kept = Kept(tmp_path)
-    assert kept.shows(made)
+        manual = ManualKeeper(tmp_path)
+    assert manual.served_certificate(made)
     assert read_folder(tmp_path) == made
-    kept.keeper.check()
-    assert kept.sample("days_left", role="serving") == pytest.approx(365, abs=0.1)
-    assert kept.log.lines == []
+    manual.keeper.check()
+    assert manual.sample("days_left", role="serving") == pytest.approx(365, abs=0.1)
+    assert manual.log.lines == []
 
 
 def test_a_certificate_in_a_folder_is_never_renewed_and_its_end_is_reported(tmp_path):
     put(tmp_path, old := a_set(timedelta(days=366)))
-    kept = Kept(tmp_path)
-    kept.keeper.check()
+    manual = ManualKeeper(tmp_path)
+    manual.keeper.check()
     assert read_folder(tmp_path) == old
-    assert kept.sample("days_left", role="serving") == pytest.approx(-1, abs=0.1)
-    ((level, message, values),) = kept.log.lines
+    assert manual.sample("days_left", role="serving") == pytest.approx(-1, abs=0.1)
+    ((level, message, values),) = manual.log.lines
     assert (level, message) == ("warning", "certificates have problems")
     assert "tls.crt expired on" in values["problems"][0]
 
@@ -64,22 +64,25 @@ def test_the_last_valid_certificate_of_a_mounted_folder_is_served(tmp_path):
     """Another program renews it. A pair that does not match is logged and counted."""
     first, second, other = a_set(), a_set(), a_set()
     mount(tmp_path, first, "1")
-    kept = Kept(tmp_path)
-    served = kept.shows(first)
+    manual = ManualKeeper(tmp_path)
+    served = manual.served_certificate(first)
     wrong = replace(second, key_pem=other.key_pem)
     for version, bad in (("2", wrong), ("3", replace(second, certificate_pem=b"half"))):
         mount(tmp_path, bad, version)
-        assert [kept.shows(first), kept.shows(first)] == [served, served]
-    assert kept.log.messages == [REJECTED] * 2
-    assert kept.sample("loads_total", result="rejected") == 2
-    assert "PRIVATE" not in str(kept.log.lines)
+        assert [manual.served_certificate(first), manual.served_certificate(first)] == [
+            served,
+            served,
+        ]
+    assert manual.log.messages == [REJECTED] * 2
+    assert manual.sample("loads_total", result="rejected") == 2
+    assert "PRIVATE" not in str(manual.log.lines)
     mount(tmp_path, second, "4")
-    assert kept.shows(second)["serialNumber"] != served["serialNumber"]
-    assert kept.log.messages[2:] == ["certificate loaded"]
-    assert kept.sample("loads_total", result="loaded") == 1
+    assert manual.served_certificate(second)["serialNumber"] != served["serialNumber"]
+    assert manual.log.messages[2:] == ["certificate loaded"]
+    assert manual.sample("loads_total", result="loaded") == 1
 
 
 def test_it_is_ready_at_once_and_named_after_its_folder(tmp_path):
-    kept = Kept(tmp_path)
-    assert kept.keeper.has_certificate
-    assert (kept.keeper.obstacle(), str(kept.keeper)) == ("", str(tmp_path))
+    manual = ManualKeeper(tmp_path)
+    assert manual.keeper.has_certificate
+    assert (manual.keeper.obstacle(), str(manual.keeper)) == ("", str(tmp_path))

@@ -97,11 +97,11 @@ class Replica:
             lambda: self.now_s,
         )
 
-    def learns(self):
+    def sync_watch(self):
         """Send the cache a list of all stored histories."""
         self.known.informer.on_report(Listed(list(self.api.stored.values())))
 
-    def turns(self, after_s=10.0):
+    def run_steps(self, after_s=10.0):
         self.now_s += after_s
         self.recorder.step(0.0)
         self.now_s += after_s
@@ -141,7 +141,7 @@ def runs(api):
 
 def test_the_peak_of_an_ended_pod_is_in_its_workloads_history(api, replica):
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     (run,) = api.stored[KEY].history.runs
     assert (run.pod, run.peak_bytes, run.product) == ("llama-5d9c7-1", 6 * GIB, "H100")
     assert replica.counts("runs") == {"kept": 1}
@@ -152,40 +152,40 @@ def test_the_peak_of_an_ended_pod_is_in_its_workloads_history(api, replica):
 def test_a_running_pod_has_no_run(api, replica):
     raw, state = a_pod(1)
     replica.recorder.on_pod(raw, replace(state, finished=False))
-    replica.turns()
+    replica.run_steps()
     assert (api.stored, api.reads) == ({}, 0)
 
 
 def test_a_workload_is_written_once_a_minute_and_further_runs_wait(api, replica):
     for number in range(3):
         replica.recorder.on_pod(*a_pod(number))
-    replica.turns()
+    replica.run_steps()
     assert (len(runs(api)), api.writes) == (3, 1)
     for number in range(3, 9):
         replica.recorder.on_pod(*a_pod(number))
-        replica.turns(after_s=4.0)
+        replica.run_steps(after_s=4.0)
     assert (len(runs(api)), api.writes) == (3, 1)
-    replica.turns(after_s=WRITE_INTERVAL_S)
+    replica.run_steps(after_s=WRITE_INTERVAL_S)
     assert (len(runs(api)), api.writes) == (9, 2)
 
 
 def test_a_pod_that_is_reported_again_sends_no_request(api, replica):
     for _ in range(5):
         replica.recorder.on_pod(*a_pod(1))
-        replica.turns(after_s=WRITE_INTERVAL_S)
+        replica.run_steps(after_s=WRITE_INTERVAL_S)
     assert (api.reads, api.writes) == (1, 1)
 
 
 def test_a_new_replica_counts_no_pod_twice_and_reads_nothing_twice(api, replica):
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     for learns in (False, True):
         other = Replica(api)
         if learns:
-            other.learns()
+            other.sync_watch()
         api.asked.clear()
         other.recorder.on_pod(*a_pod(1))
-        other.turns()
+        other.run_steps()
         assert (api.reads, api.writes) == (0 if learns else 1, 0)
     assert runs(api) == ["llama-5d9c7-1"]
 
@@ -193,9 +193,9 @@ def test_a_new_replica_counts_no_pod_twice_and_reads_nothing_twice(api, replica)
 def test_a_write_is_repeated_after_a_conflict_with_another_replica(api, replica):
     other = Replica(api)
     other.recorder.on_pod(*a_pod(2))
-    api.fails("POST .*/vramhistories", lambda _: other.turns())
+    api.fails("POST .*/vramhistories", lambda _: other.run_steps())
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     assert sorted(runs(api)) == ["llama-5d9c7-1", "llama-5d9c7-2"]
     assert replica.counts("writes") == {"written": 1, "conflict": 1}
 
@@ -204,14 +204,14 @@ def test_a_write_is_repeated_after_a_conflict_with_another_replica(api, replica)
 def test_runs_that_cannot_be_written_wait_and_are_dropped_in_the_end(api, replica, code):
     api.fails("/vramhistories", code, forever=True)
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
-    replica.turns(after_s=WRITE_INTERVAL_S)
+    replica.run_steps()
+    replica.run_steps(after_s=WRITE_INTERVAL_S)
     assert replica.log.said == [("warning", "histories cannot be written; retrying")]
     assert replica.counts("runs") == {}
-    replica.turns(after_s=history_writer.GIVE_UP_S)
+    replica.run_steps(after_s=history_writer.GIVE_UP_S)
     assert replica.counts("runs") == {"dropped": 1}
     api.recovers()
-    replica.turns(after_s=WRITE_INTERVAL_S)
+    replica.run_steps(after_s=WRITE_INTERVAL_S)
     assert api.stored == {}
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_fails_delays_no_other_workload(api, replica):
     raw["metadata"]["labels"]["vramwarden.io/workload"] = "odd"
     replica.recorder.on_pod(raw, state)
     replica.recorder.on_pod(*a_pod(2))
-    replica.turns()
+    replica.run_steps()
     assert runs(api) == ["llama-5d9c7-2"]
     assert replica.counts("runs") == {"dropped": 1, "kept": 1}
     assert replica.log.said == [("exception", "keeping a history failed")]
@@ -237,8 +237,8 @@ def test_a_run_that_fails_delays_no_other_workload(api, replica):
 def test_runs_that_could_not_be_written_are_written_later(api, replica):
     api.fails("/vramhistories", 0)
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
-    replica.turns(after_s=WRITE_INTERVAL_S)
+    replica.run_steps()
+    replica.run_steps(after_s=WRITE_INTERVAL_S)
     assert runs(api) == ["llama-5d9c7-1"]
     assert replica.log.said[-1] == ("info", "histories are written again")
 
@@ -248,7 +248,7 @@ def test_without_a_termination_message_the_sentrys_peak_counts(api, replica):
     raw["status"]["initContainerStatuses"][0]["state"] = terminated()
     api.put_figures(figures(7, 1, uid=state.uid))
     replica.recorder.on_pod(raw, state)
-    replica.turns()
+    replica.run_steps()
     (run,) = api.stored[KEY].history.runs
     assert (run.peak_bytes, run.stops, api.figures_read) == (7 * GIB, 1, ["n1"])
 
@@ -256,21 +256,21 @@ def test_without_a_termination_message_the_sentrys_peak_counts(api, replica):
 def test_pods_that_end_together_need_one_read_of_their_nodes_figures(api, replica):
     for number in range(5):
         replica.recorder.on_pod(*a_pod(number))
-    replica.turns()
+    replica.run_steps()
     assert api.figures_read == ["n1"]
 
 
 def test_no_figures_are_read_for_pods_that_ended_long_ago(api, replica):
     api.time_s = ENDED_S + 3600
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     assert (api.figures_read, runs(api)) == ([], ["llama-5d9c7-1"])
 
 
 def test_runs_are_written_without_the_sentrys_figures(api, replica):
     api.denied.add(("get", "gpunodes"))
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     assert runs(api) == ["llama-5d9c7-1"]
 
 
@@ -279,10 +279,10 @@ def test_a_pod_of_a_lost_node_ends_when_it_is_deleted(api, replica):
     api.put_figures(figures(7, 0))
     api.time_s = (read_time(raw["metadata"]["deletionTimestamp"]) or 0.0) + 5
     replica.recorder.on_pod(raw, state)
-    replica.turns()
+    replica.run_steps()
     assert api.stored == {}
     replica.recorder.on_end(replace(state, gone=True))
-    replica.turns()
+    replica.run_steps()
     (run,) = api.stored[KEY].history.runs
     assert run.peak_bytes == 7 * GIB
 
@@ -296,16 +296,16 @@ def test_a_pod_with_a_termination_message_that_is_deleted_is_counted_once(api, r
     replica.recorder.on_pod(a_raw(enforcer=terminated(WORDS), deleted=True), state)
     replica.recorder.on_end(replace(state, gone=True))
     for one in (replica, other):
-        one.turns()
+        one.run_steps()
     assert len(api.stored[KEY].history.runs) == 1
 
 
 def test_the_histories_of_a_namespace_are_limited(api, replica, monkeypatch):
     monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 1)
     api.histories.store(History("team-a", "Pod", "x"), "")
-    replica.learns()
+    replica.sync_watch()
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     assert KEY not in api.stored
     assert replica.counts("runs") == {"dropped": 1}
     why = "namespace team-a has as many histories as it may"
@@ -320,11 +320,11 @@ def test_at_the_limit_the_namespace_with_most_histories_loses_one(api, replica, 
         history = History(namespace, "Pod", f"w{number}", runs=(a_run(ended_s=ENDED_S - number),))
         api.histories.store(history, "")
     for number, workload in enumerate(("x", "y")):
-        replica.learns()
+        replica.sync_watch()
         raw, state = a_pod(number)
         raw["metadata"]["labels"] = {"vramwarden.io/workload": workload}
         replica.recorder.on_pod(raw, state)
-        replica.turns()
+        replica.run_steps()
     left = sorted((namespace, workload.name) for namespace, workload in api.stored)
     assert left == [
         ("a-1", "w0"),
@@ -359,24 +359,24 @@ def test_waiting_runs_of_one_workload_are_limited(api, replica):
     api.fails("/vramhistories", 0, forever=True)
     for number in range(50):
         replica.recorder.on_pod(*a_pod(number))
-    replica.turns()
+    replica.run_steps()
     assert len(replica.recorder._pending[KEY].runs) == 20
 
 
 def test_a_history_is_deleted_thirty_days_after_its_last_run(api, replica):
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
-    replica.learns()
-    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
+    replica.run_steps()
+    replica.sync_watch()
+    replica.run_steps(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert runs(api) == ["llama-5d9c7-1"]
     api.time_s = ENDED_S + MAX_AGE_S + 10
     stored = api.stored[KEY]
     grown = replace(stored.history, runs=(replace(stored.history.runs[0], ended_s=api.time_s),))
     api.histories.store(grown, stored.version)  # and the watch is behind
-    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
+    replica.run_steps(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert KEY in api.stored
     api.histories.store(stored.history, api.stored[KEY].version)
-    replica.turns(after_s=2 * history_writer.SWEEP_INTERVAL_S)
+    replica.run_steps(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert api.stored == {}
     assert replica.counts("writes") == {"written": 1, "deleted": 1}
 
@@ -401,14 +401,14 @@ def test_no_history_shrinks_and_no_pod_counts_twice_in_any_order_of_events(steps
         if step == "ends":
             replica.recorder.on_pod(*a_pod(number))
             if not is_down:
-                replica.turns(after_s=WRITE_INTERVAL_S)
+                replica.run_steps(after_s=WRITE_INTERVAL_S)
                 heard.add(f"llama-5d9c7-{number}")
         elif step == "turn":
-            replica.turns(after_s=WRITE_INTERVAL_S)
+            replica.run_steps(after_s=WRITE_INTERVAL_S)
         elif step == "restart":
             replicas[who] = Replica(api)
         elif step == "learn":
-            replica.learns()
+            replica.sync_watch()
         elif step == "down":
             is_down = True
             api.fails("/vramhistories", 0, forever=True)
@@ -470,25 +470,29 @@ def test_a_warning_is_cached_until_the_history_or_the_gpus_change(monkeypatch):
     monkeypatch.setattr(histories, "warn", lambda *given: made.append(given) or real(*given))
     monkeypatch.setattr(histories, "MAX_CACHED_ADVICE", 2)
 
-    def says(asked=16):
-        return advisor.warn("team-a", METADATA, asked * GIB)
+    def warn_for(reviews=16):
+        return advisor.warn("team-a", METADATA, reviews * GIB)
 
-    assert [says(), says(), says(15), says(15)] == [LESS, LESS, *2 * [LESS.replace("16", "15")]]
+    assert [warn_for(), warn_for(), warn_for(15), warn_for(15)] == [
+        LESS,
+        LESS,
+        *2 * [LESS.replace("16", "15")],
+    ]
     assert len(made) == 2
     known.informer.on_report(
         Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2"))
     )
-    assert [says(), says()] == ["", ""]
+    assert [warn_for(), warn_for()] == ["", ""]
     gpu[0] = 8 * GIB
-    assert says().endswith("this pod will never start")
+    assert warn_for().endswith("this pod will never start")
     known.informer.on_report(Changed("DELETED", STORED))
     gpu[0] = 79 * GIB
-    assert says() == ""
-    for asked in range(10, 20):
-        says(asked)
+    assert warn_for() == ""
+    for reviews in range(10, 20):
+        warn_for(reviews)
     known.informer.on_report(Changed("ADDED", STORED))
-    for asked in range(10, 20):
-        says(asked)
+    for reviews in range(10, 20):
+        warn_for(reviews)
         assert len(advisor._cached) <= 2
 
 
@@ -509,8 +513,8 @@ def test_the_author_of_a_workload_is_warned_like_its_pods():
     assert Advisor(known, lambda: None).warn_author(other, {}, 16 * GIB) == ""
 
 
-class Asked:
-    """Reviews of pods with the warnings that `says` returns."""
+class AdvisedReviews:
+    """Reviews of pods with the warnings that `warn_for` returns."""
 
     def __init__(self):
         self.says = lambda *_: ""
@@ -530,35 +534,35 @@ class Asked:
 
 
 def test_a_warning_is_returned_once_and_not_cached_with_the_template():
-    asked = Asked()
+    reviews = AdvisedReviews()
     found = []
-    for says in ("too much", "", "too little", "", "too much"):
-        asked.says = lambda says=says: says
-        found.append(asked.creates(a_new_pod("8Gi"))[0])
+    for warn_for in ("too much", "", "too little", "", "too much"):
+        reviews.says = lambda warn_for=warn_for: warn_for
+        found.append(reviews.creates(a_new_pod("8Gi"))[0])
     path = "metadata.annotations[vramwarden.io/gpu-memory]"
     said = ["too much", "", "too little", "", "too much"]
     assert found == [[[f"{path}: {one}"] if one else [], []] for one in said]
-    assert asked.asked == 5 * [("team-a", "train", 8 * GIB)]
+    assert reviews.asked == 5 * [("team-a", "train", 8 * GIB)]
 
 
 def test_a_pod_without_a_request_gets_no_advice():
-    asked = Asked()
-    assert asked.creates(a_new_pod()) == ([[], []], True)
-    assert asked.asked == []
+    reviews = AdvisedReviews()
+    assert reviews.creates(a_new_pod()) == ([[], []], True)
+    assert reviews.asked == []
 
 
 def test_a_pod_is_decided_although_advice_fails():
-    asked = Asked()
-    asked.says = lambda: 1 / 0
-    assert asked.creates(a_new_pod("8Gi")) == ([[], []], True)
-    assert ("exception", "advice failed", {}) in asked.log.lines
+    reviews = AdvisedReviews()
+    reviews.says = lambda: 1 / 0
+    assert reviews.creates(a_new_pod("8Gi")) == ([[], []], True)
+    assert ("exception", "advice failed", {}) in reviews.log.lines
 
 
-def named(namespace, number):
+def history_with_runs(namespace, number):
     return StoredHistory(replace(LLAMA, namespace=namespace, workload=f"w{number}"), "1")
 
 
-def in_memory(known, namespace):
+def cached_names(known, namespace):
     found = [known.get(namespace, Workload("Deployment", f"w{number}")) for number in range(20)]
     return [number for number, history in enumerate(found) if history]
 
@@ -567,34 +571,34 @@ def test_histories_are_limited_per_namespace_and_in_all(monkeypatch):
     """The limits also hold for histories that users write by hand."""
     monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 2)
     monkeypatch.setattr(histories, "MAX_HISTORIES", 4)
-    greedy = [named("a-greedy", number) for number in range(9)]
-    known = a_cache(Listed([*greedy, named("b", 0)]))
-    known.informer.on_report(Changed("ADDED", named("a-greedy", 9)))
-    known.informer.on_report(Changed("MODIFIED", named("b", 0)))
-    assert (in_memory(known, "a-greedy"), in_memory(known, "b")) == ([0, 1], [0])
+    greedy = [history_with_runs("a-greedy", number) for number in range(9)]
+    known = a_cache(Listed([*greedy, history_with_runs("b", 0)]))
+    known.informer.on_report(Changed("ADDED", history_with_runs("a-greedy", 9)))
+    known.informer.on_report(Changed("MODIFIED", history_with_runs("b", 0)))
+    assert (cached_names(known, "a-greedy"), cached_names(known, "b")) == ([0, 1], [0])
     assert [known.has_room(namespace) for namespace in ("a-greedy", "b", "c")] == [
         False,
         True,
         True,
     ]
-    known.informer.on_report(Changed("ADDED", named("b", 1)))
-    known.informer.on_report(Changed("ADDED", named("c", 0)))
-    assert (in_memory(known, "b"), in_memory(known, "c")) == ([0, 1], [])
+    known.informer.on_report(Changed("ADDED", history_with_runs("b", 1)))
+    known.informer.on_report(Changed("ADDED", history_with_runs("c", 0)))
+    assert (cached_names(known, "b"), cached_names(known, "c")) == ([0, 1], [])
     assert not known.has_room("c")
-    for gone in (named("a-greedy", 0), named("a-greedy", 9)):
+    for gone in (history_with_runs("a-greedy", 0), history_with_runs("a-greedy", 9)):
         known.informer.on_report(Changed("DELETED", gone))
-    known.informer.on_report(Changed("ADDED", named("c", 0)))
-    assert (in_memory(known, "a-greedy"), in_memory(known, "c")) == ([1], [0])
+    known.informer.on_report(Changed("ADDED", history_with_runs("c", 0)))
+    assert (cached_names(known, "a-greedy"), cached_names(known, "c")) == ([1], [0])
 
 
 def test_an_object_of_another_workload_is_not_changed(api, replica):
     replica.recorder.on_pod(*a_pod(1))
-    replica.turns()
+    replica.run_steps()
     before = api.stored
     raw, state = a_pod(2)
     owner = {"kind": "deployment", "name": "llama", "controller": True}
     raw["metadata"]["ownerReferences"] = [owner]
     replica.recorder.on_pod(raw, state)
-    replica.turns()
+    replica.run_steps()
     assert api.stored == before
     assert (api.writes, replica.counts("runs")) == (1, {"kept": 1, "dropped": 1})

@@ -56,7 +56,7 @@ def router(metrics, log):
     return a_router(log, metrics)
 
 
-def received(router, *parts):
+def send_parts(router, *parts):
     """Send parts on one connection; return the data written after each, and the transport."""
 
     async def story():
@@ -72,12 +72,12 @@ def received(router, *parts):
     return asyncio.run(story())
 
 
-def exchanged(router, *parts):
+def exchange(router, *parts):
     """Send parts on one connection; return the answers, and True if it is still open.
 
     Each answer is its status, its headers in lower case, and its body.
     """
-    written, line = received(router, *parts)
+    written, line = send_parts(router, *parts)
     came, answers = b"".join(written), []
     while came:
         head, _, rest = came.partition(b"\r\n\r\n")
@@ -89,8 +89,8 @@ def exchanged(router, *parts):
     return answers, not line.is_closed
 
 
-def statuses(router, *parts):
-    answers, is_open = exchanged(router, *parts)
+def status_codes(router, *parts):
+    answers, is_open = exchange(router, *parts)
     return [status for status, *_ in answers], is_open
 
 
@@ -117,7 +117,7 @@ GOOD = {
 
 @pytest.mark.parametrize("parts", GOOD.values(), ids=GOOD)
 def test_two_reviews_in_a_row_are_answered(router, parts):
-    answers, is_open = exchanged(router, *parts, WHOLE)
+    answers, is_open = exchange(router, *parts, WHOLE)
     assert [(status, json.loads(body)["response"]["uid"]) for status, _, body in answers] == [
         (200, "here"),
         (200, "here"),
@@ -126,7 +126,7 @@ def test_two_reviews_in_a_row_are_answered(router, parts):
 
 
 def test_an_answer_has_the_headers_that_it_needs(router):
-    ((status, headers, body),), _ = exchanged(router, WHOLE)
+    ((status, headers, body),), _ = exchange(router, WHOLE)
     date = headers.pop("date")
     assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d gmt", date)
     length = str(len(body))
@@ -164,7 +164,7 @@ LAST = {
 
 @pytest.mark.parametrize(("request_", "status"), LAST.values(), ids=LAST)
 def test_it_is_answered_and_the_connection_closed(router, request_, status):
-    ((found, headers, _),), is_open = exchanged(router, request_)
+    ((found, headers, _),), is_open = exchange(router, request_)
     assert (found, headers["connection"], is_open) == (status, "close", False)
 
 
@@ -210,35 +210,35 @@ AMBIGUOUS = {
 
 @pytest.mark.parametrize("request_", AMBIGUOUS.values(), ids=AMBIGUOUS)
 def test_an_ambiguous_request_is_rejected_and_nothing_after_it_is_read(router, metrics, request_):
-    answers, is_open = exchanged(router, request_, WHOLE)
+    answers, is_open = exchange(router, request_, WHOLE)
     ((status, headers, sentence),) = answers
     assert (status, headers["connection"], is_open) == (400, "close", False)
     assert headers["content-type"] == "text/plain"
     assert sentence
-    assert refused(metrics, 400) == 1
+    assert rejected_total(metrics, 400) == 1
 
 
-def refused(metrics, code):
+def rejected_total(metrics, code):
     return metrics.registry.get_sample_value("vramwarden_http_rejected_total", {"code": str(code)})
 
 
 def test_100_continue_is_sent_once(router):
     expecting = LINE + HEAD + b"Expect: 100-Continue\r\n" + LENGTH + b"\r\n"
-    answers, is_open = exchanged(router, expecting, REVIEW[:20], REVIEW[20:])
+    answers, is_open = exchange(router, expecting, REVIEW[:20], REVIEW[20:])
     assert [(status, body[:1]) for status, _, body in answers] == [(100, b""), (200, b"{")]
     assert is_open
-    assert statuses(router, expecting + REVIEW) == ([200], True)
+    assert status_codes(router, expecting + REVIEW) == ([200], True)
     last = expecting.replace(b"Host: x", b"Host: x\r\nConnection: close")
-    assert statuses(router, last, REVIEW) == ([100, 200], False)
-    assert statuses(router, expecting.replace(b"1.1", b"1.0"), REVIEW) == ([200], False)
+    assert status_codes(router, last, REVIEW) == ([100, 200], False)
+    assert status_codes(router, expecting.replace(b"1.1", b"1.0"), REVIEW) == ([200], False)
     bad = expecting.replace(b"/json", b"/xml")
-    assert statuses(router, bad) == ([415], False)
+    assert status_codes(router, bad) == ([415], False)
     large = expecting.replace(LENGTH, b"Content-Length: 99999999\r\n")
-    assert statuses(router, large, b" " * 2000) == ([413], False)
+    assert status_codes(router, large, b" " * 2000) == ([413], False)
 
 
 def test_an_answer_to_head_has_no_body(router):
-    (first, second), line = received(router, b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n", WHOLE)
+    (first, second), line = send_parts(router, b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n", WHOLE)
     head, end, body = first.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 405 ")
     assert re.search(rb"\r\ncontent-length: [1-9]", head)
@@ -250,16 +250,16 @@ def test_an_answer_to_head_has_no_body(router):
 def test_rejecting_a_complete_request_leaves_the_connection_open(router):
     wrong = WHOLE.replace(b"application/json", b"text/plain")
     elsewhere = WHOLE.replace(b"/mutate", b"/x")
-    assert statuses(router, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
+    assert status_codes(router, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
 
 
 def is_cut_off(router, sent):
-    written, line = received(router, sent)
+    written, line = send_parts(router, sent)
     return (written, line.is_closed, line.counted) == ([b""], True, ["protocol"])
 
 
 def test_requests_in_a_row_are_answered_and_pipelined_ones_are_not(router):
-    assert statuses(router, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
+    assert status_codes(router, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
     assert is_cut_off(router, WHOLE + WHOLE)
     assert is_cut_off(router, WHOLE + b"x")
 
@@ -279,7 +279,7 @@ ENDLESS = {
 def test_a_head_of_maximum_size_is_accepted(router):
     head, end = LINE + HEAD + LENGTH + b"X: ", b"\r\n\r\n"
     longest = head + b"x" * (MAX_HEAD_BYTES - len(head + end))
-    assert statuses(router, longest + end + REVIEW) == ([200], True)
+    assert status_codes(router, longest + end + REVIEW) == ([200], True)
     assert is_cut_off(router, longest + b"x" + end + REVIEW)
 
 
@@ -297,7 +297,7 @@ def test_a_head_that_is_too_long_is_cut_off(router, sent):
 )
 def test_a_body_in_too_many_chunks_is_rejected(router, chunks, reason, stays):
     sent = LINE + HEAD + CHUNKED + b"\r\n" + b"1\r\n \r\n" * chunks + END
-    ((status, _, body),), is_open = exchanged(router, sent)
+    ((status, _, body),), is_open = exchange(router, sent)
     assert (status, reason in body, is_open) == (400, True, stays)
 
 
@@ -344,7 +344,7 @@ def test_a_client_that_reads_no_answers_is_not_read_from(router, metrics, log, t
 # State that cannot be observed from outside
 
 
-def answering(router, answer):
+def answer_with(router, answer):
     """Make a function answer all requests."""
     route = router.route
     router.route = lambda *asked: replace(route(*asked), answer=lambda _body, _peer: answer())
@@ -422,7 +422,7 @@ def test_a_slow_body_is_rejected(router, metrics, monkeypatch):
     status, headers, body, _ = asyncio.run(post(router, "/mutate", b"{", announced=1000))
     assert (status, headers[b"connection"]) == (408, b"close")
     assert body == b"the body did not arrive within 0 s\n"
-    assert refused(metrics, 408) == 1
+    assert rejected_total(metrics, 408) == 1
 
 
 def test_a_stalled_request_is_closed_and_an_idle_connection_is_not(router):
@@ -484,7 +484,7 @@ def test_a_client_that_hung_up_is_not_answered_and_uses_no_memory(router):
             cancelled.append(True)
             raise
 
-    answering(router, wait)
+    answer_with(router, wait)
 
     async def story():
         connection, line, slot = connected(router)
@@ -522,7 +522,7 @@ def test_a_client_that_hangs_up_as_an_answer_is_ready_is_not_answered(router):
     async def ready():
         return Answer(200, b"{}")
 
-    answering(router, ready)
+    answer_with(router, ready)
     assert hang_up_as_the_answer_is_ready(router) == (b"", [], 0)
 
 
@@ -534,7 +534,7 @@ def test_a_bug_is_logged_even_if_no_client_waits_for_the_answer(router):
     async def stumble():
         raise RuntimeError("a bug")
 
-    answering(router, stumble)
+    answer_with(router, stumble)
     assert hang_up_as_the_answer_is_ready(router) == (b"", [], 0)
     assert json.loads(log.getvalue())["msg"] == "request failed"
 
@@ -547,7 +547,7 @@ def test_a_client_that_is_cut_off_during_its_answer_is_counted_once(router, metr
             await wait.wait()
             return Answer(200, b"{}")
 
-        answering(router, answer)
+        answer_with(router, answer)
         connection, line, _ = connected(router)
         connection.data_received(WHOLE)
         await asyncio.sleep(0)
@@ -559,7 +559,7 @@ def test_a_client_that_is_cut_off_during_its_answer_is_counted_once(router, metr
         return counted, line.written
 
     assert asyncio.run(story()) == ((True, ["protocol"], 0), b"")
-    assert refused(metrics, 400) is None
+    assert rejected_total(metrics, 400) is None
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
@@ -575,7 +575,7 @@ def test_a_bug_outside_of_a_review_is_answered_and_logged(router, late):
             return stumble()
         raise RuntimeError("a bug")
 
-    answering(router, answer)
+    answer_with(router, answer)
     status, _, body, _ = asyncio.run(post(router, "/mutate", REVIEW))
     assert (status, body) == (500, b"vramwarden failed on this request; its log has the cause\n")
     line = json.loads(log.getvalue())

@@ -153,10 +153,10 @@ def test_without_a_folder_certificates_exist_as_long_as_the_server(tmp_path):
         (server.certificates,) = tmp_path.glob("vramwarden-*")
         modes = {path.stat().st_mode & 0o777 for path in server.certificates.iterdir()}
         assert (server.certificates.stat().st_mode & 0o777, modes) == (0o700, {0o600})
-        (worker,) = children(server.process.pid)
+        (worker,) = child_pids(server.process.pid)
         os.kill(worker, signal.SIGTERM)
         server.wait_for(
-            "another worker", lambda: children(server.process.pid) not in ([], [worker])
+            "another worker", lambda: child_pids(server.process.pid) not in ([], [worker])
         )
         server.wait_for("readiness", server.ready)
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
@@ -164,7 +164,7 @@ def test_without_a_folder_certificates_exist_as_long_as_the_server(tmp_path):
         assert not server.certificates.exists()
 
 
-def children(process):
+def child_pids(process):
     """Return the PIDs of a process's children."""
     return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 

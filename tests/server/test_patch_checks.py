@@ -36,13 +36,13 @@ class Scene:
 
         monkeypatch.setattr(reviews, "verify_patch", noted)
 
-    def asks(self, uid, pod=None):
+    def review(self, uid, pod=None):
         body = json.dumps(a_review(pod or a_pod("8Gi"), uid=str(uid))).encode()
         answer = self.reviews.answer(Phase.MUTATE, body)
         assert answer.status == 200
         return json.loads(answer.body)["response"]
 
-    def counted(self):
+    def check_results(self):
         """Return the numbers of passed and failed checks."""
         name = "vramwarden_patch_checks_total"
         value = self.metrics.registry.get_sample_value
@@ -55,40 +55,40 @@ def scene(monkeypatch):
 
 
 def test_the_first_patch_under_each_policy_is_checked_and_then_one_in_256(scene):
-    assert scene.counted() == (0, 0)
-    assert scene.asks("plain", a_pod())["allowed"] is True
+    assert scene.check_results() == (0, 0)
+    assert scene.review("plain", a_pod())["allowed"] is True
     assert scene.proven == []  # nothing was patched
     for number in range(PATCH_CHECK_INTERVAL + 1):
-        assert scene.asks(number)["patch"]
+        assert scene.review(number)["patch"]
     first = scene.policy.digest
     assert scene.proven == [("0", first), (str(PATCH_CHECK_INTERVAL), first)]
-    assert scene.counted() == (2, 0)
+    assert scene.check_results() == (2, 0)
 
     scene.policy = replace(scene.policy, digest="f" * 64)
     for uid in ("new policy", "again"):
-        assert scene.asks(uid)["patch"]
+        assert scene.review(uid)["patch"]
     assert scene.proven[2:] == [("new policy", "f" * 64)]
 
 
 def test_no_patch_of_a_larger_review_is_checked(scene):
     large = a_pod("8Gi", annotations={"note": "x" * MAX_CHECKED_BYTES})
-    assert scene.asks("large", large)["patch"]
+    assert scene.review("large", large)["patch"]
     assert scene.proven == []
 
 
 @pytest.mark.parametrize("wrong", [PatchError("planted"), KeyError("planted")])
 def test_a_patch_that_fails_its_check_is_not_sent_and_the_next_one_is_checked(scene, wrong):
-    assert scene.asks("good")["patch"]
+    assert scene.review("good")["patch"]
     for uid in range(PATCH_CHECK_INTERVAL - 1):
-        scene.asks(uid)
+        scene.review(uid)
     scene.wrong = wrong
     for uid in ("bad", "bad too"):
-        response = scene.asks(uid)
+        response = scene.review(uid)
         assert (response["uid"], response["allowed"], "patch" in response) == (uid, False, False)
         status = response["status"]
         assert (status["code"], status["reason"]) == (500, "InternalError")
         assert "planted" not in status["message"]
-    assert scene.counted() == (1, 2)
+    assert scene.check_results() == (1, 2)
     lines = [json.loads(line) for line in scene.log.getvalue().splitlines()]
     said = [(line["uid"], line["msg"]) for line in lines if line["level"] == "error"]
     assert said == [("bad", "review failed"), ("bad too", "review failed")]
@@ -96,19 +96,19 @@ def test_a_patch_that_fails_its_check_is_not_sent_and_the_next_one_is_checked(sc
 
     scene.wrong = None
     for uid in ("mended", "and on"):
-        assert scene.asks(uid)["patch"]
+        assert scene.review(uid)["patch"]
     assert [uid for uid, _ in scene.proven] == ["good", "bad", "bad too", "mended"]
-    assert scene.counted() == (2, 2)
+    assert scene.check_results() == (2, 2)
 
 
 def test_after_a_failure_under_another_policy_the_previous_one_is_checked_again(scene):
     before = scene.policy
-    assert scene.asks("good")["patch"]
+    assert scene.review("good")["patch"]
     scene.policy, scene.wrong = replace(before, digest="f" * 64), PatchError("planted")
-    assert scene.asks("bad")["allowed"] is False
+    assert scene.review("bad")["allowed"] is False
     scene.policy, scene.wrong = before, None
     for uid in ("good again", "and on"):
-        assert scene.asks(uid)["patch"]
+        assert scene.review(uid)["patch"]
     assert [uid for uid, _ in scene.proven] == ["good", "bad", "good again"]
 
 
@@ -120,5 +120,5 @@ def test_a_check_applies_the_patch(scene, monkeypatch):
         return replace(decision, patch=decision.patch[:-1])
 
     monkeypatch.setattr(reviews, "decide", bad)
-    assert scene.asks("bad")["status"]["code"] == 500
-    assert scene.counted() == (0, 1)
+    assert scene.review("bad")["status"]["code"] == 500
+    assert scene.check_results() == (0, 1)

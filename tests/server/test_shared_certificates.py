@@ -46,7 +46,7 @@ def bundles(api):
     return [base64.b64decode(one["caBundle"]) for one in called]
 
 
-class Kept:
+class ManualKeeper:
     """A keeper, its log and its metrics, without a thread."""
 
     def __init__(self, api):
@@ -59,7 +59,7 @@ class Kept:
     def sample(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"vramwarden_{name}", labels)
 
-    def shows(self, ca_pem):
+    def served_certificate(self, ca_pem):
         """Return the certificate that a client gets."""
         return handshake(self.keeper.listening_context(), ca_pem, "localhost")
 
@@ -72,76 +72,76 @@ def api():
 
 
 @pytest.fixture
-def kept(api):
-    return Kept(api)
+def manual(api):
+    return ManualKeeper(api)
 
 
-def test_a_server_is_ready_when_every_cabundle_holds_its_ca(api, kept):
+def test_a_server_is_ready_when_every_cabundle_holds_its_ca(api, manual):
     api.denied.add(TO_VALIDATING)
-    assert kept.sync() is False
-    assert kept.obstacle().startswith("a caBundle lacks the CA of the certificate; ")
-    assert "validatingwebhookconfigurations is forbidden" in kept.obstacle()
-    assert kept.sample("ca_bundle_published") == 0
+    assert manual.sync() is False
+    assert manual.obstacle().startswith("a caBundle lacks the CA of the certificate; ")
+    assert "validatingwebhookconfigurations is forbidden" in manual.obstacle()
+    assert manual.sample("ca_bundle_published") == 0
 
     api.denied.clear()
-    assert (kept.sync(), kept.obstacle()) == (True, "")
+    assert (manual.sync(), manual.obstacle()) == (True, "")
     assert bundles(api) == [authority(api)] * 2
-    assert kept.shows(authority(api))["subjectAltName"][-1] == ("DNS", "localhost")
-    assert kept.sample("ca_bundle_published") == 1
-    assert 364 < kept.sample("certificate_days_left", role="serving") <= 365
-    assert str(kept.keeper) == "Secret gpu/certificate"
+    assert manual.served_certificate(authority(api))["subjectAltName"][-1] == ("DNS", "localhost")
+    assert manual.sample("ca_bundle_published") == 1
+    assert 364 < manual.sample("certificate_days_left", role="serving") <= 365
+    assert str(manual.keeper) == "Secret gpu/certificate"
 
 
-def test_it_writes_each_thing_once(api, kept):
-    assert (kept.sync(), kept.sync()) == (True, True)
+def test_it_writes_each_thing_once(api, manual):
+    assert (manual.sync(), manual.sync()) == (True, True)
     written = [(method, path) for method, path, _ in api.sent()]
     assert written == [("POST", SECRETS), ("PATCH", MUTATING), ("PATCH", VALIDATING)]
 
 
-def test_it_waits_without_the_api_server_and_later_serves_its_certificate(api, kept):
+def test_it_waits_without_the_api_server_and_later_serves_its_certificate(api, manual):
     """Only the begin and the end of a failure are logged, regardless of the number of tries."""
     trouble, end = "certificates cannot be reconciled", "certificates are reconciled again"
     api.fails(".", 0, forever=True)
-    assert [kept.sync() for _ in range(3)] == [False] * 3
-    assert kept.obstacle().startswith("no certificate yet: Secret gpu/certificate (get): failed")
+    assert [manual.sync() for _ in range(3)] == [False] * 3
+    assert manual.obstacle().startswith("no certificate yet: Secret gpu/certificate (get): failed")
     with pytest.raises(ssl.SSLError):
-        kept.shows(b"")
-    assert kept.log.messages == [trouble]
+        manual.served_certificate(b"")
+    assert manual.log.messages == [trouble]
 
     api.recovers()
-    assert kept.sync() is True
-    served = kept.shows(authority(api))
+    assert manual.sync() is True
+    served = manual.served_certificate(authority(api))
     api.fails(".", 0, forever=True)
-    assert [kept.sync() for _ in range(3)] == [False] * 3
-    assert (kept.shows(authority(api)), kept.obstacle()) == (served, "")
-    assert kept.sample("certificate_syncs_total", result="failed") == 6
+    assert [manual.sync() for _ in range(3)] == [False] * 3
+    assert (manual.served_certificate(authority(api)), manual.obstacle()) == (served, "")
+    assert manual.sample("certificate_syncs_total", result="failed") == 6
 
     api.recovers()
-    assert kept.sync() is True
+    assert manual.sync() is True
     written = ["certificates written", *["caBundle written"] * 2, "certificate loaded"]
-    assert kept.log.messages == [trouble, *written, end, trouble, end]
+    assert manual.log.messages == [trouble, *written, end, trouble, end]
 
 
-def test_a_damaged_cabundle_is_reconciled_and_no_replica_becomes_unready(api, kept):
-    kept.sync()
+def test_a_damaged_cabundle_is_reconciled_and_no_replica_becomes_unready(api, manual):
+    manual.sync()
     good = bundles(api)
     api.denied |= {TO_MUTATING, TO_VALIDATING}
     put_configurations(api, GARBAGE)
-    assert kept.sync() is False
-    assert (kept.sample("ca_bundle_published"), kept.obstacle()) == (0, "")
+    assert manual.sync() is False
+    assert (manual.sample("ca_bundle_published"), manual.obstacle()) == (0, "")
     api.denied.clear()
-    assert (kept.sync(), bundles(api)) == (True, good)
+    assert (manual.sync(), bundles(api)) == (True, good)
 
 
-def test_a_broken_secret_does_not_change_the_served_certificate(api, kept):
-    kept.sync()
+def test_a_broken_secret_does_not_change_the_served_certificate(api, manual):
+    manual.sync()
     ca_pem = authority(api)
-    served = kept.shows(ca_pem)
+    served = manual.served_certificate(ca_pem)
     secret = api.objects[SECRET]
     api.put(SECRET, {**secret, "data": {**secret["data"], "tls.key": GARBAGE}})
-    assert kept.sync() is False
-    assert (kept.shows(ca_pem), kept.obstacle()) == (served, "")
-    level, message, values = kept.log.lines[-1]
+    assert manual.sync() is False
+    assert (manual.served_certificate(ca_pem), manual.obstacle()) == (served, "")
+    level, message, values = manual.log.lines[-1]
     assert (level, message) == ("error", "certificates cannot be reconciled")
     (why,) = values["why"]
     assert why.startswith("Secret gpu/certificate, tls.key: holds no PEM private key; ")

@@ -15,7 +15,7 @@ from webhook.server.metrics import Metrics
 from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
 
 
-class Asked:
+class WorkloadReviews:
     """A router, with the reviews of workloads that it logged."""
 
     def __init__(self, **options):
@@ -49,7 +49,7 @@ def a_review(pod, **metadata) -> bytes:
 
 @pytest.fixture
 def asked():
-    return Asked()
+    return WorkloadReviews()
 
 
 def test_a_workload_is_allowed_with_warnings(asked):
@@ -80,7 +80,9 @@ def test_warnings_are_limited(asked):
 
 
 def test_further_advice_is_returned():
-    asked = Asked(more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}")
+    asked = WorkloadReviews(
+        more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}"
+    )
     path = "spec.template.metadata.annotations[vramwarden.io/gpu-memory]"
     warnings = [f"{path}: team-a holds 1Gi of {8 * 2**30}"]
     assert asked.advised(a_pod("8Gi"))["warnings"] == warnings

@@ -177,19 +177,21 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         if name in _SINGLE_HEADERS and self._endpoint is None:
             if name in self._headers:
-                raise _MalformedError(f"{name.decode()} stands there twice")
+                raise _MalformedError(f"the header {name.decode()} is repeated")
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """Route a request by its head; raise _MalformedError if the head is ambiguous."""
         headers, version = self._headers, self._parser.get_http_version()
         if version not in _VERSIONS:
-            raise _MalformedError(f"HTTP/{version} is not spoken here")
+            raise _MalformedError(f"HTTP/{version} is not supported")
         if b"transfer-encoding" in headers:
             if b"content-length" in headers:
                 raise _MalformedError("Content-Length with Transfer-Encoding")
             if version != "1.1" or headers[b"transfer-encoding"].strip().lower() != b"chunked":
-                raise _MalformedError("of transfer encodings only chunked, of HTTP/1.1, is known")
+                raise _MalformedError(
+                    "the only supported transfer encoding is chunked, in HTTP/1.1"
+                )
         self._content_length = int(headers.get(b"content-length", 0))
         self._is_last = version != "1.1" or not self._parser.should_keep_alive()
         method = self._parser.get_method()
@@ -306,7 +308,7 @@ class Connection(asyncio.Protocol):
         if isinstance(self._endpoint, Answer):
             self._write(self._endpoint)
         else:
-            self._reject(_malformed_answer("no protocol but HTTP/1.1 is spoken here"))
+            self._reject(_malformed_answer("the only supported protocol is HTTP/1.1"))
 
     def _handle_parse_error(self, error: BaseException) -> None:
         """Reject a malformed request, or close the connection of an abusive client."""
