@@ -46,7 +46,7 @@ _NO_SLICE: Final = mig_resource("unknown")
 """A resource that no pod requests, in place of the slice that a stored pod lacks."""
 
 
-# Not frozen, as `views.Pod`: each review makes one.
+# Not frozen, as `views.Pod`, since each review creates one and that costs time.
 @dataclass(slots=True)
 class CountedAmounts:
     """Amounts that the scheduler counts for a pod; immutable by convention."""
@@ -73,7 +73,7 @@ class CountedAmounts:
 def count_amounts(
     pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool = False
 ) -> CountedAmounts:
-    """Return the amounts for a pod; the rule is that of its class (`Rule.of_class`).
+    """Return the amounts for a pod; the rule is that of its class (`Rule.for_class`).
 
     A pod that is about to be `stored` keeps its slices: the smallest fitting ones depend on the
     cluster, which may have changed since.

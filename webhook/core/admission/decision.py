@@ -48,7 +48,7 @@ class Skip(StrEnum):
     RULE_IGNORES = "RuleIgnores"
 
 
-# Not frozen, as `views.Pod`. No slots, since `obj` is cached in the instance.
+# Not frozen, as `views.Pod`. No slots, since cached properties need a dictionary.
 @dataclass(kw_only=True)
 class Decision:
     """The answer to a review, and the reasons for it; immutable by convention."""

@@ -84,7 +84,7 @@ def mutate_pod(
     *,
     stored: bool = False,
 ) -> Edits:
-    """Return the edits that translate a pod; the rule is that of its class (`Rule.of_class`).
+    """Return the edits that translate a pod; the rule is that of its class (`Rule.for_class`).
 
     `enforcer` is the sidecar's container, or None if the rule has none. A pod that is about to be
     `stored` may lack what only its creation decides: advice to the scheduler, and a RuntimeClass

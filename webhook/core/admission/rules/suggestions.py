@@ -26,7 +26,7 @@ def suggestions_for(
 ) -> Suggestions:
     """Return the amounts and counts that a rule admits for a pod of a class, or without a class.
 
-    The rule is that of the class (`Rule.of_class`).
+    The rule is that of the class (`Rule.for_class`).
     """
     most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
     return Suggestions(pod.containers, _bounds(pod, class_name, rule, policy, cluster), most)
