@@ -25,7 +25,7 @@ from webhook.core.node.node_fields import SharingCode
 from webhook.core.nvidia.drivers import ScannedGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.model import EnforceBy, Policy
-from webhook.options import OF_KUBECTL, ExitCode
+from webhook.options import KUBECTL_OPTIONS, ExitCode
 from webhook.sentry.endpoints import SentryMetrics
 from webhook.server.metrics import (
     HistoryMetrics,
@@ -46,7 +46,7 @@ _PREFORMATTED: Final = "\b\n"
 """Beginning of a paragraph that click does not wrap."""
 _WHICH_CLUSTER: Final = "[which cluster, and as whom](#which-cluster-and-as-whom)"
 _COMMON_CODES: Final = "Exit codes: [the common ones](#exit-codes)."
-_CONNECTION: Final = OF_KUBECTL - {"-n", "--namespace"}
+_CONNECTION: Final = KUBECTL_OPTIONS - {"-n", "--namespace"}
 """Options that choose a cluster and mean the same to each command; `--namespace` does not."""
 
 _CODE: Final = re.compile(

@@ -18,7 +18,7 @@ GPU_CLASS_ANNOTATION: Final = PREFIX + "gpu-class"
 """Name of a GPU class in the policy."""
 GPU_COUNT_ANNOTATION: Final = PREFIX + "gpu-count"
 """Number of GPUs, each with the requested memory."""
-ASKING_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
+REQUEST_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION)
 """All annotations of a request."""
 
 # Set on a pod by vramwarden.
@@ -44,7 +44,7 @@ BINDING_ANNOTATIONS: Final = (
     GPU_WAITS_ANNOTATION,
 )
 """Annotations that only a binding or a late assignment writes."""
-OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+OUR_ANNOTATIONS: Final = (*REQUEST_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 """Annotations of the request, the admission and the assignment. No update may change them."""
 MANAGED_LABEL: Final = PREFIX + "managed"
 """`"true"` on every pod that has a demand."""
@@ -79,7 +79,7 @@ NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
 
-NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
+NODE_QUESTION_LABEL: Final = PREFIX + "whole-gpu-pods"
 """Question of the agent: which pods on the node have whole GPUs? Its value identifies the question.
 The webhook's replicas answer in the node's assignment list."""
 NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
@@ -87,11 +87,11 @@ NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """DRA drivers that offer the node's GPUs, or did within five minutes, comma-separated."""
 
-LONGEST_LABEL: Final = 63
+MAX_LABEL_LENGTH: Final = 63
 """Kubernetes' limit for a label's value, and for a key without its domain, in characters."""
-LONGEST_NAME: Final = 253
+MAX_NAME_LENGTH: Final = 253
 """Kubernetes' limit for the name of an object and for the domain of a key, in characters."""
-LONGEST_PAIR: Final = LONGEST_NAME + 1 + LONGEST_LABEL
+MAX_QUALIFIED_NAME_LENGTH: Final = MAX_NAME_LENGTH + 1 + MAX_LABEL_LENGTH
 """Limit for `namespace/name` of a pod, and for a key with its domain, in characters."""
 
 # Set on a node by a cluster admin.
@@ -177,11 +177,11 @@ AGENT_REPORTER: Final = PREFIX + "agent"
 
 # Objects of our API group.
 API_GROUP: Final = PREFIX.rstrip("/")
-SEEING_API_VERSION: Final = PREFIX + "v1alpha1"
+GROUP_VERSION: Final = PREFIX + "v1alpha1"
 GPU_NODE_KIND: Final = "GPUNode"
 GPU_NODES: Final = "gpunodes"
 """Cluster-scoped objects, one per node with GPUs, written by the sentry."""
-GPU_NODES_PATH: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
+GPU_NODES_PATH: Final = f"/apis/{GROUP_VERSION}/{GPU_NODES}"
 VRAM_HISTORY_KIND: Final = "VRAMHistory"
 VRAM_HISTORIES: Final = "vramhistories"
 """Objects in the namespace of the workload, written by the webhook."""
@@ -191,7 +191,7 @@ WORKLOAD_LABEL: Final = PREFIX + "workload"
 """Label of a pod, set by its developer: the workload's name for histories, instead of the
 controller's name."""
 
-READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+KNOWN_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("Pod", "annotations"): (*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION),
     ("Pod", "labels"): (MANAGED_LABEL, WORKLOAD_LABEL),
     ("Node", "annotations"): (
@@ -201,7 +201,7 @@ READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         *(NODE_GPU_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_MEMORY_FREE_LABEL, NODE_GPU_COUNT_LABEL),
         *(f"{NODE_GPU_MEMORY_FREE_LABEL}.{count}" for count in range(2, 17)),
         *(NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL, NODE_ENFORCEMENT_LABEL, NODE_SENTRY_LABEL),
-        *(NODE_DEVICE_NAMES_LABEL, NODE_DRIVER_LIMIT_LABEL, NODE_ASKS_LABEL, NODE_SHARE_LABEL),
+        *(NODE_DEVICE_NAMES_LABEL, NODE_DRIVER_LIMIT_LABEL, NODE_QUESTION_LABEL, NODE_SHARE_LABEL),
     ),
     ("Namespace", "labels"): (EXEMPT_LABEL,),
     ("ConfigMap", "annotations"): (ASSIGNMENTS_NODE_ANNOTATION,),

@@ -45,7 +45,7 @@ class ExitCode(IntEnum):
     UNANSWERED = 3, "the cluster did not answer, or you have too few rights"
 
 
-def first_of(codes: Iterable[int]) -> ExitCode:
+def choose_exit_code(codes: Iterable[int]) -> ExitCode:
     """Return one exit code for several: the first of 2, 1 and 3 that occurs; otherwise 0."""
     met = set(codes)
     order = (ExitCode.WRONG, ExitCode.FOUND, ExitCode.UNANSWERED)
@@ -127,18 +127,20 @@ def namespace_option(text: str) -> Callable[[_Command], _Command]:
         "-n",
         "--namespace",
         metavar="NS",
-        callback=_namespace,
-        shell_complete=names_of(NAMESPACES),
+        callback=_strip_equals,
+        shell_complete=name_completer(NAMESPACES),
         help=text,
     )
 
 
-def _namespace(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+def _strip_equals(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> str | None:
     """Return the namespace, also from `-n=team-a`, as kubectl does."""
     return text.removeprefix("=") or None if text else None
 
 
-OF_KUBECTL: Final = frozenset(
+KUBECTL_OPTIONS: Final = frozenset(
     ("--as", "--as-group", "--as-uid", "--as-user-extra", "--context", "--kubeconfig")
 ) | {"-n", "--namespace", "--request-timeout"}
 """Options of `cluster_options`, each with a value."""
@@ -158,8 +160,8 @@ _GO_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e
 def connection_options(command: _Command) -> _Command:
     """Add kubectl's options for the connection, without --namespace.
 
-    `kubeconfig` and `context` are parameters of the command. Only `reach` reads the others: --as,
-    --as-group, --as-uid, --as-user-extra and --request-timeout.
+    `kubeconfig` and `context` are parameters of the command. Only `connect_to_cluster` reads the
+    others: --as, --as-group, --as-uid, --as-user-extra and --request-timeout.
     """
     kubeconfig = click.option(
         "--kubeconfig",
@@ -178,20 +180,26 @@ def connection_options(command: _Command) -> _Command:
 
 def _person_options(command: _Command) -> _Command:
     for option in (
-        _asks("--request-timeout", "limit_s", _limit, metavar="TIME", help=_LIMIT_HELP),
-        _asks("--as-user-extra", "extra", _extra, multiple=True, hidden=True, help="KEY=VALUE."),
-        _asks("--as-uid", "uid", hidden=True, help="The UID of --as."),
-        _asks("--as-group", "groups", multiple=True, metavar="GROUP", help="A group of --as."),
-        _asks("--as", "user", metavar="USER", help="Act as somebody else, as kubectl."),
+        _identity_option(
+            "--request-timeout", "limit_s", _parse_timeout, metavar="TIME", help=_LIMIT_HELP
+        ),
+        _identity_option(
+            "--as-user-extra", "extra", _parse_extra, multiple=True, hidden=True, help="KEY=VALUE."
+        ),
+        _identity_option("--as-uid", "uid", hidden=True, help="The UID of --as."),
+        _identity_option(
+            "--as-group", "groups", multiple=True, metavar="GROUP", help="A group of --as."
+        ),
+        _identity_option("--as", "user", metavar="USER", help="Act as somebody else, as kubectl."),
     ):
         command = option(command)
     return command
 
 
-def _asks(
+def _identity_option(
     name: str, field: str, read: Callable[[Any], Any] = lambda value: value, **more: Any
 ) -> Callable[[_Command], _Command]:
-    """Return an option that is stored for `reach` and is no parameter of the command."""
+    """Return an option for `connect_to_cluster`, which is no parameter of the command."""
 
     def keep(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if value is not None and value != ():
@@ -200,14 +208,14 @@ def _asks(
     return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
 
 
-def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def _parse_extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for one in pairs:
         if "=" not in one:
             raise click.BadParameter(f"{one!r} is no KEY=VALUE")
     return tuple((key, value) for key, _, value in (one.partition("=") for one in pairs))
 
 
-def _limit(text: str) -> float | None:
+def _parse_timeout(text: str) -> float | None:
     """Parse a timeout as kubectl does: seconds, or a Go duration; empty means the default.
 
     Source: client-go, `clientcmd.ParseTimeout`.
@@ -226,7 +234,7 @@ def _limit(text: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ReachedCluster:
+class ClusterConnection:
     """Connection to an API server with the user's rights."""
 
     kube: Kube
@@ -234,9 +242,9 @@ class ReachedCluster:
     """Namespace of the option, of the kubeconfig's context, or `default`."""
 
 
-def reach(
+def connect_to_cluster(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
-) -> ReachedCluster:
+) -> ClusterConnection:
     """Return the connection that the command's options describe, without sending a request.
 
     Raises NoCluster if no cluster is configured, and WrongInput if a named one cannot be used.
@@ -253,7 +261,7 @@ def reach(
         )
     except NoClusterError as error:
         raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
-    return ReachedCluster(kube, namespace or kube.namespace or "default")
+    return ClusterConnection(kube, namespace or kube.namespace or "default")
 
 
 # Completion.
@@ -265,11 +273,11 @@ NAMESPACES: Final = "/api/v1/namespaces"
 PODS: Final = "/api/v1/namespaces/{namespace}/pods"
 NODES: Final = (GPU_NODES_PATH, "/api/v1/nodes")
 """Collections with names of nodes: users may often list GPUNodes, which are the nodes with GPUs."""
-_TAB_S: Final = 2.0
+_COMPLETION_TIMEOUT_S: Final = 2.0
 """Timeout of a completion, in seconds."""
 
 
-def names_of(*paths: str) -> Complete:
+def name_completer(*paths: str) -> Complete:
     """Return a completion with the names in the first collection that is not empty.
 
     `{namespace}` in a path is replaced by the user's. A timeout or a failure gives no names.
@@ -282,33 +290,33 @@ def names_of(*paths: str) -> Complete:
 
 
 def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> list[str]:
-    """Return the names that begin with `begun`; see `names_of`."""
+    """Return the names that begin with `begun`; see `name_completer`."""
 
     def read() -> list[str]:
-        from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as in `reach`
+        from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as in `connect_to_cluster`
 
         with context.scope(cleanup=False):
             typed = (context.params.get(name) for name in ("kubeconfig", "context", "namespace"))
-            reached = reach(*typed, tries=1)
+            reached = connect_to_cluster(*typed, tries=1)
         for path in paths:
             with suppress(KubeError):
                 if names := reached.kube.list_names(path.format(namespace=reached.namespace)):
                     return names
         return []
 
-    return [name for name in _in_time(read) if name.startswith(begun)]
+    return [name for name in _read_with_timeout(read) if name.startswith(begun)]
 
 
 def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     def read() -> list[str]:
-        from webhook.adapters.kube.connection import Kubeconfig  # noqa: PLC0415 - as in `reach`
+        from webhook.adapters.kube.connection import Kubeconfig  # noqa: PLC0415 - as in `connect_to_cluster`
 
         return Kubeconfig(context.params.get("kubeconfig")).contexts()
 
-    return [name for name in _in_time(read) if name.startswith(begun)]
+    return [name for name in _read_with_timeout(read) if name.startswith(begun)]
 
 
-def _in_time(read: Callable[[], list[str]]) -> list[str]:
+def _read_with_timeout(read: Callable[[], list[str]]) -> list[str]:
     """Read on a thread, which is abandoned after a timeout: even DNS may take long."""
     found: list[str] = []
 
@@ -318,5 +326,5 @@ def _in_time(read: Callable[[], list[str]]) -> list[str]:
 
     thread = Thread(target=run, name="completion", daemon=True)
     thread.start()
-    thread.join(_TAB_S)
+    thread.join(_COMPLETION_TIMEOUT_S)
     return [] if thread.is_alive() else found

@@ -17,7 +17,7 @@ from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, ScannedGpu
 from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.placement.assignments import Assignment
-from webhook.names import NODE_ASKS_LABEL
+from webhook.names import NODE_QUESTION_LABEL
 from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 
 GPU = ScannedGpu(
@@ -99,7 +99,7 @@ class Bench:
             if isinstance(message, AssignmentsSeen):
                 self.listed = message
         self.agent._reconcile(self.clock.now_s)
-        asked = self.labels.get(NODE_ASKS_LABEL)
+        asked = self.labels.get(NODE_QUESTION_LABEL)
         if asked not in {None, self.answered} and self.listed and self.whole_pods is not None:
             self.answered = asked
             answer = WholeGpuPods(asked, len(self.whole_pods), self.whole_pods[:3])

@@ -38,7 +38,7 @@ from webhook.core.node.node_fields import SharingCode, explain_closed, read_verd
 from webhook.core.node.other_allocators import SETTLE_S, SLICE_GRACE_S, YOUNG_S
 from webhook.core.placement.assignment_codec import WholeGpuPods
 from webhook.core.pod.whole_gpus import ResourceSlice
-from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
+from webhook.names import NODE_QUESTION_LABEL, NODE_SHARING_ANNOTATION
 from webhook.node_programs.program import NewContainerNeededError
 
 # What is heard: a patch is somebody else's change of the node.
@@ -327,7 +327,7 @@ def bench(monkeypatch):
 def ours(bench):
     """Return our fields of the node, except `share`, the question and the verdict."""
     keys = (*bench.labels, *bench.annotations)
-    aside = {"vramwarden.io/share", NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION}
+    aside = {"vramwarden.io/share", NODE_QUESTION_LABEL, NODE_SHARING_ANNOTATION}
     return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
 
@@ -498,7 +498,7 @@ def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(benc
     bench.whole_pods = ()
     bench.hear(FINE, after_s=QUESTION_INTERVAL_S)
     assert (bench.capacity, bench.told()) == ("1000Mi", [SHARED])
-    assert NODE_ASKS_LABEL not in bench.labels
+    assert NODE_QUESTION_LABEL not in bench.labels
 
 
 def test_nothing_is_shared_before_slices_were_asked_for(bench):

@@ -18,8 +18,8 @@ from webhook.core.placement.assignment_codec import (
     write_whole_gpu_pods,
 )
 from webhook.core.placement.assignments import Assignment
-from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL, NODE_SHARING_ANNOTATION
 from webhook.names import NODE_DRA_ANNOTATION as MARK
+from webhook.names import NODE_QUESTION_LABEL, NODE_SHARE_LABEL, NODE_SHARING_ANNOTATION
 
 EVENTS = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}
 IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
@@ -118,13 +118,13 @@ def test_a_plugin_that_is_there_goes_and_comes_back(
         assert (node.amounts(), node.labels()) == ([None, None], {})
         plugin.goes()
         asked = wait_until(
-            "a question", lambda: node.labels().get(NODE_ASKS_LABEL), timeout=SETTLED
+            "a question", lambda: node.labels().get(NODE_QUESTION_LABEL), timeout=SETTLED
         )
         assert node.amounts() == [None, None]
         listed({}, WholeGpuPods(asked, 0, ()))
         node.wait_for(FULL)
         assert node.labels()["vramwarden.io/gpu"] == "true"
-        assert NODE_ASKS_LABEL not in node.labels()
+        assert NODE_QUESTION_LABEL not in node.labels()
         plugin.comes()
         node.wait_for("0")
         wait_until("no label", lambda: node.labels() == {})

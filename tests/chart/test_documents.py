@@ -126,7 +126,7 @@ def test_the_notes_lead_to_pages_as_messages_do(live_helm, url, page):
     command = ("install", "vramwarden", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
     notes = live_helm.run(*command, *values).partition("NOTES:")[2]
     assert f"How to take it off:\n{page}\n" in notes
-    assert Page.PLUGIN_AFFINITY.at(url) in page
+    assert Page.PLUGIN_AFFINITY.url(url) in page
 
 
 LABELED = "".join(page.read_text() for page in (NODES, TAKE_OFF, DEPLOY / "coming-over.md"))

@@ -19,7 +19,7 @@ from tests.support.control_planes import ControlPlane
 from tests.support.gpu_nodes import READABLE_BY_ALL, define, may_view, store
 from tests.support.run_command import runner
 from webhook.cli.main import main
-from webhook.options import first_of
+from webhook.options import choose_exit_code
 
 POLICY = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: p}\nspec: "
 FILES = {
@@ -181,8 +181,8 @@ def test_what_asks_no_cluster_ends_with(folder):
 def test_of_several_exit_codes_the_first_of_2_1_and_3_counts():
     for several in product(range(4), repeat=3):
         order = sorted(several, key=(2, 1, 3, 0).index)
-        assert first_of(several) == order[0]
-    assert first_of([]) == 0
+        assert choose_exit_code(several) == order[0]
+    assert choose_exit_code([]) == 0
 
 
 def test_wrong_usage_is_two(folder):

@@ -103,7 +103,7 @@ def test_every_link_of_every_page_leads_somewhere(site):
 @pytest.mark.parametrize("page", [*documentation.Page])
 def test_a_page_is_where_messages_and_alerts_lead(page, site):
     _, pages = site
-    path, _, anchor = page.at("{page}.html").partition("#")
+    path, _, anchor = page.url("{page}.html").partition("#")
     assert anchor in pages[path].anchors
 
 

@@ -21,4 +21,4 @@ from webhook.core.documentation import Page
     ],
 )
 def test_a_page_is_named_by_its_url_or_its_place(pattern, page, named):
-    assert page.at(pattern) == named
+    assert page.url(pattern) == named

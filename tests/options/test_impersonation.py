@@ -15,7 +15,7 @@ from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.impersonation import Identity
 from webhook.cli.main import main
-from webhook.options import OF_KUBECTL, _limit
+from webhook.options import KUBECTL_OPTIONS, _parse_timeout
 
 BOB = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-uid": "u1"} | {
     "as-user-extra": {"Scopes/of": ["a", "b"], "note": ["é"]}
@@ -76,7 +76,7 @@ def test_options_of_kubectl_stand_before_the_command_as_well(api_server, typed):
 
 def test_they_are_those_that_a_command_takes():
     taken = (one.opts for one in main.get_command(None, "explain").params)
-    assert {*chain(*taken)} - {"subject", "-o", "--output", "--version"} == OF_KUBECTL
+    assert {*chain(*taken)} - {"subject", "-o", "--output", "--version"} == KUBECTL_OPTIONS
 
 
 def impersonated(api):
@@ -135,7 +135,7 @@ LIMITS = {
 def test_a_time_limit_is_read_as_kubectl_reads_it(api_server, text):
     limit_s = LIMITS[text]
     if limit_s is not False:
-        assert _limit(text) == limit_s
+        assert _parse_timeout(text) == limit_s
     given = [f"--kubeconfig={api_server.kubeconfig}", f"--request-timeout={text}"]
     done = runner().invoke(main, ["top", *given])
     assert ("Invalid value for '--request-timeout'" in done.stderr) == (limit_s is False)

@@ -23,7 +23,7 @@ from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.cap_terms import CapTerms
 from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
 from webhook.core.pod.quantity import MIB
-from webhook.names import NODE_ASKS_LABEL, NODE_SENTRY_LABEL
+from webhook.names import NODE_QUESTION_LABEL, NODE_SENTRY_LABEL
 
 GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
@@ -180,7 +180,7 @@ def test_a_pod_without_a_sidecar_is_entered_with_the_terms_of_its_rule(
 
 def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
     """Its agent asks before it shares the node; no such pod is scheduled here any more."""
-    cluster.node("n1", 8, **{NODE_ASKS_LABEL: "1764000000"})
+    cluster.node("n1", 8, **{NODE_QUESTION_LABEL: "1764000000"})
     amounts = {"limits": {"nvidia.com/gpu": "1"}}
     whole = a_pod(None, containers=[a_container(resources=amounts)], schedulerName="nobody")
     whole["metadata"] |= {"namespace": cluster.namespace, "name": "whole"}
@@ -191,7 +191,7 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
         return read_whole_gpu_pods(found[0]["data"]) if found else None
 
     def ask(question):
-        change = {"metadata": {"labels": {NODE_ASKS_LABEL: question}}}
+        change = {"metadata": {"labels": {NODE_QUESTION_LABEL: question}}}
         patch(cluster.api, "/api/v1/nodes/n1", change)
 
     wait_until("an answer", lambda: answer() == WholeGpuPods("1764000000", 0, ()))

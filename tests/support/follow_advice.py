@@ -16,10 +16,10 @@ import yaml
 
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_RESOURCE
 from webhook.core.pod.quantity import canonicalize, parse_quantity
-from webhook.names import ASKING_ANNOTATIONS
+from webhook.names import REQUEST_ANNOTATIONS
 
 Json = dict[str, Any]
-MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
+MEMORY, CLASS, COUNT = REQUEST_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
 BOTH = "in limits and requests"
 COMMA = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
@@ -97,7 +97,7 @@ def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
 def lines(pod: Json, said: str) -> Json:
     """Write the lines `KEY: VALUE` of a sentence into the annotations."""
     for key, value in re.findall(
-        rf"({'|'.join(ASKING_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,;]+)*)", said
+        rf"({'|'.join(REQUEST_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,;]+)*)", said
     ):
         annotate(pod, key, value.strip('"'))
     return pod
@@ -375,7 +375,7 @@ def without_assignment(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 E = r"(?:, or ask your platform team .*)?$"
-LINE = rf"(?P<line>(?:{'|'.join(ASKING_ANNOTATIONS)}): .*)$"
+LINE = rf"(?P<line>(?:{'|'.join(REQUEST_ANNOTATIONS)}): .*)$"
 ON = r"(?: on a GPU of \S+(?: with weights of half the amount)?)?; "
 CURES: list[tuple[str, Any]] = [
     # programs that size themselves by the whole GPU

@@ -10,7 +10,7 @@ from inspect import signature
 from click.testing import CliRunner
 
 from tests.support.api_server import ApiServer
-from webhook.options import ReachedCluster
+from webhook.options import ClusterConnection
 
 
 def runner() -> CliRunner:
@@ -19,9 +19,9 @@ def runner() -> CliRunner:
     return CliRunner(**asked)
 
 
-def reached(api: ApiServer, namespace: str = "team-a") -> Callable[..., ReachedCluster]:
+def reached(api: ApiServer, namespace: str = "team-a") -> Callable[..., ClusterConnection]:
     """Return a replacement for a command's `reach` that uses this API server, without a socket."""
-    return lambda _file, _context, given: ReachedCluster(api.kube(), given or namespace)
+    return lambda _file, _context, given: ClusterConnection(api.kube(), given or namespace)
 
 
 def vramwarden(*arguments, **env):

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from webhook.adapters.bounds import MOST_REVIEW_VALUES
-from webhook.core.bounds import SHOWN_FINDINGS
+from webhook.core.bounds import MAX_SHOWN_FINDINGS
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import Operation
@@ -246,7 +246,7 @@ def _status(code: int, message: str, findings: Sequence[Finding] = ()) -> Json:
     if findings:
         causes = [
             {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
-            for finding in findings[:SHOWN_FINDINGS]
+            for finding in findings[:MAX_SHOWN_FINDINGS]
         ]
         status["details"] = {"causes": causes}
     elif code == UNAVAILABLE:

@@ -235,7 +235,7 @@ def _run_once(settings: AgentSettings, *, tags: bool) -> None:
     if not found.is_conclusive:
         raise Failure(
             "no GPU can be read or is advertised; to try it without one: "
-            f"{Page.LAPTOP.at(settings.documentation_url)}"
+            f"{Page.LAPTOP.url(settings.documentation_url)}"
         )
     if tags and not found.shared_state.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")

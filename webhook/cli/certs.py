@@ -36,8 +36,8 @@ from webhook.options import (
     NoCluster,
     WrongInput,
     cluster_options,
+    connect_to_cluster,
     output_option,
-    reach,
 )
 
 CaBundles = tuple[tuple[str, bool], ...]
@@ -352,7 +352,7 @@ def connect_cluster(
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
 
     # One try: the user can repeat the command.
-    reached = reach(kubeconfig, context, namespace, tries=1)
+    reached = connect_to_cluster(kubeconfig, context, namespace, tries=1)
     given_namespace, name = secret
     return CertificatesApi(
         reached.kube, given_namespace or reached.namespace, name, (webhook_configuration,)

@@ -23,7 +23,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from webhook import __version__
-from webhook.options import OF_KUBECTL, ExitCode
+from webhook.options import KUBECTL_OPTIONS, ExitCode
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -130,7 +130,7 @@ class _CommandGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept kubectl's options before the command, as kubectl does: move them behind it."""
         start = 0
-        while start < len(args) and (name := args[start].partition("=")[0]) in OF_KUBECTL:
+        while start < len(args) and (name := args[start].partition("=")[0]) in KUBECTL_OPTIONS:
             start += 1 if name != args[start] else 2
         words = 2 if args[start : start + 1] in (["certs"], ["policy"]) else 1
         end = start + words

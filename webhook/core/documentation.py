@@ -19,7 +19,7 @@ class Page(Enum):
     PULL_SECRETS = "deploy/offline#pull-secrets"
     RUNTIME_CLASS = "deploy/nodes#runtimeclass"
 
-    def at(self, pattern: str) -> str:
+    def url(self, pattern: str) -> str:
         """Return the page's URL; without `pattern`, its path in the documentation.
 
         `pattern` is the chart's value `documentationURL`, a URL with `{page}`.

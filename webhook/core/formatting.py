@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 2**63 - 1
 """Largest int64: scheduler and API server store amounts of extended resources in one."""
-MOST_GPU_BYTES: Final = 2**50
+PLAUSIBLE_GPU_BYTES: Final = 2**50
 """Maximum memory of a GPU, 1 PiB. Larger reported values are rejected; sums stay within int64."""
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
-_WHOLE_FROM: Final = 100
+_TENTHS_BELOW: Final = 100
 """Number of units from which tenths are left out."""
 _TIB_FROM: Final = 10 * 2**40
-_TWO: Final = 2
+_MIN_UNITS: Final = 2
 """Minimum number of a unit of time; below it the next smaller unit is used."""
 
 
@@ -39,13 +39,13 @@ def format_amount(amount_bytes: int, *, down: bool = False) -> str:
     """Format bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
     if amount_bytes < 0:
         return f"-{format_amount(-amount_bytes, down=not down)}"
-    whole_mib = _divided(amount_bytes, _MIB, down=down)
+    whole_mib = _divide(amount_bytes, _MIB, down=down)
     if whole_mib < _GIB // _MIB:
         return f"{whole_mib}Mi" if whole_mib else "0"
     unit, letter = (_GIB, "Gi") if amount_bytes < _TIB_FROM else (2**40, "Ti")
-    whole, tenth = divmod(_divided(10 * amount_bytes, unit, down=down), 10)
-    if whole >= _WHOLE_FROM:
-        return f"{_divided(amount_bytes, unit, down=down):,}{letter}"
+    whole, tenth = divmod(_divide(10 * amount_bytes, unit, down=down), 10)
+    if whole >= _TENTHS_BELOW:
+        return f"{_divide(amount_bytes, unit, down=down):,}{letter}"
     return f"{whole}.{tenth}{letter}" if tenth else f"{whole}{letter}"
 
 
@@ -53,12 +53,12 @@ def format_exact(amount_bytes: int) -> str:
     """Format bytes as a quantity for a pod, rounded up to a Mi: `16Gi`, `7.25Gi`, `7630Mi`."""
     quarters, rest = divmod(amount_bytes, _GIB // 4)
     if rest or quarters < 4:  # noqa: PLR2004 - of a Gi
-        return f"{_divided(amount_bytes, _MIB, down=False)}Mi"
+        return f"{_divide(amount_bytes, _MIB, down=False)}Mi"
     decimals = ("", ".25", ".5", ".75")[quarters % 4]
     return f"{quarters // 4}{decimals}Gi"
 
 
-def _divided(amount_bytes: int, unit: int, *, down: bool) -> int:
+def _divide(amount_bytes: int, unit: int, *, down: bool) -> int:
     return amount_bytes // unit if down else -(-amount_bytes // unit)
 
 
@@ -66,12 +66,12 @@ def format_duration(seconds: float) -> str:
     """Format a duration as `14s`, `9m`, `3h12m`, `5d`, rounded down; a negative one as `0s`."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
-    if days >= _TWO:
+    if days >= _MIN_UNITS:
         return f"{days}d"
-    if hours >= _TWO:
+    if hours >= _MIN_UNITS:
         rest = minutes % 60
         return f"{hours}h{rest}m" if rest else f"{hours}h"
-    return f"{minutes}m" if minutes >= _TWO else f"{whole}s"
+    return f"{minutes}m" if minutes >= _MIN_UNITS else f"{whole}s"
 
 
 def format_count(number: int, what: str) -> str:

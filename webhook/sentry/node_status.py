@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from webhook.adapters.kube.node_objects import OwnNode
-from webhook.core.bounds import LARGEST_INT32
+from webhook.core.bounds import MAX_INT32
 from webhook.core.kinds.nodes import MAX_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
@@ -40,7 +40,7 @@ class _Stops:
     def total(self) -> int | None:
         if self.before is None and self.reported is None and not self.ours:
             return None
-        return min((self.before or 0) + self.ours + (self.reported or 0), LARGEST_INT32)
+        return min((self.before or 0) + self.ours + (self.reported or 0), MAX_INT32)
 
 
 class NodeStatus:
@@ -93,7 +93,7 @@ class NodeStatus:
     def would_stop(self, uid: str, at_s: float) -> None:
         """Count an excess that was only reported, at this Unix time."""
         count, since_s = self._would_stop.get(uid, (0, at_s))
-        self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
+        self._would_stop[uid] = min(count + 1, MAX_INT32), since_s
 
     def update(
         self,

@@ -17,7 +17,7 @@ from gunicorn.glogging import Logger as GunicornLogger
 
 from webhook.adapters.journal import Journal
 from webhook.core.formatting import shorten
-from webhook.names import LONGEST_NAME
+from webhook.names import MAX_NAME_LENGTH
 from webhook.server.bounds import MAX_ITEMS, MAX_LINE_BYTES, MAX_TRACE
 
 
@@ -27,7 +27,7 @@ def text_for_log(value: object) -> str | None:
         return None
     if type(value) is not str:
         return f"({type(value).__name__})"
-    return shorten(value, LONGEST_NAME)
+    return shorten(value, MAX_NAME_LENGTH)
 
 
 class JsonLog(Journal):

@@ -47,7 +47,7 @@ def rule_problem(folder, field: str) -> str:
 def test_what_is_left_out_has_the_documented_default(tmp_path):
     policy = load_spec(tmp_path, MINIMAL)
     (rule,) = policy.rules
-    assert rule.match.holds(Subject(namespace="any-namespace"))
+    assert rule.match.matches(Subject(namespace="any-namespace"))
     assert rule.action is Action.ENFORCE
     assert rule.memory == MemoryBounds(None, None)
     assert (rule.max_gpu_count, rule.allowed_classes, rule.default_class) == (None, ("*",), None)

@@ -42,9 +42,9 @@ from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, OTHER_
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.model import Accounting, Action, Isolation, MemoryBounds, RunAs
-from webhook.names import ASKING_ANNOTATIONS
+from webhook.names import REQUEST_ANNOTATIONS
 
-MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
+MEMORY, CLASS, COUNT = REQUEST_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
 NO_CURE = ("TooComplex", "Unmutated")
 UNNAMED = "without a name it goes to"

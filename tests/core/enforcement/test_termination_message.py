@@ -20,7 +20,7 @@ from webhook.core.enforcement.termination_message import (
     write_message,
     write_process_name,
 )
-from webhook.core.formatting import MOST_GPU_BYTES
+from webhook.core.formatting import PLAUSIBLE_GPU_BYTES
 
 GIB = 2**30
 GOOD = '{"v":1,"cap":17179869184,"peak":{"GPU-8f1":6549425356},"stops":0,"s":11520}'
@@ -72,8 +72,8 @@ UUIDS = st.text("0123456789abcdef-", min_size=1, max_size=36).map("GPU-{}".forma
 @given(
     st.builds(
         TerminationMessage,
-        st.integers(1, MOST_GPU_BYTES),
-        st.dictionaries(UUIDS, st.integers(0, MOST_GPU_BYTES), max_size=16),
+        st.integers(1, PLAUSIBLE_GPU_BYTES),
+        st.dictionaries(UUIDS, st.integers(0, PLAUSIBLE_GPU_BYTES), max_size=16),
         st.integers(0, 999),
         st.integers(0, 10**8),
     ),
@@ -93,7 +93,10 @@ def test_of_many_gpus_those_with_the_largest_peaks_are_kept():
 
 def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
     words = TerminationMessage(
-        MOST_GPU_BYTES, {f"GPU-{number:036}": MOST_GPU_BYTES for number in range(64)}, 9, 9
+        PLAUSIBLE_GPU_BYTES,
+        {f"GPU-{number:036}": PLAUSIBLE_GPU_BYTES for number in range(64)},
+        9,
+        9,
     )
     assert len(write_message(words)) < LONGEST_MESSAGE // 3
 
@@ -101,9 +104,10 @@ def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("v", 2), ("cap", 0), ("cap", -1), ("cap", True), ("cap", 1.5), ("cap", MOST_GPU_BYTES + 1),
+        ("v", 2), ("cap", 0), ("cap", -1), ("cap", True), ("cap", 1.5),
+        ("cap", PLAUSIBLE_GPU_BYTES + 1),
         ("stops", -1), ("stops", "3"), ("s", None), ("s", 10**12), ("peak", []),
-        ("peak", {"GPU": -1}), ("peak", {"GPU": "1"}), ("peak", {"GPU": MOST_GPU_BYTES + 1}),
+        ("peak", {"GPU": -1}), ("peak", {"GPU": "1"}), ("peak", {"GPU": PLAUSIBLE_GPU_BYTES + 1}),
         ("peak", {"G" * 65: 1}), ("peak", {str(number): 1 for number in range(17)}),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.support.clusters import GIB, a_gpu, a_node, a_pod, held
 from tests.support.page_commands import table_of
 from tests.support.strategies import ANY_JSON
-from webhook.core.bounds import MOST_RUN_STOPS
+from webhook.core.bounds import MAX_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.ended_pods import build_run, read_ended_pod
 from webhook.core.kinds.histories import Run
@@ -175,7 +175,7 @@ def test_nobody_held_more_than_a_gpu_of_the_node_has(peaks, gpus, peak):
 
 def test_nobody_was_guarded_for_longer_than_the_pod_was_there_and_stops_are_bounded():
     run = build_run(ending(replace(WORDS, seconds=10**8, stops=10**8)), GPUS, None)
-    assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_RUN_STOPS)
+    assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MAX_RUN_STOPS)
 
 
 @given(ANY_JSON, ANY_JSON, ANY_JSON)

@@ -18,7 +18,7 @@ from tests.support.gpus import (
     after,
     seen,
 )
-from webhook.core.bounds import LONGEST_UUID
+from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.core.node.inventory import Inventory, TrackedGpu, apply_scan, find_skip_reasons
 from webhook.core.nvidia.drivers import RECOVERIES, ScannedGpu
 from webhook.core.pod.quantity import MIB
@@ -155,7 +155,7 @@ def test_the_longest_fault_fits_into_an_entry():
     longest = max(RECOVERIES, key=lambda action: len(RECOVERIES[action]))
     (gpu,) = after((0.0, a_scan(replace(A, remap_failed=True, recovery=longest)))).gpus
     assert gpu.fault == f"row remapping failed; needs {RECOVERIES[longest]}"
-    uuid = "GPU-" + "f" * (LONGEST_UUID - 4)
+    uuid = "GPU-" + "f" * (MAX_UUID_LENGTH - 4)
     (gpu,) = after((0.0, a_scan(replace(A, uuid=uuid, compute_mode=3)))).gpus
     assert gpu.fault.endswith(f" {uuid} -c DEFAULT")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.assignments import NODE, entry
 from tests.support.pods import a_container, a_pod
-from webhook.core.bounds import LONGEST_UUID
+from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignment_codec import (
     WholeGpuPods,
@@ -252,7 +252,7 @@ def test_who_enforces_whether_it_stops_or_reports_and_the_limit_are_kept(by, act
 def test_no_pod_has_a_line_that_is_much_longer_than_others():
     """The API server stores a list of at most 1 MiB."""
     raw = a_pod(
-        annotations={GPU_ANNOTATION: ",".join(f"{n:0{LONGEST_UUID}}" for n in range(9999))},
+        annotations={GPU_ANNOTATION: ",".join(f"{n:0{MAX_UUID_LENGTH}}" for n in range(9999))},
         containers=[a_container(resources={"limits": {VRAM_RESOURCE: "1"}})],
         nodeName=NODE,
     )

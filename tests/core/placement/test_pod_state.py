@@ -13,7 +13,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import decide
 from webhook.core.admission.decision import Phase
-from webhook.core.bounds import LONGEST_UUID
+from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignment_codec import read_assignments, write_assignments
 from webhook.core.placement.assignments import Assignment, free_bytes_by_gpu, rebuild_from_pods
@@ -232,8 +232,8 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
         *((empty, ()) for empty in ("", ",", ",,")),
         ("GPU-a,GPU-b", ("GPU-a", "GPU-b")),
         ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # twice counts once
-        ("G" * LONGEST_UUID, ("G" * LONGEST_UUID,)),
-        ("G" * (LONGEST_UUID + 1) + ",GPU-a", ("GPU-a",)),
+        ("G" * MAX_UUID_LENGTH, ("G" * MAX_UUID_LENGTH,)),
+        ("G" * (MAX_UUID_LENGTH + 1) + ",GPU-a", ("GPU-a",)),
         (",".join(map(str, range(9999))), tuple(map(str, range(MAX_GPUS)))),
         (",".join(map(str, range(MAX_GPUS + 1))), tuple(map(str, range(MAX_GPUS)))),
         ("," * 9999 + "GPU-a", ()),

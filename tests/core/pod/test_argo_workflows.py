@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from webhook.core.bounds import MOST_READ
+from webhook.core.bounds import MAX_TEXT_LENGTH
 from webhook.core.pod.pod_templates import format_path
 from webhook.core.pod.template_search import find_templates, find_unjudged_fields
 
@@ -194,7 +194,7 @@ def test_a_patch_changes_containers_by_name_and_adds_others():
         ("containers: [{name: main, $patch: delete}]", "it holds $patch"),
         ("- a", "it is no YAML that holds fields of a pod's spec"),
         ("a", "it is no YAML that holds fields of a pod's spec"),
-        (f"a: {'x' * MOST_READ}", f"it has more than {MOST_READ:,} characters"),
+        (f"a: {'x' * MAX_TEXT_LENGTH}", f"it has more than {MAX_TEXT_LENGTH:,} characters"),
     ],
 )
 def test_a_patch_that_is_not_plain_is_named_and_changes_nothing(patch, why):

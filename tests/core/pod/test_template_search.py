@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from webhook.core.admission.stray_keys import search_stray_keys
-from webhook.core.bounds import DEEPEST_TEMPLATE
+from webhook.core.bounds import MAX_TEMPLATE_DEPTH
 from webhook.core.pod import pod_templates
 from webhook.core.pod.pod_templates import Form, TooMuchToSearchError, format_path
 from webhook.core.pod.template_search import (
@@ -360,7 +360,7 @@ def nested(depth: int):
 
 
 def test_a_search_has_bounds_and_says_so(monkeypatch):
-    deep = f"nests more than {DEEPEST_TEMPLATE} levels deep; flatten it"
+    deep = f"nests more than {MAX_TEMPLATE_DEPTH} levels deep; flatten it"
     assert len(find_templates(nested(60), "A", "a.io/v1")) == 1
     with pytest.raises(TooMuchToSearchError, match=deep):
         find_templates(nested(100_000), "A", "a.io/v1")
@@ -369,6 +369,6 @@ def test_a_search_has_bounds_and_says_so(monkeypatch):
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 keys of ours; split it"):
         search_stray_keys({"a": [{MEMORY: "8Gi"}] * 1001}, "a.io/v1", [])
-    monkeypatch.setattr(pod_templates, "MOST_VALUES", 100)
+    monkeypatch.setattr(pod_templates, "MAX_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

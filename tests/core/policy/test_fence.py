@@ -162,7 +162,9 @@ def test_a_pattern_matches_what_its_rule_does(patterns, namespace):
     rules = [a_rule(namespaces=tuple(names)) for names in patterns]
     for rule, line in zip(rules, lines(*rules) if rules else [], strict=True):
         pattern = line.split(" ")[0]
-        assert bool(re.search(pattern, namespace)) == rule.match.holds(Subject(namespace=namespace))
+        assert bool(re.search(pattern, namespace)) == rule.match.matches(
+            Subject(namespace=namespace)
+        )
         assert bool(re.search(pattern, namespace)) == (
             not rule.match.namespaces or matches_any(namespace, rule.match.namespaces)
         )

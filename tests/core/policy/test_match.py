@@ -43,21 +43,21 @@ def test_the_table_has_each_criterion_met_and_not():
 @pytest.mark.parametrize(("criterion", "value", "met"), TABLE)
 def test_a_criterion_is_met_by(criterion, value, met):
     match = Match(**{criterion: value})
-    assert match.holds(POD) is met
-    assert Match(exception=match).holds(POD) is not met
+    assert match.matches(POD) is met
+    assert Match(exception=match).matches(POD) is not met
 
 
 @given(st.sets(st.sampled_from(CRITERIA)), st.sets(st.sampled_from(CRITERIA)))
 def test_every_criterion_given_must_be_met_and_an_exception_in_all_of_its_own(met, unmet):
     criteria = {name: UNMET[name] if name in unmet else MET[name] for name in met | unmet}
     match = Match(**criteria)
-    assert match.holds(POD) is (not unmet)
-    assert Match(exception=match).holds(POD) is bool(unmet)
-    assert replace(match, exception=match).holds(POD) is False
+    assert match.matches(POD) is (not unmet)
+    assert Match(exception=match).matches(POD) is bool(unmet)
+    assert replace(match, exception=match).matches(POD) is False
 
 
 def test_nothing_given_is_met_by_all():
-    assert Match().holds(Subject(namespace="x"))
+    assert Match().matches(Subject(namespace="x"))
 
 
 UNKNOWN = replace(POD, namespace_labels=None)
@@ -68,14 +68,14 @@ def test_a_namespace_that_is_not_known_gives_no_answer(criteria):
     match = Match(**criteria)
     for depends in (match, Match(exception=match)):
         with pytest.raises(NamespaceUnknownError, match=r"labels of namespace team-a are not"):
-            depends.holds(UNKNOWN)
+            depends.matches(UNKNOWN)
 
 
 @pytest.mark.parametrize("name", sorted({*CRITERIA} - {"namespace_labels"}))
 def test_it_need_not_be_known_where_something_else_is_not_met(name):
     match = Match(**{**MET, name: UNMET[name]})
-    assert not match.holds(UNKNOWN)
-    assert Match(exception=match).holds(UNKNOWN)
+    assert not match.matches(UNKNOWN)
+    assert Match(exception=match).matches(UNKNOWN)
 
 
 def test_rules_before_the_one_that_asks_for_labels_govern_without_them():

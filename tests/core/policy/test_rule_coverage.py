@@ -54,14 +54,14 @@ def narrowed(match: Match) -> st.SearchStrategy[Match]:
 def test_whoever_meets_a_covered_match_meets_the_one_that_covers_it(data, wide, subjects):
     narrow = data.draw(narrowed(wide))
     if covers(wide, narrow):
-        assert not [one for one in subjects if narrow.holds(one) and not wide.holds(one)]
+        assert not [one for one in subjects if narrow.matches(one) and not wide.matches(one)]
 
 
 @given(st.lists(MATCHES, min_size=2, max_size=4), SUBJECTS)
 def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
     rules = [a_rule(name=str(n), match=match) for n, match in enumerate(matches)]
     dead = [one.text for one in rule_warnings(rules) if "applies to no pod" in one.text]
-    first = next((rule for rule in rules if rule.match.holds(subject)), None)
+    first = next((rule for rule in rules if rule.match.matches(subject)), None)
     assert not [text for text in dead if first and text.startswith(f'rule "{first.name}"')]
 
 

@@ -30,7 +30,7 @@ ALL = [TINY, VLLM, RAG, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")
 def api(monkeypatch):
     """Hold these histories, and the figures of one GPU."""
     api = a_cluster([a_node("n1", a_gpu(79))], [], *map(write_history, ALL)).stored_in(ApiServer())
-    monkeypatch.setattr(advise, "reach", reached(api))
+    monkeypatch.setattr(advise, "connect_to_cluster", reached(api))
     return api
 
 

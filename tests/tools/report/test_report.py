@@ -62,7 +62,7 @@ def api(monkeypatch):
     replica = a_pod("webhook-1", namespace=RELEASE)
     policy = a_config_map(POLICIES, {"looking.yaml": POLICY, "README": "not read"})
     api = a_cluster([], [replica], policy).stored_in(ApiServer())
-    monkeypatch.setattr(command, "reach", reached(api))
+    monkeypatch.setattr(command, "connect_to_cluster", reached(api))
     return api
 
 

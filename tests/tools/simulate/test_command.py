@@ -15,7 +15,7 @@ from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixe
 from tests.support.golden_files import assert_recorded
 from tests.support.run_command import runner
 from tests.support.strategies import ANY_JSON
-from webhook.options import ReachedCluster
+from webhook.options import ClusterConnection
 from webhook.tools.simulate import command
 from webhook.tools.simulate.command import simulate_command
 from webhook.tools.simulate.judge.comparison import compare
@@ -150,7 +150,9 @@ def test_sizes_may_be_by_workload(today):
 def api(monkeypatch):
     """Serve an empty cluster to the command."""
     server = ApiServer()
-    monkeypatch.setattr(command, "reach", lambda *_: ReachedCluster(server.kube(), "default"))
+    monkeypatch.setattr(
+        command, "connect_to_cluster", lambda *_: ClusterConnection(server.kube(), "default")
+    )
     return server
 
 

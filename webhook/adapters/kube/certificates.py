@@ -247,7 +247,7 @@ class CertificatesApi:
         if error.conflict:
             return ConflictError(where)
         if error.code in {401, 403}:
-            cure = f"grant it as in {Page.CERTIFICATE_RIGHTS.at(self._documentation_url)}"
+            cure = f"grant it as in {Page.CERTIFICATE_RIGHTS.url(self._documentation_url)}"
         elif error.code:
             cure = "see what the API server says"
         else:

@@ -16,9 +16,9 @@ from webhook.adapters.kube.node_objects import read_figures
 from webhook.core.kinds.histories import History, history_name, read_history, write_history
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.kinds.workloads import Workload
-from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
+from webhook.names import GROUP_VERSION, VRAM_HISTORIES
 
-_API: Final = f"/apis/{SEEING_API_VERSION}"
+_API: Final = f"/apis/{GROUP_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

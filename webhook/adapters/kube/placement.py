@@ -36,10 +36,10 @@ from webhook.names import (
     ASSIGNMENTS_LABEL,
     ASSIGNMENTS_NODE_ANNOTATION,
     MANAGED_LABEL,
-    NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_GPU_LABEL,
+    NODE_QUESTION_LABEL,
     NODE_SENTRY_LABEL,
 )
 
@@ -131,7 +131,7 @@ class PlacementApi:
         )
         """All nodes with a GPU."""
         self.questions = Collection(
-            kube=kube, path=core_path("nodes"), project=_question, labels=NODE_ASKS_LABEL
+            kube=kube, path=core_path("nodes"), project=_question, labels=NODE_QUESTION_LABEL
         )
         """Questions of all nodes whose agent asks."""
 
@@ -304,7 +304,7 @@ def _gpu_node(node: Json) -> GpuNode:
 
 def _question(node: Json) -> Question:
     metadata = node["metadata"]
-    return Question(metadata["name"], (metadata.get("labels") or {}).get(NODE_ASKS_LABEL, ""))
+    return Question(metadata["name"], (metadata.get("labels") or {}).get(NODE_QUESTION_LABEL, ""))
 
 
 def _pod_path(name: str) -> str:

@@ -25,7 +25,7 @@ from webhook.adapters.bounds import (
     MOST_CPU,
 )
 from webhook.adapters.yaml_documents import show
-from webhook.core.bounds import LONGEST_REFERENCE, MOST_GPUS_ASKED
+from webhook.core.bounds import MAX_GPU_COUNT, MAX_REFERENCE_LENGTH
 from webhook.core.enforcement.parameters import Span, parse_permille
 from webhook.core.nvidia.device_plugin import MIG_PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -33,7 +33,12 @@ from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.model import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
-from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR, VRAM_RESOURCE
+from webhook.names import (
+    MAX_LABEL_LENGTH,
+    MAX_NAME_LENGTH,
+    MAX_QUALIFIED_NAME_LENGTH,
+    VRAM_RESOURCE,
+)
 
 _T = TypeVar("_T")
 
@@ -83,7 +88,7 @@ def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
 
 
 def _subdomain(what: str, pattern: str = DNS_SUBDOMAIN) -> tuple[AfterValidator, Shape]:
-    return _text(pattern, LONGEST_NAME, what)
+    return _text(pattern, MAX_NAME_LENGTH, what)
 
 
 def _word_or_name(text: str, word: str) -> str:
@@ -99,11 +104,11 @@ def _one_line(what: str) -> tuple[AfterValidator, Shape]:
 
 def _label_key(text: str) -> str:
     what = "a label's key; write letters, digits, - _ . with a domain before, e.g. example.com/pool"
-    _check(text, LABEL_KEY, LONGEST_PAIR, what)
+    _check(text, LABEL_KEY, MAX_QUALIFIED_NAME_LENGTH, what)
     prefix, slash, name = text.rpartition("/")
-    _check(name, LABEL_NAME, LONGEST_LABEL, what)
+    _check(name, LABEL_NAME, MAX_LABEL_LENGTH, what)
     if slash:
-        _check(prefix, DNS_SUBDOMAIN, LONGEST_NAME, what)
+        _check(prefix, DNS_SUBDOMAIN, MAX_NAME_LENGTH, what)
     return text
 
 
@@ -113,7 +118,7 @@ def _taint_key(text: str) -> str:
 
 def _resource_pattern(text: str) -> str:
     what = "a resource's full name; write e.g. nvidia.com/gpu or nvidia.com/mig-*"
-    _check(text, RESOURCE_PATTERN, LONGEST_PAIR, what)
+    _check(text, RESOURCE_PATTERN, MAX_QUALIFIED_NAME_LENGTH, what)
     if matches_any(VRAM_RESOURCE, (text,)):
         raise ValueError(f"{show(text)} covers {VRAM_RESOURCE} too, which is shared; narrow it")
     return text
@@ -149,7 +154,7 @@ def _capability(text: str) -> str:
 
 def _env_name(text: str) -> str:
     what = "a variable's name; write letters, digits, _ - . and no digit first"
-    _check(text, ENV_NAME, LONGEST_NAME, what)
+    _check(text, ENV_NAME, MAX_NAME_LENGTH, what)
     if text == VISIBLE_DEVICES_ENV:
         raise ValueError(f"{text} is set by placement; choose with the field placement")
     if text.startswith("VRAM_"):
@@ -250,12 +255,12 @@ def within(span: Span) -> tuple[BeforeValidator, Shape]:
 _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 
 Name = Annotated[
-    str, *_text(DNS_LABEL, LONGEST_LABEL, "a name; write lower-case letters, digits and -")
+    str, *_text(DNS_LABEL, MAX_LABEL_LENGTH, "a name; write lower-case letters, digits and -")
 ]
 PodName = Annotated[str, *_subdomain("a pod's name; write e.g. train")]
 RuntimeClassName = Annotated[str, *_subdomain("a RuntimeClass's name; write e.g. nvidia")]
 MigProfile = Annotated[
-    str, *_text(MIG_PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
+    str, *_text(MIG_PROFILE, MAX_LABEL_LENGTH, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 _CHOSEN = f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia"
 ChosenRuntimeClass = Annotated[
@@ -266,20 +271,20 @@ ChosenRuntimeClass = Annotated[
 _EXPECTED = "a RuntimeClass's name; write e.g. nvidia, or '' for none"
 ExpectedRuntimeClass = Annotated[str, *_subdomain(_EXPECTED, f"({DNS_SUBDOMAIN})?")]
 _NAMESPACE = "a namespace; write lower-case letters, digits and -, and * for any text"
-NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, LONGEST_LABEL, _NAMESPACE)]
+NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, MAX_LABEL_LENGTH, _NAMESPACE)]
 _ACCOUNT = "a ServiceAccount's name; write it without its namespace, and * for any text"
 ServiceAccountPattern = Annotated[str, *_subdomain(_ACCOUNT, SERVICE_ACCOUNT_PATTERN)]
 Message = Annotated[str, *_one_line("a message")]
 Title = Annotated[str, *_one_line("a title")]
 ClassPattern = Annotated[
-    str, *_text(NAMESPACE_PATTERN, LONGEST_LABEL, "a class's name, nor a pattern with *")
+    str, *_text(NAMESPACE_PATTERN, MAX_LABEL_LENGTH, "a class's name, nor a pattern with *")
 ]
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
 ]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
-    str, *_text(LABEL_VALUE, LONGEST_LABEL, "a label's value; write letters, digits, - _ .")
+    str, *_text(LABEL_VALUE, MAX_LABEL_LENGTH, "a label's value; write letters, digits, - _ .")
 ]
 TaintKey = Annotated[str, AfterValidator(_taint_key), Shape({"pattern": f"^({LABEL_KEY})?$"})]
 EnvName = Annotated[
@@ -288,7 +293,7 @@ EnvName = Annotated[
     Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_|VRAMWARDEN_){ENV_NAME}$"}),
 ]
 Image = Annotated[
-    str, *_text(_WORD, LONGEST_REFERENCE, "an image; write e.g. registry.example/image:tag")
+    str, *_text(_WORD, MAX_REFERENCE_LENGTH, "an image; write e.g. registry.example/image:tag")
 ]
 Vram = Annotated[int, BeforeValidator(partial(_parsed, parse=parse_vram)), _TEXT_OR_INTEGER]
 Quantity = Annotated[Any, BeforeValidator(partial(_parsed, parse=parse_quantity)), _TEXT_OR_INTEGER]
@@ -297,7 +302,7 @@ Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
 CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]
 SidecarsMemory = Annotated[str, BeforeValidator(_sidecars_memory), _TEXT_OR_INTEGER]
 GpuCount = Annotated[
-    int, Field(ge=1, le=MOST_GPUS_ASKED), Shape({"minimum": 1, "maximum": MOST_GPUS_ASKED})
+    int, Field(ge=1, le=MAX_GPU_COUNT), Shape({"minimum": 1, "maximum": MAX_GPU_COUNT})
 ]
 HostPaths = Annotated[
     Any,

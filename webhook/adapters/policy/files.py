@@ -18,7 +18,7 @@ from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import Document, DocumentProblem, read_documents, show_path
 from webhook.core.admission.policy_examples import run_example
-from webhook.core.bounds import SHOWN_FINDINGS
+from webhook.core.bounds import MAX_SHOWN_FINDINGS
 from webhook.core.policy.model import Policy
 
 __all__ = [
@@ -214,10 +214,10 @@ def _class_names(value: Any) -> Iterator[str]:
 
 def _shortened(file: str, problems: list[DocumentProblem]) -> list[DocumentProblem]:
     """Return the problems, truncated to a readable number."""
-    left_out = len(problems) - SHOWN_FINDINGS
+    left_out = len(problems) - MAX_SHOWN_FINDINGS
     if left_out <= 0:
         return problems
-    shown = _ordered(problems)[:SHOWN_FINDINGS]
+    shown = _ordered(problems)[:MAX_SHOWN_FINDINGS]
     return [*shown, DocumentProblem(file, 0, "", f"and {left_out} more problems")]
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.bounds import MAX_SENTENCE_LENGTH
 from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, join_findings
@@ -120,7 +120,7 @@ class Decision:
         """
         return shorten(
             self.malformed or join_findings(self.findings[:_LOGGED_FINDINGS], "; "),
-            LONGEST_SENTENCE,
+            MAX_SENTENCE_LENGTH,
         )
 
     @property

@@ -29,7 +29,7 @@ from webhook.core.admission.rules.near_misses import (
     find_near_misses,
     find_unread,
 )
-from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
+from webhook.core.bounds import MAX_COMPARED_KEYS, MAX_KEY_LENGTH, MAX_TEMPLATES
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, find_object
@@ -49,10 +49,10 @@ from webhook.core.pod.pod_templates import (
 from webhook.core.pod.views import read_pod
 from webhook.names import (
     API_GROUP,
-    ASKING_ANNOTATIONS,
     GPU_MEMORY_ANNOTATION,
+    KNOWN_KEYS,
     PREFIX,
-    READ_KEYS,
+    REQUEST_ANNOTATIONS,
     VRAM_POLICY_KIND,
     VRAM_RESOURCE,
     WORKLOAD_LABEL,
@@ -62,9 +62,9 @@ _FORM_REASONS: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT,
 """Reasons of findings about the form of an amount, which depend on no pod and no rule."""
 _SHOWN_PLACES: Final = 2
 _HOLDS_AMOUNTS: Final = ("limits", "requests")
-_ASKING: Final = (*ASKING_ANNOTATIONS, VRAM_RESOURCE)
+_ASKING: Final = (*REQUEST_ANNOTATIONS, VRAM_RESOURCE)
 _IN_TEXT: Final = re.compile(rf"({'|'.join(map(re.escape, _ASKING))})[\"']?[ \t]*:")
-_KNOWN: Final = frozenset(chain((VRAM_RESOURCE,), *READ_KEYS.values()))
+_KNOWN: Final = frozenset(chain((VRAM_RESOURCE,), *KNOWN_KEYS.values()))
 _QUOTA: Final = f"requests.{VRAM_RESOURCE}"
 _CURES: Final = {
     "TrainJob": f"write {VRAM_RESOURCE} under spec.trainer.resourcesPerNode.limits; no pod gets "
@@ -97,7 +97,7 @@ class StrayKey(NamedTuple):
         """Its path as messages write it."""
         if self.is_in_text:
             return format_path(self.path)
-        return f"{format_path(self.path[:-1])}[{shorten(self.key, LONGEST_KEY)}]"
+        return f"{format_path(self.path[:-1])}[{shorten(self.key, MAX_KEY_LENGTH)}]"
 
     @property
     def paths(self) -> list[Path]:
@@ -131,7 +131,7 @@ def is_placeholder(value: object) -> bool:
 def has_placeholder(template: Template) -> bool:
     """Return True if amounts of a template contain placeholders."""
     annotations = find_object(template.pod, "metadata", "annotations")
-    return any(is_placeholder(annotations.get(key)) for key in ASKING_ANNOTATIONS)
+    return any(is_placeholder(annotations.get(key)) for key in REQUEST_ANNOTATIONS)
 
 
 def find_stray_keys(
@@ -157,14 +157,14 @@ def find_stray_keys(
         below = tuple(one for one in templates if one.path[: len(path)] == path)
         for field in METADATA_FIELDS:
             keys = find_object(value_at(owner, path), "metadata", field)
-            ours = islice(find_unread(keys, "" if path else kind, field), MOST_COMPARED)
+            ours = islice(find_unread(keys, "" if path else kind, field), MAX_COMPARED_KEYS)
             near = (key for key, _ in find_near_misses(keys, field)) if below else ()
             for key in (*ours, *near):
                 if not any(
                     find_object(one.pod, "metadata", field).get(key) == keys[key] for one in below
                 ):
                     at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
-                    read = get_close_matches(key, READ_KEYS.get((kind, field), ()), 1, 0.9)
+                    read = get_close_matches(key, KNOWN_KEYS.get((kind, field), ()), 1, 0.9)
                     if read and read[0] not in keys and not closest_key(key):
                         line = annotation_line(read[0], keys[key])
                         cure = f"write {line} in its place; {NOTHING_READS}"
@@ -274,13 +274,13 @@ def search_stray_keys(
         return ()
     read_paths = {at for template in templates for at in _paths_read(template)}
     read_paths |= {
-        ("metadata", field, key) for field in METADATA_FIELDS for key in ASKING_ANNOTATIONS
+        ("metadata", field, key) for field in METADATA_FIELDS for key in REQUEST_ANNOTATIONS
     }
     found: list[StrayKey] = []
 
     def enter(value: Any, path: Path) -> bool:
         if type(value) is dict:
-            requests = [key for key in ASKING_ANNOTATIONS if key in value]
+            requests = [key for key in REQUEST_ANNOTATIONS if key in value]
             if path[-1:] and path[-1] in _HOLDS_AMOUNTS and VRAM_RESOURCE in value:
                 requests.append(VRAM_RESOURCE)
             found.extend(
@@ -292,9 +292,9 @@ def search_stray_keys(
             if type(one) is str and PREFIX in one and _POLICY_IN_TEXT not in one:
                 asking = _IN_TEXT.findall(one)[:1]
                 found.extend(StrayKey((*path, key), first, one, True) for first in asking)
-        if len(found) > MOST_TEMPLATES:
+        if len(found) > MAX_TEMPLATES:
             raise TooMuchToSearchError(
-                f"carries more than {MOST_TEMPLATES:,} keys of ours; split it"
+                f"carries more than {MAX_TEMPLATES:,} keys of ours; split it"
             )
         return True
 

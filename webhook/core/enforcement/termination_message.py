@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.parameters import LONGEST_MESSAGE
-from webhook.core.formatting import MOST_GPU_BYTES, format_amount, format_duration, format_exact
+from webhook.core.formatting import (
+    PLAUSIBLE_GPU_BYTES,
+    format_amount,
+    format_duration,
+    format_exact,
+)
 from webhook.core.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -114,12 +119,13 @@ def _read(line: str) -> TerminationMessage | None:
         return None
     cap, stops, seconds = raw.get("cap"), raw.get("stops"), raw.get("s")
     peaks = raw.get("peak")
-    if not (_within(cap, MOST_GPU_BYTES) and cap and _within(stops, MOST_GPU_BYTES)):
+    if not (_within(cap, PLAUSIBLE_GPU_BYTES) and cap and _within(stops, PLAUSIBLE_GPU_BYTES)):
         return None
     if not (_within(seconds, MOST_SECONDS) and isinstance(peaks, dict)):
         return None
     if len(peaks) > MOST_GPUS or not all(
-        len(gpu) <= _LONGEST_UUID and _within(peak, MOST_GPU_BYTES) for gpu, peak in peaks.items()
+        len(gpu) <= _LONGEST_UUID and _within(peak, PLAUSIBLE_GPU_BYTES)
+        for gpu, peak in peaks.items()
     ):
         return None
     return TerminationMessage(cap, peaks, stops, seconds)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from webhook.core.bounds import MOST_ENTRIES, MOST_RUN_STOPS
+from webhook.core.bounds import MAX_ENTRIES, MAX_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
@@ -19,7 +19,7 @@ from webhook.core.kinds.workloads import Workload, find_workload
 from webhook.core.placement.pod_state import PodState
 from webhook.core.pod.fields import Json, as_object, as_objects, find_object
 from webhook.core.pod.gpus import Gpu
-from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
+from webhook.names import ENFORCER_CONTAINER, MAX_LABEL_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
     containers = [
         one
         for key in ("initContainerStatuses", "containerStatuses")
-        for one in as_objects(status.get(key), MOST_ENTRIES)
+        for one in as_objects(status.get(key), MAX_ENTRIES)
     ]
     enforcers = [one for one in containers if one.get("name") == ENFORCER_CONTAINER]
     last = [_terminated(one, "state").get("finishedAt") for one in enforcers or containers]
@@ -137,9 +137,9 @@ def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None
         requested_bytes=ending.requested_bytes,
         gpus=ending.gpu_count,
         peak_bytes=bounded.get(where),
-        stops=min(stops, MOST_RUN_STOPS),
+        stops=min(stops, MAX_RUN_STOPS),
         seconds=min(float(words.seconds), lived_s) if words else lived_s,
-        product=next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
+        product=next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:MAX_LABEL_LENGTH],
         limited=held_by(pod for _, pod in own) in BY_DRIVER,
     )
 

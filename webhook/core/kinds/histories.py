@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.bounds import MAX_STRING_LENGTH
 from webhook.core.enforcement.messages import MARGIN_PERCENT, sufficient_request
 from webhook.core.enforcement.termination_message import MOST_SECONDS
-from webhook.core.formatting import MOST_GPU_BYTES, format_count, format_exact, shorten
+from webhook.core.formatting import PLAUSIBLE_GPU_BYTES, format_count, format_exact, shorten
 from webhook.core.formatting import format_amount as in_words
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.nvidia.programs import warn_of_size
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.quantity import MIB
-from webhook.names import LONGEST_NAME, SEEING_API_VERSION, VRAM_HISTORY_KIND
+from webhook.names import GROUP_VERSION, MAX_NAME_LENGTH, VRAM_HISTORY_KIND
 
 MAX_RUNS: Final = 20
 MAX_AGE_S: Final = 30 * 86_400.0
@@ -115,7 +115,7 @@ def history_name(workload: Workload) -> str:
     Kubernetes: Object Names and IDs, "DNS Subdomain Names".
     """
     name = f"{workload.kind.lower()}-{workload.name}"
-    if len(name) <= LONGEST_NAME and _DNS_NAME.fullmatch(name):
+    if len(name) <= MAX_NAME_LENGTH and _DNS_NAME.fullmatch(name):
         return name
     kept = re.sub("[^a-z0-9]+", "-", name.lower()[:_LONGEST_PREFIX]).strip("-")
     digest = hashlib.sha256(str(workload).encode(errors="replace")).hexdigest()[:12]
@@ -156,7 +156,7 @@ def write_history(history: History) -> Json:
         "advice": "-" if advice.amount_bytes is None else format_exact(advice.amount_bytes),
     }
     return {
-        "apiVersion": SEEING_API_VERSION,
+        "apiVersion": GROUP_VERSION,
         "kind": VRAM_HISTORY_KIND,
         "metadata": {"name": name, "namespace": history.namespace},
         "status": {
@@ -362,7 +362,9 @@ def _write_run(run: Run) -> Json:
 
 def _run(raw: Json) -> Run | None:
     pod, ended_s = _text(raw, "pod"), read_time(raw.get("endedAt"))
-    asked, peak = (_within(raw.get(key), MOST_GPU_BYTES // MIB) for key in ("askedMi", "peakMi"))
+    asked, peak = (
+        _within(raw.get(key), PLAUSIBLE_GPU_BYTES // MIB) for key in ("askedMi", "peakMi")
+    )
     gpus, stopped, seconds = (
         _within(raw.get(key), MOST_SECONDS) for key in ("gpus", "stops", "seconds")
     )
@@ -388,4 +390,4 @@ def _within(value: object, most: int) -> int | None:
 def _text(raw: Json, key: str) -> str:
     """Return a text, or "" if it would control a terminal."""
     value = raw.get(key)
-    return value[:LONGEST_STORED] if isinstance(value, str) and value.isprintable() else ""
+    return value[:MAX_STRING_LENGTH] if isinstance(value, str) and value.isprintable() else ""

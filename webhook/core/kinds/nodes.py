@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_STORED, LONGEST_WORD
+from webhook.core.bounds import MAX_SENTENCE_LENGTH, MAX_STRING_LENGTH, MAX_WORD_LENGTH
 from webhook.core.formatting import replace_unprintable
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
@@ -27,7 +27,7 @@ from webhook.core.pod.gpus import (
     is_valid_gpu_id,
 )
 from webhook.core.pod.quantity import MIB, format_bytes
-from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
+from webhook.names import GPU_NODE_KIND, GROUP_VERSION
 
 MAX_PODS: Final = 256
 """Maximum number of pods per GPU, of managed and of unmanaged pods each."""
@@ -161,7 +161,7 @@ def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
         metadata["ownerReferences"] = [owner]
     return {
-        "apiVersion": SEEING_API_VERSION,
+        "apiVersion": GROUP_VERSION,
         "kind": GPU_NODE_KIND,
         "metadata": metadata,
         "status": _status(node),
@@ -185,9 +185,9 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         enforcement=_text(status, "enforcement"),
         acts=status.get("acts") is True,
         gpus=tuple(gpus),
-        not_shared=_text(status, "notShared", LONGEST_STORED),
+        not_shared=_text(status, "notShared", MAX_STRING_LENGTH),
         limit=_limit(as_object(status.get("driverLimit"))),
-        held=_text(status, "held", LONGEST_STORED),
+        held=_text(status, "held", MAX_STRING_LENGTH),
     )
 
 
@@ -264,9 +264,9 @@ def _status(node: NodeFigures) -> Json:
         status["driverLimit"] = {
             "proven": limit.holds,
             "backEnd": limit.back_end,
-            "why": limit.why[:LONGEST_SENTENCE],
+            "why": limit.why[:MAX_SENTENCE_LENGTH],
         }
-    whys = {"notShared": node.not_shared[:LONGEST_STORED], "held": node.held[:LONGEST_STORED]}
+    whys = {"notShared": node.not_shared[:MAX_STRING_LENGTH], "held": node.held[:MAX_STRING_LENGTH]}
     return status | {key: why for key, why in whys.items() if why}
 
 
@@ -312,7 +312,7 @@ def _write_pod(pod: PodFigures) -> Json:
 
 
 def _limit(raw: Json) -> Proof | None:
-    proven, why = raw.get("proven"), _text(raw, "why", LONGEST_SENTENCE)
+    proven, why = raw.get("proven"), _text(raw, "why", MAX_SENTENCE_LENGTH)
     if type(proven) is not bool:
         return None
     return Proof(proven, _text(raw, "backEnd"), why)
@@ -394,6 +394,6 @@ def _count(raw: Json, key: str) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _text(raw: Json, key: str, limit: int = LONGEST_WORD) -> str:
+def _text(raw: Json, key: str, limit: int = MAX_WORD_LENGTH) -> str:
     value = raw.get(key)
     return replace_unprintable(value, limit) if isinstance(value, str) else ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from webhook.core.bounds import MOST_OWNERS
+from webhook.core.bounds import MAX_OWNERS
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.names import WORKLOAD_LABEL
 
@@ -118,7 +118,7 @@ def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Wo
 
 
 def _controller(owners: object) -> Workload | None:
-    for owner in as_objects(owners, MOST_OWNERS):
+    for owner in as_objects(owners, MAX_OWNERS):
         if owner.get("controller") is True:
             kind, name = owner.get("kind"), _name(owner.get("name"))
             if isinstance(kind, str) and _KIND.fullmatch(kind) and name:

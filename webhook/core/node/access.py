@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from webhook.core.bounds import LONGEST_WORD
+from webhook.core.bounds import MAX_WORD_LENGTH
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Inventory, Scan
 from webhook.core.nvidia.drivers import Fault
@@ -110,7 +110,7 @@ def find_access_problems(access: Access) -> tuple[AccessProblem, ...]:
         found.append(_unknown_names(access))
     injected = access.by is GpuAccess.ENVIRONMENT and access.visible_devices in _INJECTED
     if injected and not access.voided:
-        found.append(_shown_by_images(access.runtime_class[:LONGEST_WORD]))
+        found.append(_shown_by_images(access.runtime_class[:MAX_WORD_LENGTH]))
     return tuple(found)
 
 
@@ -127,7 +127,7 @@ def _shown_by_images(runtime_class: str) -> AccessProblem:
 
 def _unknown_names(access: Access) -> AccessProblem:
     if access.by is GpuAccess.ENVIRONMENT:
-        value = access.visible_devices[:LONGEST_WORD]
+        value = access.visible_devices[:MAX_WORD_LENGTH]
         why = f"{VISIBLE_DEVICES_ENV} is {value!r} in the agent, neither `all` nor `void`"
     else:
         why = f"the agent's own access, {access.by}, does not tell"

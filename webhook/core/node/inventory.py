@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.bounds import MAX_STRING_LENGTH
 from webhook.core.formatting import join_names_within
 from webhook.core.node.node_fields import SharingCode, node_labels, read_gpus, read_verdict
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
@@ -190,7 +190,7 @@ def _explain_unshared(scan: Scan, tracked: Iterable[TrackedGpu]) -> str:
         if reasons.get(gpu.uuid) == NO_MEMORY and gpu.uuid not in advertised
     ]
     then = f" cannot be shared by memory: {NO_MEMORY}; {_UNLESS_OTHERS}"
-    return join_names_within(names, LONGEST_STORED - len(then)) + then if names else ""
+    return join_names_within(names, MAX_STRING_LENGTH - len(then)) + then if names else ""
 
 
 def find_skip_reasons(scan: Scan) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_UUID, LONGEST_WORD
+from webhook.core.bounds import MAX_SENTENCE_LENGTH, MAX_UUID_LENGTH, MAX_WORD_LENGTH
 from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 
@@ -80,7 +80,7 @@ def write_limiter_state(state: LimiterState) -> str:
                 for limit in state.limited[:MOST_LIMITED]
             ],
             "told": [
-                {"number": event.number, "uid": event.uid, "why": event.why[:LONGEST_SENTENCE]}
+                {"number": event.number, "uid": event.uid, "why": event.why[:MAX_SENTENCE_LENGTH]}
                 for event in state.events[-MOST_EVENTS:]
             ],
         }
@@ -107,8 +107,8 @@ def read_limiter_state(text: str) -> LimiterState | None:
         started_s=started,
         proof=Proof(
             proof["holds"],
-            _text(proof, "backEnd", LONGEST_WORD),
-            _text(proof, "why", LONGEST_SENTENCE),
+            _text(proof, "backEnd", MAX_WORD_LENGTH),
+            _text(proof, "why", MAX_SENTENCE_LENGTH),
         ),
         limited=tuple(limit for limit in limited if limit),
         events=tuple(event for event in events if event),
@@ -116,7 +116,7 @@ def read_limiter_state(text: str) -> LimiterState | None:
 
 
 def _read_limit(raw: Json) -> PodLimitState | None:
-    uid, gpu = _text(raw, "uid", LONGEST_UUID), _text(raw, "gpu", LONGEST_UUID)
+    uid, gpu = _text(raw, "uid", MAX_UUID_LENGTH), _text(raw, "gpu", MAX_UUID_LENGTH)
     hard, used, late = raw.get("hard"), raw.get("used"), raw.get("late")
     if uid and gpu and type(hard) is type(used) is int and type(late) is bool:
         return PodLimitState(uid, gpu, hard, used, late)
@@ -124,9 +124,9 @@ def _read_limit(raw: Json) -> PodLimitState | None:
 
 
 def _read_event(raw: Json) -> LimitEvent | None:
-    number, uid, why = raw.get("number"), _text(raw, "uid", LONGEST_UUID), raw.get("why")
+    number, uid, why = raw.get("number"), _text(raw, "uid", MAX_UUID_LENGTH), raw.get("why")
     if type(number) is int and uid and isinstance(why, str):
-        return LimitEvent(number, uid, why[:LONGEST_SENTENCE])
+        return LimitEvent(number, uid, why[:MAX_SENTENCE_LENGTH])
     return None
 
 

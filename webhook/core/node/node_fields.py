@@ -13,8 +13,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final, Self
 
-from webhook.core.bounds import LONGEST_STORED
-from webhook.core.formatting import MOST_GPU_BYTES, replace_unprintable
+from webhook.core.bounds import MAX_STRING_LENGTH
+from webhook.core.formatting import PLAUSIBLE_GPU_BYTES, replace_unprintable
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import (
     MAX_FAULT_LENGTH,
@@ -116,7 +116,7 @@ class SharingVerdict:
 
     def __str__(self) -> str:
         """Return the value of the annotation."""
-        return f"{self.code}: {replace_unprintable(self.sentence, LONGEST_STORED)}"
+        return f"{self.code}: {replace_unprintable(self.sentence, MAX_STRING_LENGTH)}"
 
 
 def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
@@ -124,7 +124,7 @@ def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
     code, colon, sentence = str(_written(node) or "").partition(": ")
     if code not in _CODES or not colon:
         return None
-    return SharingVerdict(_CODES[code], replace_unprintable(sentence, LONGEST_STORED))
+    return SharingVerdict(_CODES[code], replace_unprintable(sentence, MAX_STRING_LENGTH))
 
 
 def explain_closed(node: Mapping[str, Any]) -> str:
@@ -190,7 +190,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
-            if is_valid_gpu_id(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
+            if is_valid_gpu_id(uuid, index) and MIB <= amount_bytes <= PLAUSIBLE_GPU_BYTES:
                 healthy = entry.get("healthy") is not False
                 return Gpu(
                     uuid=uuid,
@@ -211,4 +211,6 @@ def _fault(fault: object) -> str:
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
     """Return a GPU's total memory; None if it is missing or out of range."""
     total = entry.get("total")
-    return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None
+    return (
+        total if isinstance(total, int) and usable_bytes <= total <= PLAUSIBLE_GPU_BYTES else None
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.bounds import MAX_STRING_LENGTH
 from webhook.core.documentation import Page
 from webhook.core.formatting import join_names_within, replace_unprintable
 from webhook.core.node.node_fields import node_annotations, node_labels
@@ -170,21 +170,21 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 def read_dra_drivers(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers in a node's annotation: those that offer its GPUs, or did recently."""
     drivers = str(node_annotations(node).get(NODE_DRA_ANNOTATION) or "")
-    return tuple(filter(None, replace_unprintable(drivers, LONGEST_STORED).split(",")))
+    return tuple(filter(None, replace_unprintable(drivers, MAX_STRING_LENGTH).split(",")))
 
 
 def allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:
     """Return cause and remedy, with the page's URL if that leaves room for the first name."""
     name = "".join(found.names[:1])
     for pattern in (documentation_url, ""):
-        remedy = found.remedy.replace(_PAGE, Page.PLUGIN_AFFINITY.at(pattern))
+        remedy = found.remedy.replace(_PAGE, Page.PLUGIN_AFFINITY.url(pattern))
         ending = f"{then}; {remedy}"
-        if len(f"{found.what} ({name}){ending}") <= LONGEST_STORED:
+        if len(f"{found.what} ({name}){ending}") <= MAX_STRING_LENGTH:
             break
     return limited_sentence(found.what, found.names, ending)
 
 
 def limited_sentence(what: str, names: tuple[str, ...], then: str, count: int = 0) -> str:
     """Return `what (names)then` in at most 256 characters; only the names are shortened."""
-    room = LONGEST_STORED - len(f"{what} (){then}")
+    room = MAX_STRING_LENGTH - len(f"{what} (){then}")
     return f"{what} ({join_names_within(names, room, count)}){then}" if names else what + then

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.bounds import MAX_STRING_LENGTH
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, find_skip_reasons
 from webhook.core.node.node_fields import (
@@ -32,8 +32,8 @@ from webhook.core.node.other_allocators import (
 from webhook.core.node.state import NodeState, build_withdrawn_state
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
-    NODE_ASKS_LABEL,
     NODE_DRA_ANNOTATION,
+    NODE_QUESTION_LABEL,
     NODE_SHARE_LABEL,
     NODE_SHARING_ANNOTATION,
 )
@@ -214,14 +214,17 @@ def apply_sharing(
     if shared is Shared.DRAINING and amount:
         amount = read_vram_bytes(node) or amount
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
-    marks = {NODE_DRA_ANNOTATION: ",".join(dra_drivers)[:LONGEST_STORED] or None}
+    marks = {NODE_DRA_ANNOTATION: ",".join(dra_drivers)[:MAX_STRING_LENGTH] or None}
     if shared is not Shared.NOT_YET or not is_shown:
         verdict = sharing.verdict(unshared, has_gpus=bool(state.vram_bytes))
         marks[NODE_SHARING_ANNOTATION] = str(verdict)
     return replace(
         state,
         vram_bytes=amount,
-        labels={**state.labels, **_marked(node_labels(node), {NODE_ASKS_LABEL: question or None})},
+        labels={
+            **state.labels,
+            **_marked(node_labels(node), {NODE_QUESTION_LABEL: question or None}),
+        },
         annotations={**state.annotations, **_marked(node_annotations(node), marks)},
     )
 

@@ -24,7 +24,7 @@ from webhook.core.pod.gpus import (
 )
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
-    LONGEST_LABEL,
+    MAX_LABEL_LENGTH,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
@@ -140,7 +140,7 @@ def to_label_value(text: str) -> str:
     validation.IsValidLabelValue.
     """
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
-    return safe.lstrip("-_.")[:LONGEST_LABEL].rstrip("-_.") or _NAMELESS
+    return safe.lstrip("-_.")[:MAX_LABEL_LENGTH].rstrip("-_.") or _NAMELESS
 
 
 def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from webhook.core.bounds import MOST_INJECTED, MOST_READ
+from webhook.core.bounds import MAX_INJECTING_ANNOTATIONS, MAX_TEXT_LENGTH
 from webhook.core.pod.fields import Json
 
 
@@ -120,7 +120,7 @@ class InjectedDevices:
 
 _UNREAD: Final = InjectedDevices(
     violation="remove some annotations that inject devices; at most "
-    f"{MOST_INJECTED} are read, with {MOST_READ} characters in all"
+    f"{MAX_INJECTING_ANNOTATIONS} are read, with {MAX_TEXT_LENGTH} characters in all"
 )
 
 
@@ -131,14 +131,14 @@ def read_injections(
 
     Annotations with the same value in `before` are left out. Values beyond the bounds are not read.
     """
-    left, count = MOST_READ, 0
+    left, count = MAX_TEXT_LENGTH, 0
     for key, value in annotations.items():
         injector = INJECTORS.get(key.partition("/")[0])
         if injector is None or before.get(key) == value:
             continue
         left -= len(value)
         count += 1
-        if left < 0 or count > MOST_INJECTED:
+        if left < 0 or count > MAX_INJECTING_ANNOTATIONS:
             yield key, _UNREAD
         else:
             yield key, _named(*injector, value)

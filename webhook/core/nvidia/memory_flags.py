@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import Final, Literal, NamedTuple
 
-from webhook.core.bounds import LONGEST_REFERENCE
+from webhook.core.bounds import MAX_REFERENCE_LENGTH
 from webhook.core.pod.command_lines import SEPARATOR_PATTERN, CommandLine
 from webhook.core.pod.views import Container
 
@@ -326,7 +326,7 @@ def _program_of_image(image: str) -> SizedProgram | None:
 def _image_of(container: Container) -> str:
     """Return a container's image in lower case; empty if the name is not a server's."""
     image = container.raw.get("image")
-    if type(image) is not str or len(image) > LONGEST_REFERENCE:
+    if type(image) is not str or len(image) > MAX_REFERENCE_LENGTH:
         return ""
     # registry.example:5000/vllm/name:tag@sha256:digest
     name = re.split("[:@]", image.lower().rpartition("/")[2], maxsplit=1)[0]

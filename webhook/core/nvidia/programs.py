@@ -23,7 +23,7 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Final, NamedTuple
 
-from webhook.core.bounds import MOST_DIGITS
+from webhook.core.bounds import MAX_DIGITS
 from webhook.core.formatting import format_amount, format_exact
 from webhook.core.pod.fields import Json
 from webhook.core.pod.quantity import MIB
@@ -212,7 +212,7 @@ def _shown_bytes(entry: Json) -> int | None:
     value = entry.get("value")
     if entry["name"] != GPU_MEMORY_MIB_ENV or type(value) is not str:
         return None
-    if len(value) > MOST_DIGITS or not (value.isascii() and value.isdigit()):
+    if len(value) > MAX_DIGITS or not (value.isascii() and value.isdigit()):
         return None
     return int(value) * MIB
 

@@ -9,13 +9,13 @@ from json.encoder import encode_basestring_ascii as _quoted
 from sys import intern
 from typing import Final
 
-from webhook.core.bounds import LATEST_S, LONGEST_GRACE_S, LONGEST_LATE_S, LONGEST_WHOLE
+from webhook.core.bounds import MAX_DELAY_S, MAX_GRACE_S, MAX_TIME_S, MAX_WHOLE_GPUS_LENGTH
 from webhook.core.formatting import MAX_BYTES
 from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.cap_terms import CapTerms, shared_terms
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, EnforceBy
-from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
+from webhook.names import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_QUALIFIED_NAME_LENGTH
 
 MOST_NAMED_PODS: Final = 3
 """Number of pods with whole GPUs that an answer names; it counts all of them."""
@@ -45,7 +45,7 @@ class WholeGpuPods:
 def config_map_name(node: str) -> str:
     """Return the name of a node's ConfigMap, which is in the namespace of the release."""
     name = f"gpu-assignments-{node}"
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME_LENGTH:
         return name
     return f"gpu-assignments-{hashlib.sha256(node.encode()).hexdigest()}"
 
@@ -131,7 +131,7 @@ def _read_entry(line: str) -> tuple[str, Assignment] | None:
         and set(map(type, gpus)) == {str}
         and type(memory) is type(since) is int
         and 0 < memory <= MAX_BYTES
-        and 0 <= since <= LATEST_S
+        and 0 <= since <= MAX_TIME_S
         and (count == 1 or gpus == [EVERY_GPU])
         and type(count) is int
         and 0 < count <= MAX_GPUS
@@ -158,9 +158,9 @@ def _read_terms(entry: Json) -> CapTerms | None:
         and 0 < cap <= MAX_BYTES
         and 0 <= tolerance <= MAX_BYTES
         and (type(delay_s) is int or type(delay_s) is float)
-        and 0 <= delay_s <= LONGEST_LATE_S
+        and 0 <= delay_s <= MAX_DELAY_S
         and (type(grace_s) is int or type(grace_s) is float)
-        and 0 <= grace_s <= LONGEST_GRACE_S
+        and 0 <= grace_s <= MAX_GRACE_S
         and type(by) is str
         and by in _BY
         and type(act) is bool
@@ -196,7 +196,7 @@ def read_whole_gpu_pods(data: object) -> WholeGpuPods | None:
     None never means that no pod has whole GPUs: the question is still open.
     """
     written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
-    if not isinstance(written, str) or len(written) > LONGEST_WHOLE:
+    if not isinstance(written, str) or len(written) > MAX_WHOLE_GPUS_LENGTH:
         return None
     try:
         answer = as_object(json.loads(written))
@@ -205,11 +205,11 @@ def read_whole_gpu_pods(data: object) -> WholeGpuPods | None:
     asked, count, pods = map(answer.get, ("asked", "count", "pods"))
     if (
         type(asked) is str
-        and 0 < len(asked) <= LONGEST_LABEL
+        and 0 < len(asked) <= MAX_LABEL_LENGTH
         and type(count) is int
         and type(pods) is list
         and len(pods) <= min(count, MOST_NAMED_PODS)
-        and all(type(pod) is str and len(pod) <= LONGEST_PAIR for pod in pods)
+        and all(type(pod) is str and len(pod) <= MAX_QUALIFIED_NAME_LENGTH for pod in pods)
     ):
         return WholeGpuPods(asked, count, tuple(pods))
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.bounds import MAX_SENTENCE_LENGTH
 from webhook.core.pod.fields import Json, get_object, get_string, get_string_map
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
@@ -103,7 +103,7 @@ class BindingVerdict:
     @property
     def log_fields(self) -> dict[str, Any]:
         """Fields for our own log, in addition to outcome and reasons."""
-        why = self.message[:LONGEST_SENTENCE]
+        why = self.message[:MAX_SENTENCE_LENGTH]
         fields = {"gpus": list(self.uuids), "why": why}
         return {key: value for key, value in fields.items() if value}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from webhook.core.bounds import LONGEST_WORD
+from webhook.core.bounds import MAX_WORD_LENGTH
 from webhook.core.enforcement.parameters import (
     GRACE,
     POLL_INTERVAL,
@@ -190,7 +190,7 @@ def _written(pod: Pod) -> list[str] | None:
                 value = _limit_of(pod)
             elif name == DRIVER_LIMIT_ENV or entry.get("valueFrom"):
                 return None
-            if name in found or len(value) > LONGEST_WORD:
+            if name in found or len(value) > MAX_WORD_LENGTH:
                 return None
             found[name] = value.strip()
     return [found.get(name, "") for name in _READ]

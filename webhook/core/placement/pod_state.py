@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from sys import intern
 
-from webhook.core.bounds import LONGEST_REASON, LONGEST_SENTENCE
+from webhook.core.bounds import MAX_REASON_LENGTH, MAX_SENTENCE_LENGTH
 from webhook.core.formatting import MAX_BYTES
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.cap_terms import Admission, CapTerms, build_terms, read_terms
@@ -134,7 +134,7 @@ def _with_pending(state: PodState, pod: Pod) -> PodState:
     pending = PendingAssignment(
         has_controller=isinstance(owners, list)
         and any(as_object(one).get("controller") for one in owners),
-        last_message=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
+        last_message=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:MAX_SENTENCE_LENGTH],
     )
     return replace(state, pending=pending)
 
@@ -176,7 +176,7 @@ def read_need(pod: Pod) -> tuple[Need | None, str]:
     demand, findings = read_demand(pod)
     count = demand.gpu_count if demand else 1
     need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
-    return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
+    return need, "" if demand else next(map(str, findings), "")[:MAX_REASON_LENGTH]
 
 
 def parse_gpu_uuids(written: str) -> tuple[str, ...]:

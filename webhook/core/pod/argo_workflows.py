@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
+from webhook.core.bounds import MAX_ENTRIES, MAX_STRING_LENGTH, MAX_TEXT_LENGTH
 from webhook.core.formatting import shorten
 from webhook.core.pod.fields import Json, as_objects, find_object
 from webhook.core.pod.pod_templates import (
@@ -182,8 +182,8 @@ def _add_set_mounts(container: Json, container_set: Json) -> Json:
 
 def _read_patch(text: str, read: ReadText | None) -> Json:
     """Parse a patch; raise ValueError if it cannot be judged."""
-    if len(text) > MOST_READ:
-        raise ValueError(f"it has more than {MOST_READ:,} characters")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError(f"it has more than {MAX_TEXT_LENGTH:,} characters")
     if expression := _EXPRESSION.search(text):
         raise ValueError(f"it holds {shorten(expression[0], 64)}")
     patch = read(text) if read else None
@@ -194,11 +194,11 @@ def _read_patch(text: str, read: ReadText | None) -> Json:
 
 def _read_parameters(above: Json) -> dict[str, str]:
     """Return the parameters whose values are in the workflow and short enough."""
-    found = as_objects(find_object(above, "arguments").get("parameters"), MOST_ENTRIES)
+    found = as_objects(find_object(above, "arguments").get("parameters"), MAX_ENTRIES)
     return {
         str(one.get("name")): str(one["value"])
         for one in found
-        if type(one.get("value")) in (str, int) and len(str(one["value"])) <= LONGEST_STORED
+        if type(one.get("value")) in (str, int) and len(str(one["value"])) <= MAX_STRING_LENGTH
     }
 
 
@@ -226,7 +226,7 @@ def find_references(obj: Json) -> Iterator[UnjudgedField]:
             one = value.get(key)
             if type(one) is dict and one.get("name"):
                 kind = "ClusterWorkflowTemplate" if one.get("clusterScope") else "WorkflowTemplate"
-                name = shorten(str(one["name"]), LONGEST_STORED)
+                name = shorten(str(one["name"]), MAX_STRING_LENGTH)
                 found.append(UnjudgedField((*path, key), f"{kind} {name}"))
         text = value.get("manifest") if path[-1:] == ("resource",) else ""
         if type(text) is str and PREFIX in text:

@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from webhook.core.bounds import MOST_READ, MOST_TEXTS
+from webhook.core.bounds import MAX_ARGUMENTS, MAX_TEXT_LENGTH
 from webhook.core.pod.views import Container
 
 SEPARATOR_PATTERN: Final = r"[\s\0]+"
@@ -19,7 +19,7 @@ SEPARATOR_PATTERN: Final = r"[\s\0]+"
 OWN_VARIABLE_PREFIX: Final = "VRAMWARDEN_"
 """Prefix of the variables that vramwarden adds to containers with VRAM."""
 
-_MOST_OF_POD: Final = 2 * MOST_READ
+_MOST_OF_POD: Final = 2 * MAX_TEXT_LENGTH
 """Maximum number of characters of a pod's command lines that are judged."""
 _END: Final = "\0"
 """Terminator of a word in `Words.text`."""
@@ -104,7 +104,7 @@ def read_command_line(container: Container) -> CommandLine | None:
     words: list[Word] = []
     for field in ("command", "args"):
         value = container.raw.get(field) or []
-        if type(value) is not list or len(value) > MOST_TEXTS:
+        if type(value) is not list or len(value) > MAX_ARGUMENTS:
             return None
         words += [
             Word(f"{container.path}.{field}[{index}]", text)
@@ -112,19 +112,19 @@ def read_command_line(container: Container) -> CommandLine | None:
             if type(text) is str
         ]
     env = container.env()
-    if len(env) > MOST_TEXTS:
+    if len(env) > MAX_ARGUMENTS:
         return None
     variables = [
         Word(f"{container.path}.env[{index}].value", f"{name}={entry.get('value') or ''}", name)
         for index, entry in enumerate(env)
         if not (name := entry["name"]).startswith(OWN_VARIABLE_PREFIX)
     ]
-    if sum(len(word.text) for word in (*words, *variables)) > MOST_READ:
+    if sum(len(word.text) for word in (*words, *variables)) > MAX_TEXT_LENGTH:
         return None
     line, ignored = None, []
     text = Words(words).text
     script = container.raw.get("source")  # of an Argo template
-    if type(script) is str and len(script) <= MOST_READ and _SHELL.search(f"{text}-c{_END}"):
+    if type(script) is str and len(script) <= MAX_TEXT_LENGTH and _SHELL.search(f"{text}-c{_END}"):
         words += [Word("", "-c"), Word(f"{container.path}.source", script)]
         text = Words(words).text
     shell = _SHELL.search(text)

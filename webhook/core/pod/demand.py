@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
+from webhook.core.bounds import MAX_DEMAND_FINDINGS, MAX_WORD_LENGTH
 from webhook.core.formatting import MAX_BYTES, shorten
 from webhook.core.pod.fields import Json, get_object, get_objects
 from webhook.core.pod.findings import (
@@ -37,11 +37,11 @@ from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.names import (
     ADMITTED_ANNOTATION,
-    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
+    REQUEST_ANNOTATIONS,
     VRAM_RESOURCE,
 )
 
@@ -183,7 +183,7 @@ def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
     if memory is None and not asks:
         _check_orphans(pod, faults)
     divisor = min(count, suggestions.max_count or count)
-    complete = len(faults) < MOST_DEMAND_FINDINGS
+    complete = len(faults) < MAX_DEMAND_FINDINGS
     return _Plan(explicit, annotated, count, divisor, complete)
 
 
@@ -198,7 +198,7 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
         if not kind:
             continue
         asks = True
-        if len(faults) >= MOST_DEMAND_FINDINGS:
+        if len(faults) >= MAX_DEMAND_FINDINGS:
             break
         written = container.resources(kind)[VRAM_RESOURCE]
         total = read_amount(written, _resource_path(container), container.name, faults)
@@ -313,7 +313,7 @@ def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
 
 def name_request_sources(pod: Pod) -> str:
     """Return the annotations and the resource by which a pod requests VRAM, as text."""
-    names = [key for key in ASKING_ANNOTATIONS if key in pod.annotations]
+    names = [key for key in REQUEST_ANNOTATIONS if key in pod.annotations]
     if any(VRAM_RESOURCE in one.resources(kind) for one in pod.containers for kind in _KINDS):
         names.append(VRAM_RESOURCE)
     return " and ".join(names)
@@ -325,7 +325,7 @@ def requests_vram(pod: Json) -> bool:
     Takes one pass over the containers. Raises MalformedObjectError.
     """
     annotations = get_object(get_object(pod, "metadata", ""), "annotations", "metadata")
-    if any(key in annotations for key in ASKING_ANNOTATIONS):
+    if any(key in annotations for key in REQUEST_ANNOTATIONS):
         return True
     spec = get_object(pod, "spec", "")
     return any(
@@ -350,7 +350,7 @@ def find_unequal_amounts(
     limit = container.resources("limits").get(resource)
     if request is None or request == limit:
         return None
-    shown = shorten(request if limit is None else limit, LONGEST_WORD)
+    shown = shorten(request if limit is None else limit, MAX_WORD_LENGTH)
     if limit is None:
         what, do = (
             f"the request of {shown} has no limit",
@@ -362,7 +362,7 @@ def find_unequal_amounts(
                 return None
         except QuantityError:
             pass
-        what = f"the request is {shorten(request, LONGEST_WORD)} but the limit is {shown}"
+        what = f"the request is {shorten(request, MAX_WORD_LENGTH)} but the limit is {shown}"
         do = f"write {shown} in both"
     if not is_valid(request if limit is None else limit):
         do = "make them equal"

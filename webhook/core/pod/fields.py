@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
-from webhook.core.bounds import MOST_GPUS_ASKED
+from webhook.core.bounds import MAX_GPU_COUNT
 from webhook.core.pod.findings import MalformedObjectError, quote
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
@@ -126,7 +126,7 @@ def _suggest_text(name: str, value: object) -> str:
     number = 0.0 if type(value) is bool else float(str(value))
     if name == GPU_MEMORY_ANNOTATION and not _MIB <= number < inf:
         return f"; write a size with its unit, e.g. {guess_amount(number) or EXAMPLE_AMOUNT}"
-    counts = type(value) is int and 1 <= number <= MOST_GPUS_ASKED
+    counts = type(value) is int and 1 <= number <= MAX_GPU_COUNT
     if name == GPU_COUNT_ANNOTATION and not counts:
         return '; write a whole number in quotes, e.g. "1"'
     return f"; put it in quotes: {quote(str(value).lower() if type(value) is bool else value)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
+from webhook.core.bounds import MAX_PATH_LENGTH, MAX_SENTENCE_LENGTH, MAX_SHOWN_FINDINGS
 from webhook.core.formatting import shorten
 
 MAX_FINDINGS: Final = 1000
@@ -210,10 +210,10 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Shorten path and detail, which may contain long names: answers and logs repeat them."""
-        if len(self.path) > LONGEST_PATH:
-            object.__setattr__(self, "path", shorten(self.path, LONGEST_PATH))
-        if len(self.detail) > LONGEST_SENTENCE:
-            object.__setattr__(self, "detail", shorten(self.detail, LONGEST_SENTENCE))
+        if len(self.path) > MAX_PATH_LENGTH:
+            object.__setattr__(self, "path", shorten(self.path, MAX_PATH_LENGTH))
+        if len(self.detail) > MAX_SENTENCE_LENGTH:
+            object.__setattr__(self, "detail", shorten(self.detail, MAX_SENTENCE_LENGTH))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.path}: {self.detail}"
@@ -223,7 +223,7 @@ class MalformedObjectError(ValueError):
     """A field has a type that Kubernetes' API does not allow."""
 
     def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
-        shown = shorten(path, LONGEST_PATH)
+        shown = shorten(path, MAX_PATH_LENGTH)
         super().__init__(f"{shown}: must be {wanted}, not {_json_type(found)}{cure}")
 
 
@@ -233,9 +233,9 @@ def annotation_path(key: str) -> str:
 
 
 def join_findings(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
-    """Join findings to the message of a denial, at most `SHOWN_FINDINGS` of them."""
-    lines = list(map(str, findings[:SHOWN_FINDINGS]))
-    more = len(findings) - SHOWN_FINDINGS
+    """Join findings to the message of a denial, at most `MAX_SHOWN_FINDINGS` of them."""
+    lines = list(map(str, findings[:MAX_SHOWN_FINDINGS]))
+    more = len(findings) - MAX_SHOWN_FINDINGS
     if more > 0:
         count = f"{more} or" if len(findings) >= MAX_FINDINGS else more
         lines.append(f"and {count} more findings")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from webhook.core.bounds import LONGEST_UUID
+from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 EVERY_GPU: Final = "*"
@@ -27,7 +27,7 @@ FAULT_LOST: Final = "is lost"
 FAULT_SILENT: Final = "does not answer"
 """Faults of a GPU that the node agent cannot reach."""
 
-UUID_PATTERN: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
+UUID_PATTERN: Final = re.compile(f"[0-9A-Za-z-]{{1,{MAX_UUID_LENGTH}}}")
 """UUID of a GPU in any object."""
 
 MAX_PRODUCT_LENGTH: Final = 96

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from itertools import filterfalse, islice
 from typing import Final, NamedTuple
 
-from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
+from webhook.core.bounds import MAX_DEMAND_FINDINGS, MAX_WORD_LENGTH
 from webhook.core.formatting import shorten
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quote
 from webhook.core.pod.quantity import (
@@ -22,7 +22,7 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
-    LONGEST_LABEL,
+    MAX_LABEL_LENGTH,
     VRAM_RESOURCE,
 )
 
@@ -143,9 +143,9 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
     free = [name for name in known if name not in listed]
     amounts: dict[str, int] = {}
     for entry, name, equals, size in entries:
-        if len(faults) >= MOST_DEMAND_FINDINGS:
+        if len(faults) >= MAX_DEMAND_FINDINGS:
             break
-        prefix = f"{shorten(name, LONGEST_WORD)}="
+        prefix = f"{shorten(name, MAX_WORD_LENGTH)}="
         if not equals or not name:
             faults.append(_list_gap(pod, f"the entry {quote(entry)} is not of the form name=size"))
         elif name not in known:
@@ -247,7 +247,7 @@ def ambiguous_containers(pod: Pod) -> list[str]:
 
 
 def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
-    shown = (shorten(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
+    shown = (shorten(name, MAX_WORD_LENGTH) for name in islice(known, _SHOWN_NAMES))
     have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
     write = f"write {nearest} in place of {name}; " if nearest else ""
     return f"{write}the pod has no container {quote(name)}; it has {have or 'none'}"
@@ -255,8 +255,8 @@ def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
 
 def _find_similar(name: str, names: Iterable[str]) -> str:
     """Return the name that was probably meant; empty if none is similar."""
-    compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= LONGEST_LABEL]
-    return next(iter(get_close_matches(name[:LONGEST_LABEL], compared, n=1)), "")
+    compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= MAX_LABEL_LENGTH]
+    return next(iter(get_close_matches(name[:MAX_LABEL_LENGTH], compared, n=1)), "")
 
 
 def annotation_value(pod: Pod, amounts: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
+from webhook.core.bounds import MAX_TEMPLATE_DEPTH, MAX_VALUES
 from webhook.core.pod.fields import Json, as_objects
 
 Path = tuple[str | int, ...]
@@ -132,13 +132,13 @@ def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
         value, path = left.pop()
         if not enter(value, path):
             continue
-        if len(path) >= DEEPEST_TEMPLATE:
+        if len(path) >= MAX_TEMPLATE_DEPTH:
             raise TooMuchToSearchError(
-                f"nests more than {DEEPEST_TEMPLATE} levels deep; flatten it"
+                f"nests more than {MAX_TEMPLATE_DEPTH} levels deep; flatten it"
             )
         values_read += len(value)
-        if values_read > MOST_VALUES:
-            raise TooMuchToSearchError(f"holds more than {MOST_VALUES:,} values; split it")
+        if values_read > MAX_VALUES:
+            raise TooMuchToSearchError(f"holds more than {MAX_VALUES:,} values; split it")
         inside = [
             (one, (*path, key)) for key, one in iterate_items(value) if type(one) in {dict, list}
         ]

@@ -12,8 +12,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple, TypeVar
 
-from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
-from webhook.core.formatting import MAX_BYTES, MOST_GPU_BYTES
+from webhook.core.bounds import MAX_EXPONENT, MAX_QUANTITY_LENGTH
+from webhook.core.formatting import MAX_BYTES, PLAUSIBLE_GPU_BYTES
 from webhook.core.pod.fields import EXAMPLE_AMOUNT, MAX_GPU_GIB
 
 _Default = TypeVar("_Default")
@@ -86,15 +86,15 @@ def parse_quantity(text: str) -> Fraction:
     Values beyond int64 are rejected. Kubernetes caps them, but no cluster has such an amount: it is
     a typing error.
     """
-    match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= MAX_QUANTITY_LENGTH else None
     if match is None:
         raise _malformed_error(text)
     suffix = match["suffix"]
     multiplier = _MULTIPLIERS.get(suffix)
     if multiplier is None:
         exponent = int(suffix[1:])
-        if abs(exponent) > LARGEST_EXPONENT + LONGEST_QUANTITY:
-            exponent = (LARGEST_EXPONENT + LONGEST_QUANTITY) * (1 if exponent > 0 else -1)
+        if abs(exponent) > MAX_EXPONENT + MAX_QUANTITY_LENGTH:
+            exponent = (MAX_EXPONENT + MAX_QUANTITY_LENGTH) * (1 if exponent > 0 else -1)
         multiplier = Fraction(10) ** exponent
     whole, _, decimals = match["number"].partition(".")
     value = Fraction(int((whole + decimals) or "0"), 10 ** len(decimals)) * multiplier
@@ -129,7 +129,7 @@ def canonicalize(text: str) -> str:
     Source: `ParseQuantity` and `CanonicalizeBytes` in quantity.go, after the defaults of
     ResourceList, which round up to a thousandth (pkg/apis/core/v1/defaults.go).
     """
-    return _canonicalize(text) if len(text) <= LONGEST_QUANTITY else text
+    return _canonicalize(text) if len(text) <= MAX_QUANTITY_LENGTH else text
 
 
 @lru_cache(maxsize=4096)
@@ -269,7 +269,7 @@ def _malformed_error(text: str) -> QuantityError:
     squeezed = "".join(text.split())
     if not squeezed:
         return QuantityError("is blank")
-    if len(text) > LONGEST_QUANTITY:
+    if len(text) > MAX_QUANTITY_LENGTH:
         return QuantityError(f"is {len(text)} characters long")
     if squeezed != text and _GRAMMAR.fullmatch(squeezed):
         return QuantityError("has a space in it", Guess(squeezed), verb="write")
@@ -312,6 +312,6 @@ def _guess_units(number: str) -> list[Guess]:
 
 def _is_vram(amount: str) -> bool:
     try:
-        return parse_vram(amount) <= MOST_GPU_BYTES
+        return parse_vram(amount) <= PLAUSIBLE_GPU_BYTES
     except QuantityError:
         return False

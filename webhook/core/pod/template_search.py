@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
+from webhook.core.bounds import MAX_STRING_LENGTH, MAX_TEMPLATES
 from webhook.core.formatting import join_names, shorten
 from webhook.core.pod.argo_workflows import (
     ARGO_GROUP,
@@ -192,7 +192,7 @@ def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedFie
     spec = find_object(obj, "spec")
     runtime = find_object(spec, "runtimeRef")
     which = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
-    return [UnjudgedField(("spec", "runtimeRef"), shorten(which, LONGEST_STORED))]
+    return [UnjudgedField(("spec", "runtimeRef"), shorten(which, MAX_STRING_LENGTH))]
 
 
 def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
@@ -203,8 +203,8 @@ def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
         template = _read_template(value, path, obj, read) if type(value) is dict else None
         if template is not None:
             found.append(template)
-        if len(found) > MOST_TEMPLATES:
-            raise TooMuchToSearchError(f"has more than {MOST_TEMPLATES:,} pod templates; split it")
+        if len(found) > MAX_TEMPLATES:
+            raise TooMuchToSearchError(f"has more than {MAX_TEMPLATES:,} pod templates; split it")
         return template is None
 
     visit_values(obj, enter)
@@ -298,7 +298,7 @@ def _kserve_template(component: Json, path: Path, common: Json) -> Template:
         spec["containers"] = [{**image, **find_object(component, one), "name": KSERVE_CONTAINER}]
         places["spec", "containers", 0] = (*path, one) if one else path
         if one:
-            named = f"ServingRuntime {shorten(runtime, LONGEST_STORED)}"
+            named = f"ServingRuntime {shorten(runtime, MAX_STRING_LENGTH)}"
             unjudged.append(
                 UnjudgedField(
                     (*path, one), f"{named if runtime else 'a ServingRuntime'} adds to it"

@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 from webhook.core.pod.fields import Json, get_object, get_objects, get_string, get_string_map
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import parse_quantity_or
-from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
+from webhook.names import ENFORCER_CONTAINER, MAX_LABEL_LENGTH
 
 Number = TypeVar("Number", int, Fraction)
 
 ADMITTED_PATTERN: Final = re.compile(
-    rf"v1 (?P<rule>[a-z0-9.-]{{1,{LONGEST_LABEL}}}) (?P<digest>[0-9a-f]{{12}})"
+    rf"v1 (?P<rule>[a-z0-9.-]{{1,{MAX_LABEL_LENGTH}}}) (?P<digest>[0-9a-f]{{12}})"
 )
 """Value of the annotation `admitted`: the rule that admitted the pod, and the policy's digest."""
 

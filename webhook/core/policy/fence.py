@@ -49,7 +49,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from webhook.core.bounds import LONGEST_TIME
+from webhook.core.bounds import MAX_TIME_DIGITS
 from webhook.core.policy.gpu_resources import GPU_RESOURCES, NETWORK_RESOURCES
 from webhook.core.policy.match import Match
 from webhook.core.policy.model import (
@@ -128,7 +128,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
     is_ours = hmac.compare_digest(code.encode(errors="replace"), ours.encode())
     if not is_ours or not (covered <= wanted or covered >= wanted):
         return math.inf
-    is_time = at.isascii() and at.isdecimal() and len(at) <= LONGEST_TIME
+    is_time = at.isascii() and at.isdecimal() and len(at) <= MAX_TIME_DIGITS
     return abs(now_s - int(at)) if is_time else math.inf
 
 

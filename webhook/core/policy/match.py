@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from webhook.names import LONGEST_PAIR
+from webhook.names import MAX_QUALIFIED_NAME_LENGTH
 
 
 class NamespaceUnknownError(Exception):
@@ -51,7 +51,7 @@ class Match:
     | service_accounts | the ServiceAccount's name matches one of the patterns |
     | exception | the pod does not meet this other match |
 
-    If all other criteria are met and the labels of the namespace are unknown, `holds` raises
+    If all other criteria are met and the labels of the namespace are unknown, `matches` raises
     NamespaceUnknownError: either answer might leave a pod without a limit.
     """
 
@@ -61,7 +61,7 @@ class Match:
     service_accounts: tuple[str, ...] = ()
     exception: Match | None = None
 
-    def holds(self, subject: Subject) -> bool:
+    def matches(self, subject: Subject) -> bool:
         """Return True if a pod meets this match; raises NamespaceUnknownError."""
         accounts = self.service_accounts
         if (
@@ -75,7 +75,7 @@ class Match:
                 raise NamespaceUnknownError(subject.namespace)
             if not self.namespace_labels.items() <= subject.namespace_labels.items():
                 return False
-        return self.exception is None or not self.exception.holds(subject)
+        return self.exception is None or not self.exception.matches(subject)
 
     def matches_namespace(self, subject: Subject) -> bool:
         """Return True if a pod's namespace meets this match, whatever the pod's own properties.
@@ -86,7 +86,7 @@ class Match:
         if exception is not None and exception.depends_on_pod:
             exception = None
         of_namespace = replace(self, pod_labels={}, service_accounts=(), exception=exception)
-        return of_namespace.holds(subject)
+        return of_namespace.matches(subject)
 
     @property
     def depends_on_pod(self) -> bool:
@@ -104,7 +104,7 @@ class Match:
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     """Return True if a name matches one of the names or `*` patterns."""
     # Users choose the names: a cache of long ones would fill the memory.
-    return (_matches_cached if len(name) <= LONGEST_PAIR else _matches)(name, patterns)
+    return (_matches_cached if len(name) <= MAX_QUALIFIED_NAME_LENGTH else _matches)(name, patterns)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

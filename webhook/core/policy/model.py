@@ -347,7 +347,7 @@ class Policy:
 
         Raises NamespaceUnknownError.
         """
-        return next((rule for rule in self.rules if rule.match.holds(subject)), None)
+        return next((rule for rule in self.rules if rule.match.matches(subject)), None)
 
     @property
     def namespace_labels(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ from typing import Final
 from webhook.adapters.kube.errors import KubeError
 from webhook.adapters.kube.follow import JITTER
 from webhook.adapters.kube.placement import PlacementApi, StoredPod
-from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.bounds import MAX_SENTENCE_LENGTH
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.fit import RETRIES
 from webhook.core.placement.pod_state import PendingAssignment, PodState
@@ -178,7 +178,7 @@ after `PATIENCE_S`, even if some of its containers run |
         if failed:
             message = "pods that were bound without us cannot be given their GPUs; retrying"
             name, first = next(iter(failed.items()))
-            why = f"{name}: {first}"[:LONGEST_SENTENCE]
+            why = f"{name}: {first}"[:MAX_SENTENCE_LENGTH]
             self._log.once(_TRYING, "error", message, why, pods=len(failed))
         else:
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
@@ -243,7 +243,7 @@ after `PATIENCE_S`, even if some of its containers run |
 
     def _annotate(self, pod: PodState, sentence: str) -> bool:
         """Write on a pod why it is pending, if the reason is new; return True if it was written."""
-        sentence = sentence[:LONGEST_SENTENCE]
+        sentence = sentence[:MAX_SENTENCE_LENGTH]
         now_s = self._clock()
         annotated_at_s = self._annotated_at_s.get(pod.uid)
         pause_s = ANNOTATE_EVERY_S * max(1, len(self._annotated_at_s) / MAX_WAITING_UPDATES)

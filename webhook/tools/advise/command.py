@@ -22,7 +22,7 @@ from webhook.core.kinds.histories import (
 )
 from webhook.core.kinds.nodes import largest_gpu
 from webhook.core.kinds.workloads import Workload
-from webhook.options import cluster_options, output_option, reach
+from webhook.options import cluster_options, connect_to_cluster, output_option
 from webhook.tools.render.output import known, make_report, plain_table, write_json, write_lines
 
 _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
@@ -67,7 +67,7 @@ def advise_command(
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
     with reading_cluster():
-        cluster = reach(kubeconfig, context, namespace)
+        cluster = connect_to_cluster(kubeconfig, context, namespace)
         where = "" if all_namespaces else cluster.namespace
         snapshot = NamespaceSnapshot(cluster.kube, where)
         nodes = snapshot.attempt(lambda: snapshot.gpu_nodes) if snapshot.histories else None

@@ -10,11 +10,11 @@ import click
 from webhook import __version__
 from webhook.options import (
     NAMESPACES,
+    connect_to_cluster,
     connection_options,
-    names_of,
+    name_completer,
     namespace_option,
     output_option,
-    reach,
 )
 
 
@@ -26,7 +26,7 @@ from webhook.options import (
 )
 @click.option(
     "--test-namespace",
-    shell_complete=names_of(NAMESPACES),
+    shell_complete=name_completer(NAMESPACES),
     default="default",
     show_default=True,
     metavar="NS",
@@ -64,7 +64,7 @@ def check_command(
 
     with reading_cluster():
         facts = Installation(
-            reach(kubeconfig, context, namespace).kube,
+            connect_to_cluster(kubeconfig, context, namespace).kube,
             __version__,
             is_before=pre,
             namespace=namespace,

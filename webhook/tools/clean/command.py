@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from webhook.options import ExitCode, Failure, NoCluster, connection_options, first_of, reach
+from webhook.options import (
+    ExitCode,
+    Failure,
+    NoCluster,
+    choose_exit_code,
+    connect_to_cluster,
+    connection_options,
+)
 from webhook.tools.render.output import write_lines
 
 
@@ -51,7 +58,7 @@ def clean_command(
         codes.append(code)
 
     try:
-        kube = reach(kubeconfig, context, None).kube
+        kube = connect_to_cluster(kubeconfig, context, None).kube
         if why := why_installed(kube):
             raise Failure(why)
         Cleaner(kube, report, dry_run=dry_run, everything=everything).run()
@@ -61,4 +68,4 @@ def clean_command(
         raise NoCluster(error.why) from error
     if not codes:
         click.echo("nothing of vramwarden is left")
-    click.get_current_context().exit(first_of(codes))
+    click.get_current_context().exit(choose_exit_code(codes))

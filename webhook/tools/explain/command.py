@@ -9,7 +9,13 @@ from typing import Final
 
 import click
 
-from webhook.options import ExitCode, cluster_options, complete_names, output_option, reach
+from webhook.options import (
+    ExitCode,
+    cluster_options,
+    complete_names,
+    connect_to_cluster,
+    output_option,
+)
 from webhook.tools.explain.render import as_json, as_text
 from webhook.tools.render.output import supports_unicode
 from webhook.tools.snapshot.objects import NODE, POD, WorkloadKind, find_kind
@@ -91,7 +97,7 @@ def explain_command(
     from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415
 
     with reading_cluster():
-        cluster = reach(kubeconfig, context, namespace)
+        cluster = connect_to_cluster(kubeconfig, context, namespace)
         found = diagnose(NamespaceSnapshot(cluster.kube, cluster.namespace), *subject)
     ascii_only = not supports_unicode(sys.stdout)
     text = as_json(found) if output == "json" else as_text(found, ascii_only=ascii_only)

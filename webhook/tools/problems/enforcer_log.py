@@ -12,7 +12,7 @@ from typing import Any
 
 from webhook.core.enforcement.messages import LogMessage
 from webhook.core.enforcement.termination_message import read_verdict
-from webhook.core.formatting import MOST_GPU_BYTES
+from webhook.core.formatting import PLAUSIBLE_GPU_BYTES
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import find_string
 
@@ -105,4 +105,4 @@ def _parse(line: str) -> LogEntry | None:
 
 def _bytes(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
-    return value if type(value) is int and 0 <= value <= MOST_GPU_BYTES else None
+    return value if type(value) is int and 0 <= value <= PLAUSIBLE_GPU_BYTES else None

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any, Final, Self, TextIO, TypeVar
 
 from webhook.core.formatting import escape_unprintable, shorten
-from webhook.names import SEEING_API_VERSION
+from webhook.names import GROUP_VERSION
 
 Json = dict[str, Any]
 
@@ -58,7 +58,7 @@ def supports_colour(stream: TextIO) -> bool:
 
 def make_report(kind: str, values: Json) -> Json:
     """Return a JSON report, which begins with its version and kind."""
-    return {"apiVersion": SEEING_API_VERSION, "kind": kind, **values}
+    return {"apiVersion": GROUP_VERSION, "kind": kind, **values}
 
 
 def write_json(report: Json) -> str:

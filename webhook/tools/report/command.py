@@ -10,13 +10,13 @@ from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import (
     NAMESPACES,
     ExitCode,
+    choose_exit_code,
+    connect_to_cluster,
     connection_options,
-    first_of,
-    names_of,
+    name_completer,
     namespace_option,
     output_option,
     policy_failure,
-    reach,
 )
 from webhook.tools.report.render import as_json, as_text
 
@@ -33,7 +33,7 @@ from webhook.tools.report.render import as_json, as_text
 )
 @click.option(
     "--release",
-    shell_complete=names_of(NAMESPACES),
+    shell_complete=name_completer(NAMESPACES),
     default=DEFAULT_NAMESPACE,
     show_default=True,
     metavar="NS",
@@ -75,7 +75,7 @@ def report_command(
 
     try:
         with reading_cluster():
-            kube = reach(kubeconfig, context, None).kube
+            kube = connect_to_cluster(kubeconfig, context, None).kube
             policy, where = choose_policy(kube, path, release)
             snapshot = NamespaceSnapshot(kube, namespace or "")
             found = read_report(snapshot, policy, where, release)
@@ -84,4 +84,4 @@ def report_command(
     click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
     change = ExitCode.FOUND if found.has_findings else ExitCode.DONE
     unknown = ExitCode.UNANSWERED if found.counts[PodOutcome.UNKNOWN] else ExitCode.DONE
-    click.get_current_context().exit(first_of((change, unknown)))
+    click.get_current_context().exit(choose_exit_code((change, unknown)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from webhook.options import connection_options, namespace_option, output_option, reach
+from webhook.options import connect_to_cluster, connection_options, namespace_option, output_option
 
 
 @click.command("simulate")
@@ -80,7 +80,7 @@ def simulate_command(
         if files:
             read.read_files(objects, files)
         else:
-            read.read_cluster(objects, reach(kubeconfig, context, None).kube)
+            read.read_cluster(objects, connect_to_cluster(kubeconfig, context, None).kube)
         objects.check_nodes()
         found = compare(objects.nodes, objects.pods, shares)
     write = show.as_json if output == "json" else show.as_text

@@ -168,7 +168,7 @@ class ReleaseFacts(ClusterFacts):
     def page(self, page: Page) -> str:
         """Return the name of a page for messages, with the release's `documentationURL`."""
         webhook = None if self.is_before else self.attempt(lambda: self.webhook)
-        return page.at(webhook.variable(DOCUMENTATION_URL_ENV) if webhook else "")
+        return page.url(webhook.variable(DOCUMENTATION_URL_ENV) if webhook else "")
 
     @fact("get daemonsets")
     def agent(self) -> OwnWorkload | None:

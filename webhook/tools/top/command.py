@@ -11,7 +11,15 @@ from typing import Final
 
 import click
 
-from webhook.options import NODES, PODS, NoCluster, cluster_options, complete_names, names_of, reach
+from webhook.options import (
+    NODES,
+    PODS,
+    NoCluster,
+    cluster_options,
+    complete_names,
+    connect_to_cluster,
+    name_completer,
+)
 from webhook.tools.top.rows import Order
 
 _EVERY_S: Final = 5
@@ -60,7 +68,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
 @click.option(
     "--node",
     metavar="NODE",
-    shell_complete=names_of(*NODES),
+    shell_complete=name_completer(*NODES),
     help="Only this node, GPU by GPU, and its pods.",
 )
 @click.option(
@@ -139,7 +147,7 @@ def top_command(
     if node and named.get("nodes", node) != node:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
     with reading_cluster():
-        cluster = reach(kubeconfig, options["context"], namespace)
+        cluster = connect_to_cluster(kubeconfig, options["context"], namespace)
         wanted = TopOptions(
             namespace="" if all_namespaces else cluster.namespace,
             selector=selector or "",

@@ -18,7 +18,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.bounds import MAX_SENTENCE_LENGTH
 from webhook.core.placement.pod_state import read_pod_state
 from webhook.core.policy.model import Action, MemoryBounds, VisibleDevices
 
@@ -120,8 +120,8 @@ def test_the_sentence_that_is_logged_is_cut():
         a_container(f"c{number}", securityContext={"privileged": True}) for number in range(60)
     ]
     decision = decide_pod(pod)
-    assert len(decision.message) > LONGEST_SENTENCE
-    assert len(decision.audit_annotations["message"]) == LONGEST_SENTENCE
+    assert len(decision.message) > MAX_SENTENCE_LENGTH
+    assert len(decision.audit_annotations["message"]) == MAX_SENTENCE_LENGTH
     assert decision.audit_annotations["message"].endswith("…")
 
 

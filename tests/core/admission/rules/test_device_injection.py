@@ -25,7 +25,7 @@ from tests.core.admission.decisions import (
 from tests.support.device_annotations import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decision import Outcome, Phase
-from webhook.core.bounds import MOST_INJECTED, MOST_READ
+from webhook.core.bounds import MAX_INJECTING_ANNOTATIONS, MAX_TEXT_LENGTH
 from webhook.core.nvidia.injection import INJECTORS, LIKE_INJECTORS
 from webhook.core.policy.model import Action, EnforceBy, VisibleDevices
 
@@ -267,12 +267,12 @@ def test_a_key_that_names_no_container_to_a_runtime_passes(key):
 
 
 def test_so_much_of_such_annotations_is_read_and_no_more():
-    half = "x" * (MOST_READ // 2)
+    half = "x" * (MAX_TEXT_LENGTH // 2)
     pod = a_pod(annotations={"cdi.k8s.io/a": half, "cdi.k8s.io/b": half})
     assert_unchanged(decide_pod(pod))
     pod["metadata"]["annotations"]["cdi.k8s.io/b"] += "x"
     assert_denied(decide_pod(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
-    notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_INJECTED)}
+    notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MAX_INJECTING_ANNOTATIONS)}
     assert_unchanged(decide_pod(a_pod(annotations=notes)))
     pod = a_pod(annotations={**notes, "cdi.k8s.io/b": ""})
     assert_denied(decide_pod(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))

@@ -34,13 +34,13 @@ from webhook.core.pod.quantity import parse_quantity_or
 from webhook.core.pod.views import Container, Pod, preview_changes, read_containers
 from webhook.core.policy.model import Isolation, VisibleDevices
 from webhook.names import (
-    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
     GATE_VOLUME,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     OUR_ANNOTATIONS,
+    REQUEST_ANNOTATIONS,
     VRAM_RESOURCE,
 )
 
@@ -48,7 +48,7 @@ _DEFAULT_CONTAINER: Final = (
     DEFAULT_CONTAINER_ANNOTATION,
     annotation_path(DEFAULT_CONTAINER_ANNOTATION),
 )
-_WRITTEN_BY_DEVELOPERS: Final = {*ASKING_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
+_WRITTEN_BY_DEVELOPERS: Final = {*REQUEST_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
 # With KILL a debugging container could stop a sidecar of another user. No profile of `kubectl
 # debug` adds it.
 _DEBUGGERS_CAPABILITIES: Final = DEFAULT_CAPABILITIES - {"KILL"}

@@ -23,7 +23,7 @@ from webhook.core.admission.rules.near_misses import (
     likely_amounts,
     with_known_unit,
 )
-from webhook.core.bounds import MOST_COMPARED, MOST_GPUS_ASKED
+from webhook.core.bounds import MAX_COMPARED_KEYS, MAX_GPU_COUNT
 from webhook.core.formatting import shorten
 from webhook.core.pod.demand import GPU_COUNT_PATTERN
 from webhook.core.pod.findings import quote
@@ -43,12 +43,12 @@ from webhook.core.pod.quantity import format_bytes, parse_quantity_or
 from webhook.core.pod.views import Container, Pod, requested_amounts
 from webhook.core.policy.model import allowed_class_names
 from webhook.names import (
-    ASKING_ANNOTATIONS,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
-    LONGEST_LABEL,
+    MAX_LABEL_LENGTH,
     PREFIX,
+    REQUEST_ANNOTATIONS,
     VRAM_RESOURCE,
 )
 
@@ -59,7 +59,7 @@ _MEANINGS: Final = {
     **{name: meaning for name, (_, meaning) in OTHER_PRODUCTS_BY_RESOURCE.items()},
 }
 """Meanings of the resources that a pod with a share must not request."""
-_LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
+_LONGEST_KEY: Final = len(PREFIX) + MAX_LABEL_LENGTH
 
 
 def foreign_requests(case: Case) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _is_allowed(case: Case, key: str, value: str) -> bool:
     """Return True if the rule allows a number of GPUs or a class."""
     if key == GPU_CLASS_ANNOTATION:
         return value in allowed_class_names(case.policy.classes, case.rule.allowed_classes)
-    most = case.suggestions.max_count or MOST_GPUS_ASKED
+    most = case.suggestions.max_count or MAX_GPU_COUNT
     return GPU_COUNT_PATTERN.fullmatch(value) is not None and int(value) <= most
 
 
@@ -190,7 +190,7 @@ def _resource_hints(case: Case) -> Iterator[str]:
             hint = _foreign_resource_hint(case, container, name, line, covered)
         elif name.startswith(RESOURCE_PREFIXES) and not name.startswith(PREFIX):
             compared += 1
-            if compared <= MOST_COMPARED:
+            if compared <= MAX_COMPARED_KEYS:
                 intended = intended_annotation(name, requested_amounts(container)[name])
                 hint = _near_miss_hint(case, container, name, *intended) if intended else ""
         if hint:
@@ -268,7 +268,7 @@ def _line_for_pod(case: Case) -> str:
             if _MEANINGS.get(name) is Meaning.GPUS
         )
     count = counts.pop() if len(counts) == 1 else 1
-    count = count if 1 < count <= (case.suggestions.max_count or MOST_GPUS_ASKED) else 1
+    count = count if 1 < count <= (case.suggestions.max_count or MAX_GPU_COUNT) else 1
     is_complete = all(memory_by_container.values())
     values = [annotation_value(case.pod, memory_by_container)] if is_complete else []
 
@@ -328,7 +328,7 @@ def _unread_key_hints(case: Case, field: str, keys: Mapping[str, str]) -> Iterat
         if field == "labels":
             why = _AS_LABEL if closest else NOTHING_READS
         elif not closest:
-            why = f"{NOTHING_READS}, unlike {', '.join(ASKING_ANNOTATIONS)}"
+            why = f"{NOTHING_READS}, unlike {', '.join(REQUEST_ANNOTATIONS)}"
         yield _key_hint(case, field, key, (closest, keys[key]) if closest else None, why)
 
 

@@ -11,20 +11,20 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final
 
-from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_HINT_KEYS
+from webhook.core.bounds import MAX_COMPARED_KEYS, MAX_COMPARED_LENGTH, MAX_HINT_KEYS
 from webhook.core.pod.fields import EXAMPLE_AMOUNT, guess_amount
 from webhook.core.pod.findings import quote
 from webhook.core.pod.other_products import OTHER_PRODUCTS_BY_ANNOTATION, Meaning, Product
 from webhook.core.pod.quantity import QuantityError, parse_count, parse_vram
 from webhook.names import (
-    ASKING_ANNOTATIONS,
     GPU_MEMORY_ANNOTATION,
+    KNOWN_KEYS,
     PREFIX,
-    READ_KEYS,
+    REQUEST_ANNOTATIONS,
     VRAM_RESOURCE,
 )
 
-KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
+KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in REQUEST_ANNOTATIONS} | {
     # The resource requests the same, so its name is a likely guess at the annotation's.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
 }
@@ -87,7 +87,7 @@ def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
             return None
         product, meaning = OTHER_PRODUCTS_BY_ANNOTATION.get(key, (None, Meaning.MEMORY))
         return GPU_MEMORY_ANNOTATION, with_known_unit(value, product, meaning)
-    if domain == _DOMAIN or len(key) > LONGEST_COMPARED:
+    if domain == _DOMAIN or len(key) > MAX_COMPARED_LENGTH:
         return None
     if domain.lower() == _NVIDIA:
         is_amount = _PUNCTUATION.sub("", name.lower()) in _NVIDIA_NAMES
@@ -139,7 +139,7 @@ def _resembles_our_domain(domain: str) -> bool:
 
 def comparable_keys(keys: Iterable[str]) -> Iterator[str]:
     """Yield the few keys that are worth a comparison of words, which takes time."""
-    return islice(filter(_CANDIDATE.search, islice(keys, MOST_HINT_KEYS)), MOST_COMPARED)
+    return islice(filter(_CANDIDATE.search, islice(keys, MAX_HINT_KEYS)), MAX_COMPARED_KEYS)
 
 
 def find_near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -153,12 +153,12 @@ def find_near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str,
 
 def find_unread(keys: Iterable[str], kind: str, field: str) -> Iterator[str]:
     """Yield the keys with our prefix that nothing reads in this field of a kind's metadata."""
-    read = READ_KEYS.get((kind, field), ())
+    read = KNOWN_KEYS.get((kind, field), ())
     return (key for key in filter(_OURS.match, keys) if key not in read)
 
 
 def closest_key(key: str) -> str:
     """Return our key that is most similar to one with our prefix; empty if none is similar."""
-    name = key.removeprefix(PREFIX)[:LONGEST_COMPARED].lower()
+    name = key.removeprefix(PREFIX)[:MAX_COMPARED_LENGTH].lower()
     matches = get_close_matches(name, KEYS_BY_NAME, n=1)
     return KEYS_BY_NAME[matches[0]] if matches else ""

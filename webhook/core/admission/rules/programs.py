@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.near_misses import MAX_HINTS
-from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
+from webhook.core.bounds import MAX_COMPARED_KEYS, MAX_FRACTIONS, MAX_WORD_LENGTH
 from webhook.core.formatting import format_count, format_exact, shorten
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
@@ -150,7 +150,7 @@ class _Fraction(NamedTuple):
 
 def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_Fraction]:
     """Yield the fractions in words, except for variables that the program ignores."""
-    for found in islice(FRACTION.finditer(words.plain), MOST_FRACTIONS):
+    for found in islice(FRACTION.finditer(words.plain), MAX_FRACTIONS):
         word, name, gap = words.at(found, "value"), words.written(found, "name"), found["gap"]
         before = name + (gap if "=" in gap or ":" in gap else "=")
         if gap[0] in "\"'":
@@ -229,7 +229,9 @@ class _ContainerCheck:
             return self._advise(f"{path}: write ", program.of, why, place)
         if re.search(program.bounds, line.ignored.plain):
             why = f"{_NO_PROGRAM}, and {why}"
-        flags = {flag[1]: flag for flag in islice(_FLAG.finditer(line.words.plain), MOST_COMPARED)}
+        flags = {
+            flag[1]: flag for flag in islice(_FLAG.finditer(line.words.plain), MAX_COMPARED_KEYS)
+        }
         bound_name = program.bound.replace("-", "_")
         for name in get_close_matches(bound_name, flags.keys() - {bound_name}, n=1, cutoff=0.85):
             path = line.words.at(flags[name]).path
@@ -262,7 +264,7 @@ class _ContainerCheck:
         if found.is_one_word:
             return self._write(found, "a program gets both as one word")
         value = found.value.strip("'\"")
-        reference = _REFERENCE.fullmatch(value) if len(value) <= LONGEST_WORD else None
+        reference = _REFERENCE.fullmatch(value) if len(value) <= MAX_WORD_LENGTH else None
         if reference is None:
             return self._number_warning(found._replace(value=value))
         name = reference["kubelet"] or reference["bare"] or reference["braced"]
@@ -281,7 +283,7 @@ class _ContainerCheck:
                 text = word.text.removeprefix(f"{name}=")
                 return self._number_warning(_Fraction(word.path, "", text, found.of))
         if not (by_shell or self._container.raw.get("envFrom") or name in self._known):
-            why = f"the container has no variable {shorten(name, LONGEST_WORD)}"
+            why = f"the container has no variable {shorten(name, MAX_WORD_LENGTH)}"
             return self._write(found, why)
         return self._number_warning(found._replace(value=reference["default"] or ""))
 
@@ -291,7 +293,7 @@ class _ContainerCheck:
             if is_bounded or found.value.lower() not in {"true", "1"}:
                 return ""
             return self._write(found, "JAX takes three quarters of the GPU at its start")
-        if len(found.value) > LONGEST_WORD or not _NUMBER.fullmatch(found.value):
+        if len(found.value) > MAX_WORD_LENGTH or not _NUMBER.fullmatch(found.value):
             return ""
         number, of = float(found.value), "of the whole GPU"
         if not 0 < number <= 1 or (number == 1 and found.of == "free"):
@@ -354,7 +356,7 @@ class _ContainerCheck:
 
     def _reference_advice(self, name: str, word: Word, reference: str) -> str:
         """Return the advice for a reference in a word."""
-        written = shorten(reference, LONGEST_WORD)
+        written = shorten(reference, MAX_WORD_LENGTH)
         if name in self._known:
             why = "a program gets it as it is, since only $(NAME) is replaced there"
             return f"write $({name}) in place of {written}; {why}"

@@ -20,7 +20,7 @@ from webhook.core.admission.sidecar.injection import (
     image_repository,
     missing_enforcer_parts,
 )
-from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
+from webhook.core.bounds import MAX_STRING_LENGTH, MAX_WORD_LENGTH
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_bound_gpus
 from webhook.core.pod.fields import as_object, get_object, get_objects, get_string
@@ -72,7 +72,9 @@ def complete_translation(case: Case) -> Iterator[Finding]:
     for container in case.pod.enforcers:
         path, found = f"{container.path}.image", get_string(container.raw, "image", container.path)
         if found and path in lacks:
-            before, after = (quote(one, LONGEST_STORED) for one in (lacks.pop(path).wanted, found))
+            before, after = (
+                quote(one, MAX_STRING_LENGTH) for one in (lacks.pop(path).wanted, found)
+            )
             detail = (
                 f"ask your platform team to write {image_setting(case, found)}; another webhook "
                 f"changed the image from {before} to {after}"
@@ -130,7 +132,7 @@ def _describe_change(change: Change) -> str:
 
 
 def _shown(value: Any) -> str:
-    return quote(value) if isinstance(value, str) else shorten(json.dumps(value), LONGEST_WORD)
+    return quote(value) if isinstance(value, str) else shorten(json.dumps(value), MAX_WORD_LENGTH)
 
 
 def _missing_essentials(case: Case) -> Iterator[str]:
@@ -187,7 +189,7 @@ def mirrored_sidecar(case: Case) -> Iterator[str]:
         return
     yield (
         f"{sidecar.path}.image: ask your platform team to write {image_setting(case, found)} if "
-        f"nodes pull only from there; it was restored to {quote(wanted, LONGEST_STORED)}"
+        f"nodes pull only from there; it was restored to {quote(wanted, MAX_STRING_LENGTH)}"
     )
 
 
@@ -195,9 +197,9 @@ def image_setting(case: Case, image: str) -> str:
     """Return the settings of the chart or the policy that give the sidecar another image."""
     repository, rule = image_repository(image), quote(case.rule.name)
     tag, _, digest = image[len(repository) :].partition("@")
-    lines = f"enforcer.repository: {quote(repository, LONGEST_STORED)}"
+    lines = f"enforcer.repository: {quote(repository, MAX_STRING_LENGTH)}"
     if digest:
-        lines += f" and enforcer.digest: {quote(digest, LONGEST_STORED)}"
+        lines += f" and enforcer.digest: {quote(digest, MAX_STRING_LENGTH)}"
     elif not case.rule.enforcement.image.endswith(tag):
         lines += f" and enforcer.tag: {quote(tag[1:])}"
     return f"{lines} (or enforcement.image of rule {rule})"

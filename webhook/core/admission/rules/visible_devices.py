@@ -11,7 +11,7 @@ from webhook.core.admission.accounting import count_amounts, find_missing_amount
 from webhook.core.admission.rules.case import Case
 from webhook.core.admission.rules.device_injection import HOW_TO_REQUEST_GPUS, NOT_COUNTED
 from webhook.core.admission.rules.near_misses import MAX_HINTS
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.bounds import MAX_STRING_LENGTH
 from webhook.core.formatting import shorten
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
@@ -216,7 +216,7 @@ def _variable_warnings(containers: Iterable[Container], gpu_count: int | None) -
         if entry["name"] in {_CUDA_DEVICES, DRIVER_CAPABILITIES_ENV} and not entry.get("valueFrom")
     )
     for path, name, value in islice(variables, _MOST_JUDGED):
-        if "$(" in value or len(value) > LONGEST_STORED:
+        if "$(" in value or len(value) > MAX_STRING_LENGTH:
             continue
         names = {word.strip() for word in value.split(",")} - {""}
         if name == _CUDA_DEVICES:
@@ -274,7 +274,7 @@ def hidden_by_runtime(case: Case) -> tuple[str, ...]:
     if case.demand_if_any is None or not name or name == rule.runtime_class_name:
         return ()
     runtime_class = case.cluster.runtime_class_for(rule)
-    is_sandbox = any(map(_SANDBOX.fullmatch, re.split("[-.]", name.lower()[:LONGEST_STORED])))
+    is_sandbox = any(map(_SANDBOX.fullmatch, re.split("[-.]", name.lower()[:MAX_STRING_LENGTH])))
     if not is_sandbox and not (name in _PLAIN and runtime_class):
         return ()
     sets = f"; rule {quote(rule.name)} sets {runtime_class}" if runtime_class else ""

@@ -17,7 +17,7 @@ from webhook.core.pod.pod_templates import CONTAINER_FIELDS, Form, Template, par
 from webhook.core.pod.template_search import find_kind_ignoring_case
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy
-from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
+from webhook.names import GROUP_VERSION, VRAM_POLICY_KIND
 from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.admit.judge.migration.foreign_pod import (
     Migration,
@@ -65,7 +65,7 @@ class Other:
     @property
     def is_policy(self) -> bool:
         """Whether it is one of ours, which `policy check` judges."""
-        return (self.object.kind, self.object.version) == (VRAM_POLICY_KIND, SEEING_API_VERSION)
+        return (self.object.kind, self.object.version) == (VRAM_POLICY_KIND, GROUP_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

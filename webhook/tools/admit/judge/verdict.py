@@ -31,9 +31,9 @@ from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import add_name_label
 from webhook.core.policy.model import Policy
 from webhook.names import (
-    ASKING_ANNOTATIONS,
     MIRROR_POD_ANNOTATION,
     NODES_GROUP,
+    REQUEST_ANNOTATIONS,
     VRAM_RESOURCE,
 )
 from webhook.tools.admit.judge.creation import as_sent, decide_accepted, sent_pod
@@ -347,7 +347,7 @@ def judge(
 
 def _requests(pod: Json, cure: str) -> Iterator[str]:
     """Yield each request for VRAM of a pod that can have no share, with what to do."""
-    for key in ASKING_ANNOTATIONS:
+    for key in REQUEST_ANNOTATIONS:
         if key in find_object(pod, "metadata", "annotations"):
             yield f"{annotation_path(key)}: {cure}"
     for index, one in enumerate(as_object_list(find_object(pod, "spec").get("containers"))):

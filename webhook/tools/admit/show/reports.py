@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from webhook import __version__
 from webhook.core.pod.fields import find_string
-from webhook.names import SEEING_API_VERSION
+from webhook.names import GROUP_VERSION
 from webhook.tools.admit.judge.texts import ManifestText, counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
@@ -138,7 +138,7 @@ def report(sources: Sequence[ManifestText]) -> str:
     ]
     counted = counts(sources)
     made = {
-        "apiVersion": SEEING_API_VERSION,
+        "apiVersion": GROUP_VERSION,
         "kind": "AdmitReport",
         "release": __version__,
         "allowed": all(one["allowed"] for one in verdicts) and not unreadable,

@@ -55,7 +55,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from webhook.core.bounds import LARGEST_INT32, MOST_GPUS_ASKED
+from webhook.core.bounds import MAX_GPU_COUNT, MAX_INT32
 from webhook.core.pod.findings import annotation_path, quote
 from webhook.core.pod.other_products import (
     DEVICE_PLUGIN,
@@ -130,7 +130,7 @@ def _of_hami(container: Container, *, origin: Origin) -> ContainerRequest | None
 
 def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
     at, units = _whole_number(container, HAMI_MEMORY) or ("", 0)
-    if units > LARGEST_INT32:
+    if units > MAX_INT32:
         detail = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
         raise NotCarriedError(at, detail)
     if units:
@@ -334,7 +334,7 @@ def _read_whole(path: str, text: str) -> int:
 
 def _gpu_count(path: str, number: int) -> int:
     """Check a number of GPUs, of which our annotation takes so many."""
-    if 0 < number <= MOST_GPUS_ASKED:
+    if 0 < number <= MAX_GPU_COUNT:
         return number
     raise NotCarriedError(path, f"no pod gets {number} GPUs; correct the number first")
 
