@@ -67,8 +67,8 @@ def test_only_the_pods_own_processes_are_found(node, tmp_path):
     put(tmp_path, 52, cgroup=f"0::/kubepods/burstable/pod{OTHERS}/{ID}\n")
     inner = THEIR_CGROUP.strip() + f"/kubepods/pod{OTHERS}/{ID}\n"
     put(tmp_path, 53, cgroup=inner)
-    assert [one.process.pid for one in node().in_pod(THEIRS)] == [50, 53]
-    assert [one.process.pid for one in node().in_pod(OTHERS)] == [52]
+    assert [owner.process.pid for owner in node().in_pod(THEIRS)] == [50, 53]
+    assert [owner.process.pid for owner in node().in_pod(OTHERS)] == [52]
 
 
 def test_without_our_own_uid_nobody_is_placed(tmp_path):
@@ -302,7 +302,7 @@ def hide(proc, pid, parent):
 
 def test_who_hides_its_cgroup_is_of_the_pod_of_its_kin(kin):
     assert [kin().owner(pid).place for pid in (50, 51, 52, 53)] == [ProcessOwner(THEIRS)] * 4
-    assert [one.process.pid for one in kin().in_pod(THEIRS)] == [41, 50, 51, 52, 53]
+    assert [owner.process.pid for owner in kin().in_pod(THEIRS)] == [41, 50, 51, 52, 53]
 
 
 def test_where_the_runtimes_process_has_several_pods_nobody_is_guessed(kin, tmp_path):

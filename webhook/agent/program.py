@@ -10,7 +10,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.connection import connect
 from webhook.adapters.kube.errors import KubeError
-from webhook.adapters.kube.node_objects import read_assigned, slices_of
+from webhook.adapters.kube.node_objects import node_slices, read_assignment_list
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
@@ -129,7 +129,7 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
         return {}, ""
     try:
         kube = connect(settings.kubeconfig)
-        return read_assigned(kube, settings.namespace, settings.node).assignments, ""
+        return read_assignment_list(kube, settings.namespace, settings.node).assignments, ""
     except KubeError as error:
         return None, str(error)
 
@@ -142,7 +142,7 @@ def _age_and_claims(
         return float("inf"), ()
     kube = connect(settings.kubeconfig)
     try:
-        slices, _ = slices_of(kube, settings.node).read()
+        slices, _ = node_slices(kube, settings.node).read()
         uuids = {gpu.uuid for gpu in inventory.gpus}
         dra_drivers: tuple[str, ...] | None = find_dra_drivers(slices, uuids)
     except KubeError:

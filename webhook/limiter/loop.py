@@ -99,7 +99,7 @@ class Limiter:
         """Run until an exception: a bug, a signal, or NewContainerNeededError."""
         start, send = self._inbox.start, self._inbox.put
         start(watch_assignments, self._kube, self._settings.namespace, self._settings.node, send)
-        start(self._watch_driver)
+        start(self._watch_over)
         while True:
             self._beat_s = time.monotonic()
             pause_s = self.step(self._beat_s)
@@ -122,7 +122,7 @@ class Limiter:
             if terms is None or terms.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
                 continue
             if list_pod_directories("kubepods", uid) and 0 < terms.cap_bytes < NO_LIMIT:
-                listed[uid] = self._limited_pod(uid, terms.cap_bytes, assignment.uuids, now_s)
+                listed[uid] = self._wanted(uid, terms.cap_bytes, assignment.uuids, now_s)
             else:
                 unreadable.append(assignment.pod)
         if unreadable:
@@ -140,7 +140,7 @@ class Limiter:
             self._reading_s = now_s + (
                 WRITE_INTERVAL_S if self._proof.holds and self._pods else RETRY_S
             )
-            self._run_driver(now_s)
+            self._ask(now_s)
         if self._changed or self._limits.changed or now_s - self._written_s >= WRITE_INTERVAL_S:
             self._write(now_s)
         soonest_s = min(self._reading_s, self._again_s, self._written_s + WRITE_INTERVAL_S)
@@ -149,9 +149,7 @@ class Limiter:
             soonest_s = min(soonest_s, now_s + (STEP_S if young else SELDOM_S))
         return max(STEP_S, soonest_s - now_s)
 
-    def _limited_pod(
-        self, uid: str, cap_bytes: int, gpus: tuple[str, ...], now_s: float
-    ) -> LimitedPod:
+    def _wanted(self, uid: str, cap_bytes: int, gpus: tuple[str, ...], now_s: float) -> LimitedPod:
         """Return the state of a pod that the driver should limit.
 
         Its cap is never lowered, since the driver counts the memory that the pod already holds.
@@ -179,7 +177,7 @@ class Limiter:
                 self._reading_s, self._again_s = now_s, now_s + AGAIN_S
             pod.leaves = leaves
 
-    def _run_driver(self, now_s: float) -> None:
+    def _ask(self, now_s: float) -> None:
         """Open the driver, prove that limits work, set limits, and close it."""
         scan = scan_with(
             self._nvml,
@@ -199,7 +197,7 @@ class Limiter:
         self._failing_s = now_s if self._failing_s is None else self._failing_s
         self._proved_s = float("-inf")  # it may come back in another mode
         if not self._proof.holds or now_s - self._failing_s >= WITHDRAW_AFTER_S:
-            self._set_proof(Proof(holds=False, why=scan.failed))
+            self._prove(Proof(holds=False, why=scan.failed))
 
     def _limit_all(self, version: str, now_s: float) -> Scan:
         gpus = answering(self._nvml)
@@ -211,7 +209,7 @@ class Limiter:
                     pod.held.clear()
             proof = prove(self._nvml, version, gpus, self._cgroups, dmem=self._settings.dmem)
             self._proved, self._proved_s = proved, now_s
-            self._set_proof(proof)
+            self._prove(proof)
         if self._proof.holds:
             self._find_cgroups(now_s)
             whole = tuple(gpu.uuid for gpu in gpus if not gpu.mig and gpu.usable_bytes)
@@ -221,7 +219,7 @@ class Limiter:
                     self._proved_s = float("-inf")
         return Scan(gpus=gpus, driver_version=version)
 
-    def _set_proof(self, proof: Proof) -> None:
+    def _prove(self, proof: Proof) -> None:
         if proof == self._proof:
             return
         self._proof, self._changed = proof, True
@@ -265,7 +263,7 @@ class Limiter:
         limits = state.limited if state else ()
         return {(limit.uid, limit.gpu, limit.hard_bytes): limit.late for limit in limits}
 
-    def _watch_driver(self) -> None:
+    def _watch_over(self) -> None:
         """End the program if a call of the driver does not return."""
         while time.monotonic() - self._beat_s < STUCK_AFTER_S + WRITE_INTERVAL_S:
             time.sleep(WRITE_INTERVAL_S)

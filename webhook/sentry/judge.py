@@ -78,7 +78,7 @@ class Judge:
         self._rejected = {
             uid: processes for uid, processes in self._rejected.items() if uid in terms
         }
-        held = _processes_by_pod(scan, assignments)
+        held = _held(scan, assignments)
         self._note_dead(scan, now_s)
         actions: list[tuple[str, Action]] = []
         for uid, pod_terms in terms.items():
@@ -174,7 +174,7 @@ def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dic
     return thresholds
 
 
-def _processes_by_pod(
+def _held(
     scan: ProcessScan, assignments: NodeAssignments
 ) -> dict[str, list[tuple[str, GpuProcess]]]:
     """Return the listed processes of each pod on its assigned GPUs, with the GPU."""

@@ -200,8 +200,8 @@ class Sentry:
 
     def _report_limits(self, assignments: NodeAssignments) -> None:
         """Report the limiter's events about pods on the list."""
-        for uid, event in self._limits.new_events(assignments.listed):
-            pod, why = assignments.names[uid], event.why
+        for uid, told in self._limits.new_events(assignments.listed):
+            pod, why = assignments.names[uid], told.why
             self._journal.event(
                 "warning", "what became of a pod's limit", why=why, pod=pod, uid=uid
             )

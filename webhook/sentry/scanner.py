@@ -111,9 +111,9 @@ class ProcessScanner:
         self._listed: dict[str, frozenset[int]] = {}
         """PIDs of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
-        self._sampled_s: dict[str, float] = {}
+        self._ran_s: dict[str, float] = {}
         """Time of each GPU's last samples."""
-        self._unowned_since_s: dict[int, float] = {}
+        self._nobodys_s: dict[int, float] = {}
         """Time at which each PID without an owner was first listed, in seconds since boot."""
 
     def scan(
@@ -169,10 +169,10 @@ class ProcessScanner:
                 due = now_s - self._listed_s.get(uuid, float("-inf")) >= LIST_EVERY_S
                 if over or due:
                     lists[uuid] = self._list(uuid, now_s, pods)
-                since_s = now_s - self._sampled_s.get(uuid, now_s - RAN_EVERY_S)
+                since_s = now_s - self._ran_s.get(uuid, now_s - RAN_EVERY_S)
                 if since_s >= RAN_EVERY_S and self._listed.get(uuid):
-                    self._sampled_s[uuid] = now_s
-                    ran[uuid] = self._read_samples(uuid, since_s)
+                    self._ran_s[uuid] = now_s
+                    ran[uuid] = self._ran(uuid, since_s)
             except NvmlError as error:
                 failed[uuid] = str(error)
         self._forget(now_s)
@@ -185,7 +185,7 @@ class ProcessScanner:
             failed="; ".join([*failed.values(), *map(str, self._nvml.unreachable)]),
         )
 
-    def _read_samples(self, uuid: str, within_s: float) -> Samples | None:
+    def _ran(self, uuid: str, within_s: float) -> Samples | None:
         try:
             return self._nvml.process_samples(uuid, int((self._wall_s() - within_s) * 1e6))
         except NvmlError:
@@ -203,12 +203,12 @@ class ProcessScanner:
 
     def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)
-        held = tuple(self._attribute(pid, used, now_s, pods) for pid, used in listed.items())
+        held = tuple(self._held(pid, used, now_s, pods) for pid, used in listed.items())
         self._listed[uuid] = frozenset(listed)
         self._listed_s[uuid] = now_s
         return held
 
-    def _attribute(
+    def _held(
         self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]
     ) -> GpuProcess:
         """Return the owner of a listed process, and the memory that is charged to it.
@@ -233,9 +233,9 @@ unknown |
         tracked = self._known.get(pid)
         if tracked is None:
             owner = self._node.owner(pid)
-            since_s = self._unowned_since_s.get(pid)
+            since_s = self._nobodys_s.get(pid)
             if owner is None or (since_s is not None and start_time_s(owner.process) > since_s):
-                self._unowned_since_s.setdefault(pid, self._boot_s())
+                self._nobodys_s.setdefault(pid, self._boot_s())
                 return GpuProcess(pid, None, used_bytes)
             self._known[pid] = _TrackedProcess(owner, now_s)
             return GpuProcess(pid, owner, used_bytes)
@@ -267,9 +267,7 @@ unknown |
                 del self._listed_s[uuid], self._listed[uuid]
         listed = frozenset[int]().union(*self._listed.values())
         self._known = {pid: tracked for pid, tracked in self._known.items() if pid in listed}
-        self._unowned_since_s = {
-            pid: at_s for pid, at_s in self._unowned_since_s.items() if pid in listed
-        }
+        self._nobodys_s = {pid: at_s for pid, at_s in self._nobodys_s.items() if pid in listed}
 
 
 def _is_above(used_bytes: int | None, gpu: str, thresholds: Mapping[str, int]) -> bool:

@@ -232,7 +232,7 @@ class IdleTracker:
         for gpu, samples in scan.ran.items():
             self._on_reading(gpu, samples, lists.get(gpu, ()), now_s)
         if gone or left or scan.ran:
-            self.since_s = self._idle_since()
+            self.since_s = self._found()
 
     def _on_reading(
         self,
@@ -244,7 +244,7 @@ class IdleTracker:
         pods = _pods(listed)
         before = self._samples.get(gpu) if self._readings.get(gpu) else None
         known = self._pods.get(gpu, {}) | pods
-        ran = frozenset(known.get(pid, "") for pid in _find_running(before, samples or {}))
+        ran = frozenset(known.get(pid, "") for pid in _ran(before, samples or {}))
         self._pods[gpu], self._running[gpu] = pods, ran
         self._readings[gpu] = 0 if samples is None else self._readings.get(gpu, 0) + 1
         kept = {pid: sample for pid, sample in (before or {}).items() if pid in pods}
@@ -255,7 +255,7 @@ class IdleTracker:
             for uid in set(pods.values())
         }
 
-    def _idle_since(self) -> dict[str, float]:
+    def _found(self) -> dict[str, float]:
         found: dict[str, float] = {}
         unknown: set[str] = set()
         for gpu, since_s in self._since_s.items():
@@ -271,7 +271,7 @@ def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
     return {process.pid: process.owner.place.pod for process in listed if process.owner is not None}
 
 
-def _find_running(before: Samples | None, samples: Samples) -> set[int]:
+def _ran(before: Samples | None, samples: Samples) -> set[int]:
     """Return the PIDs that ran between two readings, by the samples of the second."""
     last_us = max((at_us for at_us, _ in (before or {}).values()), default=0)
 

@@ -183,7 +183,7 @@ class SecretKeeper(CertificateKeeper):
     def start(self) -> None:
         """Start the daemon threads, which reconcile the certificates."""
         Thread(target=self._run, name="certificates", daemon=True).start()
-        for number, followed in enumerate(self._api.followed()):
+        for number, followed in enumerate(self._api.watched_objects()):
             set_on_change(self._changed, followed, self._log, f"certificates-watch-{number}")
 
     def obstacle(self) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube
 from webhook.adapters.kube.follow import Collection
-from webhook.adapters.kube.namespaces import PATH, labelled
+from webhook.adapters.kube.namespaces import PATH, select_labels
 from webhook.core.nvidia.device_plugin import MIXED_STRATEGY_LABEL, read_mig_profiles
 from webhook.core.policy.cluster import Cluster, Namespaces, SlicedNode
 from webhook.core.policy.model import Accounting, Policy, Rollout
@@ -141,7 +141,9 @@ class ClusterCache:
         if not wanted:
             self._use_labels(None, wanted, {})
             return None
-        followed = Collection(kube=self._kube, path=PATH, project=partial(labelled, wanted=wanted))
+        followed = Collection(
+            kube=self._kube, path=PATH, project=partial(select_labels, wanted=wanted)
+        )
         self._latest = informer = self._informer(
             "namespaces", followed, lambda labels: self._use_labels(informer, wanted, labels)
         )

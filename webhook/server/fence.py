@@ -67,7 +67,7 @@ class FenceKeeper(ServerPart):
     def start(self) -> None:
         """Start the daemon threads."""
         Thread(target=self._run, name=_RULES, daemon=True).start()
-        set_on_change(self._write_due, self._api.followed(), self._log, f"{_RULES}, watch")
+        set_on_change(self._write_due, self._api.watched_object(), self._log, f"{_RULES}, watch")
 
     def policy_changed(self) -> None:
         """Make the thread write the new policy at once; return immediately."""

@@ -160,7 +160,7 @@ class Registration:
     def start(self) -> None:
         """Start the daemon threads."""
         Thread(target=self._run, name="registration", daemon=True).start()
-        set_on_change(self._changed, self._api.followed(), self._log, "registration-watch")
+        set_on_change(self._changed, self._api.watched_object(), self._log, "registration-watch")
 
     def obstacle(self) -> str:
         """Return why this replica is not ready; empty after the first try, even if it failed.

@@ -286,7 +286,7 @@ def test_what_is_large_is_read_without_a_copy_of_it(monkeypatch):
     loads = bounded_json.orjson.loads
     monkeypatch.setattr(bounded_json.orjson, "loads", lambda data: sizes.append(1) or loads(data))
     small, large = an_object("a", 100), an_object("b", LARGE_BYTES)
-    assert [bounded_json.read_object(to_json(one)) for one in (small, large)] == [small, large]
+    assert [bounded_json.read_object(to_json(found)) for found in (small, large)] == [small, large]
     assert len(sizes) == 1
 
 
@@ -337,7 +337,7 @@ def test_threads_that_read_large_answers_keep_nothing_of_it(tmp_path):
     """It runs in a separate process with fresh heaps."""
     containers = [{"args": ["x" * 100_000] * 14}, {"args": ["\1" * 100_000] * 14},
                   {"env": [{"name": "a"}] * 200_000}]  # fmt: skip
-    bodies = itertools.cycle([json.dumps({"spec": one}).encode() for one in containers])
+    bodies = itertools.cycle([json.dumps({"spec": spec}).encode() for spec in containers])
 
     with ApiServer(tmp_path) as server:
         server.fails("GET", lambda _: (200, next(bodies)), forever=True)

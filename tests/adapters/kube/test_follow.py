@@ -34,7 +34,7 @@ def followed(script, report=None, jitter=max, **of):
     with pytest.raises(Enough):
         follow(
             collection,
-            report or (lambda one: reported.append(simplify(one))),
+            report or (lambda received: reported.append(simplify(received))),
             clock=lambda: script.clock_s,
             sleep=script.sleep,
             jitter=jitter,
@@ -78,7 +78,7 @@ def test_one_object_is_read_before_each_watch_and_asks_for_no_right_to_list():
     """A name is quoted."""
     script = Script([an_object("7", "a/b"), 404], [[A_MINUTE]])
     assert followed(script, name="a/b") == [Listed(["a/b"])]
-    assert [one.url for one in script.asked if "watch" not in one.query] == [
+    assert [request.url for request in script.asked if "watch" not in request.query] == [
         f"{THINGS}/a%2Fb?", f"{THINGS}/a%2Fb?",
     ]  # fmt: skip
     query = {"watch": "true", "fieldSelector": "metadata.name=a/b", "resourceVersion": "7"}
@@ -235,8 +235,8 @@ def test_pauses_differ_by_a_quarter():
 def test_a_bug_in_whoever_gets_the_reports_is_reported_and_ends_nothing():
     reported = []
 
-    def report(one):
-        reported.append(simplify(one))
+    def report(received):
+        reported.append(simplify(received))
         if len(reported) == 1:
             raise ValueError("a bug")
 
@@ -245,9 +245,9 @@ def test_a_bug_in_whoever_gets_the_reports_is_reported_and_ends_nothing():
 
 
 def test_whoever_gets_the_reports_may_end_it_by_raising_a_bug():
-    def report(one):
-        if isinstance(one, Failed):
-            raise one.error
+    def report(received):
+        if isinstance(received, Failed):
+            raise received.error
 
     def keep(_):
         raise ValueError("a bug")

@@ -38,7 +38,7 @@ def pages(version="77"):
 
 
 def queries(server):
-    return [one.query for one in server.asked]
+    return [request.query for request in server.asked]
 
 
 def test_many_objects_are_read_in_pages_from_the_token_of_the_one_before(kube, api_server):
@@ -104,9 +104,9 @@ def test_a_list_that_cannot_be_read_to_its_end_is_reported(kube, api_server):
     class Enough(BaseException):
         pass
 
-    def report(one):
-        assert isinstance(one, Failed)
-        assert "the token is too old" in str(one.error)
+    def report(received):
+        assert isinstance(received, Failed)
+        assert "the token is too old" in str(received.error)
         raise Enough
 
     api_server.answers = [page(0, 500, "a"), EXPIRED, page(0, 500, "b"), EXPIRED]

@@ -62,7 +62,10 @@ def reports_to(monkeypatch):
         sent = []
         with pytest.raises(Enough):
             watch(script.kube(), *of, sent.append)
-        return [replace(one, why=_code(one.why)) if hasattr(one, "why") else one for one in sent]
+        return [
+            replace(message, why=_code(message.why)) if hasattr(message, "why") else message
+            for message in sent
+        ]
 
     return play
 
@@ -246,12 +249,12 @@ CHANNEL = ResourceSlice("channels", "compute-domain.nvidia.com", frozenset({"cha
 MOVED = ResourceSlice("gpus", "gpu.nvidia.com", frozenset({"GPU-b"}))
 
 
-def stored(one):
-    return a_slice(one.name, one.driver, *one.texts)
+def stored(resource_slice):
+    return a_slice(resource_slice.name, resource_slice.driver, *resource_slice.texts)
 
 
 def listed(*slices):
-    return 200, {"metadata": {"resourceVersion": "5"}, "items": [stored(one) for one in slices]}
+    return 200, {"metadata": {"resourceVersion": "5"}, "items": [stored(found) for found in slices]}
 
 
 def refused(code):

@@ -94,7 +94,7 @@ def test_only_the_wanted_gpus_are_described(stub):
     def scenario(s, two):
         s.script("", gpu=two)
         nvml = s.nvml.Nvml(["GPU-b"]).open()
-        seen = [one.uuid for one in nvml.devices()]
+        seen = [gpu.uuid for gpu in nvml.devices()]
         return seen, s.outcome(nvml.device_used_bytes, "GPU-a"), len(nvml.unreachable)
 
     lost = ["gpu-lost", "nvmlDeviceGetHandleByUUID", 28]
@@ -105,7 +105,7 @@ def test_a_wanted_gpu_that_does_not_exist_is_reported(stub):
     def scenario(s, two):
         s.script("", gpu=two)
         nvml = s.nvml.Nvml(["GPU-b", "GPU-z"]).open()
-        seen = [one.uuid for one in nvml.devices()]
+        seen = [gpu.uuid for gpu in nvml.devices()]
         alone = s.nvml.Nvml(["GPU-z"]).open()
         return seen, [error.gpu for error in nvml.unreachable], s.outcome(alone.devices)
 
@@ -119,9 +119,9 @@ def test_one_gpu_that_fails_hides_no_other(stub, function, code):
     def scenario(s, two, function, code):
         s.script(f"fail nvmlDeviceGet{function} {code} gpu=0", gpu=two)
         nvml = s.nvml.Nvml().open()
-        of_all = [[one.uuid for one in nvml.devices()], [one.code for one in nvml.unreachable]]
+        of_all = [[gpu.uuid for gpu in nvml.devices()], [error.code for error in nvml.unreachable]]
         other = s.nvml.Nvml(["GPU-b"]).open()
-        return of_all, [one.uuid for one in other.devices()], len(other.unreachable)
+        return of_all, [gpu.uuid for gpu in other.devices()], len(other.unreachable)
 
     assert stub.run(scenario, TWO, function, code) == [[["GPU-b"], [code]], ["GPU-b"], 0]
 
@@ -198,7 +198,7 @@ def test_a_gpu_that_comes_back_at_another_place_is_the_same_gpu(stub):
         lost = s.outcome(nvml.device_used_bytes, "GPU-a"), nvml.device_used_bytes("GPU-b")
         s.script("", gpu=second + first)
         devices = nvml.devices()
-        return lost, [[one.uuid, one.index] for one in devices], nvml.device_used_bytes("GPU-a")
+        return lost, [[gpu.uuid, gpu.index] for gpu in devices], nvml.device_used_bytes("GPU-a")
 
     lost, places, used = stub.run(scenario, TWO)
     assert lost == [["gpu-lost", "nvmlDeviceGetMemoryInfo_v2", 15], 5]

@@ -22,7 +22,7 @@ ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", classify_driv
 
 def test_the_table_has_a_row_per_stretch_of_versions():
     assert len(ROWS) == 3
-    assert {name for _, _, name in ROWS} == {one.name for one in DriverClass}
+    assert {name for _, _, name in ROWS} == {found.name for found in DriverClass}
 
 
 @pytest.mark.parametrize(("first", "last", "name"), ROWS)

@@ -85,7 +85,7 @@ def test_drivers_from_535_are_read_whatever_the_layout_of_their_entries(read, ve
 )
 def test_a_scan_of_which_one_list_fails_is_no_scan(read, kinds, code, fault):
     lists = [LIST.format(kind, 3) for kind in kinds]
-    assert read(EACH, *(f"fail {one} {code}" for one in lists)) == [fault, lists[0], code]
+    assert read(EACH, *(f"fail {name} {code}" for name in lists)) == [fault, lists[0], code]
 
 
 def test_each_gpu_has_its_own_processes(stub):

@@ -69,7 +69,7 @@ def test_nothing_is_asked_before_opening_or_after_closing(stub):
         return before, s.outcome(nvml.device_used_bytes, "GPU-a"), s.outcome(nvml.driver_version)
 
     before, used, version = stub.run(scenario)
-    assert [one[0] for one in (*before, used, version)] == ["driver-down"] * 4
+    assert [outcome[0] for outcome in (*before, used, version)] == ["driver-down"] * 4
     assert before[0][2] == 1
 
 

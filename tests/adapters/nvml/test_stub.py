@@ -126,6 +126,6 @@ def test_the_bindings_own_wrappers_work_on_it(stub):
         listed = vendor.nvmlDeviceGetComputeRunningProcesses(handle)
         nobody = vendor.nvmlDeviceGetGraphicsRunningProcesses(handle)
         migs = vendor.nvmlDeviceGetMaxMigDeviceCount(handle)
-        return [[one.pid, one.usedGpuMemory] for one in listed], nobody, migs
+        return [[process.pid, process.usedGpuMemory] for process in listed], nobody, migs
 
     assert stub.run(scenario) == [[[7, 70]], [], 0]

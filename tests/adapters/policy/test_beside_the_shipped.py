@@ -32,7 +32,7 @@ def beside_default(folder, name: str, text: str):
 )
 def test_a_documented_file_is_valid_beside_the_shipped_policy(tmp_path, name, rule):
     policy = load(beside_default(tmp_path, name, documented(name)))
-    assert [one.name for one in policy.rules] == [rule, "system", "default"]
+    assert [found.name for found in policy.rules] == [rule, "system", "default"]
     files = {example.where.split("/")[-1].split(":")[0] for example in policy.examples}
     assert files == {name, "default.yaml"}
 

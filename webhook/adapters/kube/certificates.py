@@ -198,7 +198,7 @@ class CertificatesApi:
         path = f"{KINDS[configuration.kind]}/{quote(configuration.name, safe='')}"
         self._patch(configuration.title, path, body)
 
-    def followed(self) -> tuple[Collection[None], ...]:
+    def watched_objects(self) -> tuple[Collection[None], ...]:
         """Return each of the objects for `follow`, to notice changes."""
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self.name), *paths)

@@ -73,7 +73,7 @@ class HistoriesApi:
         path = _path(history.namespace, Workload(history.kind, history.workload))
         self._kube.delete(path, version=stored.version)
 
-    def of(self, namespace: str = "") -> list[History]:
+    def list_sorted(self, namespace: str = "") -> list[History]:
         """Return the histories of a namespace, or of all namespaces if empty, sorted."""
         found = self._kube.list_all(_collection(namespace), read_history)
         return sorted(

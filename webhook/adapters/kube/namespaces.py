@@ -13,13 +13,13 @@ from typing import Final
 from webhook.adapters.kube.bounded_json import Json
 from webhook.adapters.kube.client import Kube, core_path
 
-Labelled = tuple[str, Mapping[str, str] | None]
+NamespaceLabels = tuple[str, Mapping[str, str] | None]
 
 PATH: Final = core_path("namespaces")
 _NONE: Final[Mapping[str, str]] = {}
 
 
-def labelled(found: Json, wanted: AbstractSet[str]) -> Labelled:
+def select_labels(found: Json, wanted: AbstractSet[str]) -> NamespaceLabels:
     """Return a namespace's name and its wanted labels; None if it was too large to read."""
     name = str(found["metadata"]["name"])
     if type(found.get("spec")) is not dict:  # see `read_identity`
@@ -33,6 +33,6 @@ def read_labels(
 ) -> dict[str, Mapping[str, str] | None]:
     """Return the wanted labels of a namespace, or of all if it is empty; raises KubeError."""
     if not namespace:
-        return dict(kube.list_all(PATH, lambda found: labelled(found, wanted)))
+        return dict(kube.list_all(PATH, lambda found: select_labels(found, wanted)))
     found = kube.find(core_path("namespaces", namespace))
-    return dict([labelled(found, wanted)] if found else [])
+    return dict([select_labels(found, wanted)] if found else [])

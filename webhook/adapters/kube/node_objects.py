@@ -129,7 +129,7 @@ def watch_assignments(
     """Report the assignment list, each change of it, and each failure, forever."""
     path, name = core_path("namespaces", namespace, "configmaps"), config_map_name(node)
     _follow_object(
-        Collection(kube=kube, path=path, project=_read_assignment_list, name=name),
+        Collection(kube=kube, path=path, project=_parse_assignment_list, name=name),
         lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
         lambda error: send(AssignmentsUnread(str(error))),
     )
@@ -149,13 +149,13 @@ def watch_figures(
     )
 
 
-def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
+def read_assignment_list(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
     """Return the assignment list of a node; raises KubeError."""
     found = kube.find(core_path("namespaces", namespace, "configmaps", config_map_name(node)))
-    return _read_assignment_list(found or {})
+    return _parse_assignment_list(found or {})
 
 
-def slices_of(kube: Kube, node: str) -> Collection[ResourceSlice]:
+def node_slices(kube: Kube, node: str) -> Collection[ResourceSlice]:
     """Return the ResourceSlices of a node, for `follow` or for reading them once."""
     return Collection(
         kube=kube, path=SLICES, project=read_resource_slice, fields=f"spec.nodeName={node}"
@@ -190,7 +190,7 @@ def watch_slices(
         send(SlicesSeen(tuple(slices.values())))
 
     follow(
-        slices_of(kube, node),
+        node_slices(kube, node),
         on_report,
         sleep=lambda pause_s: time.sleep(REFUSED_S if refused else pause_s),
     )
@@ -217,7 +217,7 @@ def _follow_object(
     follow(collection, on_report, watch_s=WATCH_S)
 
 
-def _read_assignment_list(config_map: dict[str, Any]) -> AssignmentsSeen:
+def _parse_assignment_list(config_map: dict[str, Any]) -> AssignmentsSeen:
     """Return the readable entries; the webhook restores the others at the node's next binding."""
     data = config_map.get("data")
     assignments, complete = read_assignments(data)

@@ -74,7 +74,7 @@ class RegistrationApi:
         }
         self._patch(configuration, {}, {"ownerReferences": [owner]})
 
-    def followed(self) -> Collection[None]:
+    def watched_object(self) -> Collection[None]:
         """Return the configuration with the bind webhook for `follow`, to notice changes."""
         path = KINDS["MutatingWebhookConfiguration"]
         return Collection(kube=self._kube, path=path, project=lambda _found: None, name=self._name)
@@ -143,7 +143,7 @@ class FenceApi:
         body["data"] = {**(found.get("data") or {}), **data}
         self._kube.replace(f"{self._config_maps}/{CONFIG_MAP}", body)
 
-    def followed(self) -> Collection[None]:
+    def watched_object(self) -> Collection[None]:
         """Return the ConfigMap for `follow`, to notice changes."""
         return Collection(
             kube=self._kube, path=self._config_maps, project=lambda _found: None, name=CONFIG_MAP

@@ -31,7 +31,9 @@ class NamespaceSnapshot(ClusterSnapshot):
         """Histories of the namespace's workloads, sorted."""
         from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415 - not for `top`
 
-        return read_if_served("VRAMHistory", lambda: HistoriesApi(self.kube).of(self.namespace))
+        return read_if_served(
+            "VRAMHistory", lambda: HistoriesApi(self.kube).list_sorted(self.namespace)
+        )
 
     @fact("list pods")
     def pod_rows(self) -> list[ClusterPod]:
