@@ -173,17 +173,17 @@ def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
 
 
 def test_on_a_held_node_nobody_gets_another_gpu_than_before():
-    def on_held(entered, one):
-        return planned(entered, [one], one, held="a device plugin offers its GPUs")
+    def on_closed(entered, one):
+        return planned(entered, [one], one, closed_reason="a device plugin offers its GPUs")
 
     why = "node n1 gives no GPU to further pods now: a device plugin offers its GPUs" + RETRIES
     new, seeing = pod("u", 300), pod("u", 300, at_binding=False)
     entered = {"u": entry("a", mib=300)}
-    assert on_held(entered, new) == Plan(("GPU-a",), entered, False)
-    assert on_held({}, seeing).uuids == ("*",)
+    assert on_closed(entered, new) == Plan(("GPU-a",), entered, False)
+    assert on_closed({}, seeing).uuids == ("*",)
     for before in ({}, {"u": entry("x", mib=300)}):
-        assert on_held(before, new) == Denial(why)
-    assert on_held({}, pod("u", 300, node=NODE, gpus="a")) == Denial(why)
+        assert on_closed(before, new) == Denial(why)
+    assert on_closed({}, pod("u", 300, node=NODE, gpus="a")) == Denial(why)
 
 
 @pytest.mark.parametrize(

@@ -226,8 +226,8 @@ def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
         ({"vramwarden.io/device-names": "none"}, {}, {"device_names": DeviceNames.NONE}),
         ({"vramwarden.io/device-names": "example.com"}, {}, {"device_names": None}),
         (None, {SHARING: "Shared: x"}, {}),
-        (None, {SHARING: "Draining: " + "x" * 999}, {"held": "x" * 256}),
-        (None, {SHARING: ""}, {"held": f"its annotation {SHARING} cannot be read"}),
+        (None, {SHARING: "Draining: " + "x" * 999}, {"closed_reason": "x" * 256}),
+        (None, {SHARING: ""}, {"closed_reason": f"its annotation {SHARING} cannot be read"}),
     ],
     ids=[
         "no labels",

@@ -123,7 +123,7 @@ def test_malformed_gpus_of_a_node_are_reported_once(tracker):
     ill = replace(NODE, unread=2)
     for act in (
         lambda: tracker._on_nodes([ill]),
-        lambda: tracker._on_node("MODIFIED", replace(ill, held="x")),
+        lambda: tracker._on_node("MODIFIED", replace(ill, closed_reason="x")),
         lambda: tracker._on_node("MODIFIED", NODE),
         lambda: tracker._on_nodes([ill]),
         lambda: tracker._on_node("DELETED", ill),
@@ -281,7 +281,7 @@ def test_each_question_of_a_node_is_reported_once(tracker):
 
 
 UNNAMED = replace(NODE, device_names=DeviceNames.NONE)
-HELD = replace(NODE, held="by a device plugin")
+CLOSED = replace(NODE, closed_reason="by a device plugin")
 UNHEALTHY = replace(NODE, gpus=(replace(NODE.gpus[0], healthy=False),))
 
 
@@ -289,7 +289,7 @@ UNHEALTHY = replace(NODE, gpus=(replace(NODE.gpus[0], healthy=False),))
 def test_nodes_of_which_something_else_is_known_are_reported(tracker, listed):
     other = replace(NODE, name="n2")
     tracker._on_nodes([NODE, other])
-    for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY, HELD):
+    for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY, CLOSED):
         if listed:
             tracker._on_nodes([node, other])
         else:

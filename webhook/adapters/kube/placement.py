@@ -58,7 +58,7 @@ class GpuNode:
     """GPUs that the node shows; may be empty."""
     device_names: DeviceNames | None = DeviceNames.UUID
     """Device names that its container runtime resolves; None if this release does not know them."""
-    held: str = ""
+    closed_reason: str = ""
     """Reason why it gives no GPU to further pods; empty if it does."""
     driver_limit: bool = False
     """True if its driver enforces caps, by its agent's label."""
@@ -295,7 +295,7 @@ def _gpu_node(node: Json) -> GpuNode:
         name=name,
         gpus=gpus,
         device_names=names,
-        held=explain_closed(node),
+        closed_reason=explain_closed(node),
         driver_limit=limits,
         sentry_acts=labels.get(NODE_SENTRY_LABEL) == "true",
         unread=unread,

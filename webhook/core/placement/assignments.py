@@ -71,23 +71,23 @@ def plan_assignments(
     pods: Mapping[str, PodState],
     wanted: Iterable[PodState],
     now_s: float,
-    held: str = "",
+    closed_reason: str = "",
     *,
     driver_limits: bool = False,
     terms: FindTerms = AS_READ,
 ) -> AssignmentPlan:
     """Choose GPUs for pods, each on what the pods before it left free, and enter them.
 
-    `assignments` is the list in the ConfigMap. `pods` are all known pods, on any node. `held` is
-    the reason why the node gives no GPU to further pods, or empty. `driver_limits` is True if the
-    node's driver enforces caps; otherwise no new entry has a limit. `terms` finds the terms of new
-    entries.
+    `assignments` is the list in the ConfigMap. `pods` are all known pods, on any node.
+    `closed_reason` is the reason why the node gives no GPU to further pods, or empty.
+    `driver_limits` is True if the node's driver enforces caps; otherwise no new entry has a limit.
+    `terms` finds the terms of new entries.
 
     | the pod | then |
     | --- | --- |
     | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
     | has an entry, and its GPUs still exist | the same GPUs and limit: its binding is retried |
-    | has no entry, GPUs are free and the node is not held | entered with them |
+    | has no entry, GPUs are free and the node is not closed | entered with them |
     | otherwise | denied |
 
     Terms of other entries are completed (`complete_terms`). The list and the pods are read once,
@@ -118,7 +118,7 @@ def plan_assignments(
         elif unlisted:
             uuids, taken_bytes = _usage_without_entry(unlisted, node)
             allocate(left_bytes, uuids, -taken_bytes)
-        result = _choose_gpus(node, gpus, left_bytes, pod, held)
+        result = _choose_gpus(node, gpus, left_bytes, pod, closed_reason)
         results.append(result)
         if isinstance(result, Denial):
             continue
@@ -138,13 +138,17 @@ def _choose_gpus(
     gpus: Sequence[Gpu],
     left_bytes: Mapping[str, int],
     pod: PodState,
-    held: str,
+    closed_reason: str,
 ) -> tuple[str, ...] | Denial:
     if pod.need is None:
         return ()
     if not pod.at_binding:
         return (EVERY_GPU,)
-    return deny_closed_node(node, held) if held else place(node, gpus, left_bytes, pod.need)
+    return (
+        deny_closed_node(node, closed_reason)
+        if closed_reason
+        else place(node, gpus, left_bytes, pod.need)
+    )
 
 
 def _keeps_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:

@@ -221,12 +221,12 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms |
         return None
     if rule is None:
         return build_terms(memory_bytes, EnforceBy.SENTRY)
-    held = rule.enforcement
+    enforcement = rule.enforcement
     return build_terms(
         memory_bytes,
-        EnforceBy.NONE if held.by is EnforceBy.NONE else EnforceBy.SENTRY,
-        held.tolerance,
-        held.poll_interval,
-        held.grace,
-        held.on_excess,
+        EnforceBy.NONE if enforcement.by is EnforceBy.NONE else EnforceBy.SENTRY,
+        enforcement.tolerance,
+        enforcement.poll_interval,
+        enforcement.grace,
+        enforcement.on_excess,
     )

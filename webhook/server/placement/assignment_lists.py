@@ -207,7 +207,7 @@ class AssignmentLists:
             if isinstance(request, BindRequest) and request.pod.at_binding
         ]
         if any(self._pod_denial(name, node, request.pod) for request in choosing) or (
-            choosing and node and node.held
+            choosing and node and node.closed_reason
         ):
             node = self._api.node(name)
         for request in choosing:
@@ -243,7 +243,7 @@ class AssignmentLists:
                 known_pods,
                 pods,
                 self._api.now_s(),
-                node.held,
+                node.closed_reason,
                 driver_limits=node.driver_limit,
                 terms=self._find_terms,
             )
