@@ -1,4 +1,4 @@
-"""What the driver holds cgroups to, as the stub plays it for all tests of limits, and who ran."""
+"""Memory limits of cgroups in the stub, and samples of processes."""
 
 import os
 import time
@@ -11,7 +11,7 @@ SETTINGS = "limits {} cgroups={tree} own={tree}/pod/leaf\n"
 
 @pytest.fixture
 def tree(tmp_path):
-    """Return a folder that plays the node's cgroups: a pod with a leaf, and another pod."""
+    """Return a folder that acts as the cgroups of a node: a pod with a leaf, and another pod."""
     for path in ("pod/leaf", "other"):
         (tmp_path / "tree" / path).mkdir(parents=True)
     return tmp_path / "tree"
@@ -64,7 +64,7 @@ def test_what_is_wrong_with_a_cgroup_does_not_lose_the_gpu(stub, tree):
 
 
 def _allocates(s, settings, steps):
-    """Play what is set and allocated; return each step's answer, and what is then counted."""
+    """Set limits and allocate step by step; return each answer, and the usage after it."""
     import ctypes  # noqa: PLC0415 - the scenario's source is all that is sent
 
     s.script(settings, gpu="gpu GPU-a total=1000 used=0\n")
