@@ -102,7 +102,7 @@ def test_a_pod_that_audit_left_alone_takes_no_gpu_of_a_node_at_binding():
     pod = decide_pod(a_pod("8Gi", containers=[a_container("main", resources=resources)]), AUDIT).obj
     pod["metadata"]["uid"] = "uid"
     state = read_pod_state(pod)
-    assert not state.places
+    assert not state.needs_placement
 
 
 @pytest.mark.parametrize("action", sorted([Action.ENFORCE, Action.WARN, Action.AUDIT]))
