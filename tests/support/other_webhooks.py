@@ -20,7 +20,7 @@ from webhook.names import (
     MANAGED_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.admit.judge.creation import as_sent
+from webhook.tools.admit.verdicts.creation import as_sent
 from webhook.tools.manifests.documents import find_objects, read_documents
 
 Json = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from tests.support.pods import a_policy
 from webhook.core.policy.model import Policy
 from webhook.tools.admit.command import admit
-from webhook.tools.admit.judge.migration.foreign_pod import Origin
-from webhook.tools.admit.show.output import Output
+from webhook.tools.admit.migration.foreign_pod import Origin
+from webhook.tools.admit.output.write import Output
 from webhook.tools.manifests.reading import read_yaml
 
 _PLACE = re.compile(r"(?m)^((?:\x1b\[[0-9]+m)?)[a-h]\.yaml:[0-9]+: ")

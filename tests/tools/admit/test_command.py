@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.tools.admit.runs import ADMIT_POLICY, POD, Terminal
-from webhook.tools.admit.show.output import Output
+from webhook.tools.admit.output.write import Output
 from webhook.tools.manifests.reading import read_yaml
 
 
@@ -307,8 +307,8 @@ FORMS = [output for output in Output if output is not Output.GITHUB]
 @pytest.mark.parametrize(
     ("pods", "output", "findings"),
     [
-        *(pytest.param(1, one, True, id=f"{one}, at the end") for one in FORMS),
-        *(pytest.param(20, one, True, id=f"{one}, in the middle") for one in FORMS),
+        *(pytest.param(1, form, True, id=f"{form}, at the end") for form in FORMS),
+        *(pytest.param(20, form, True, id=f"{form}, in the middle") for form in FORMS),
         pytest.param(1, "yaml", False, id="nor is anybody there for the findings"),
     ],
 )

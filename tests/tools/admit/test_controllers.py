@@ -9,8 +9,8 @@ import pytest
 from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run, run_in_full
 from webhook.core.policy.model import MemoryBounds
-from webhook.tools.admit.judge.migration.foreign_pod import Origin
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.foreign_pod import Origin
+from webhook.tools.admit.migration.requests import PRODUCTS
 
 MEMORY = "vramwarden.io/gpu-memory"
 VRAM = "vramwarden.io/vram"
@@ -313,10 +313,10 @@ GROUP = "spec.rayClusterSpec.workerGroupSpecs[0]"
 )
 def test_a_group_of_ray_that_asks_for_vram_says_its_number_of_gpus(text, said):
     result = run_in_full(text)
-    notes = [one for one in result.err.splitlines() if ": note: " in one]
+    notes = [line for line in result.err.splitlines() if ": note: " in line]
     assert result.code == 0
-    assert [one.partition(": note: ")[2] for one in notes] == [said] * (said is not None)
-    assert all(one.startswith("a.yaml:8: ") for one in notes)
+    assert [note.partition(": note: ")[2] for note in notes] == [said] * (said is not None)
+    assert all(note.startswith("a.yaml:8: ") for note in notes)
     if said:  # the line is followed
         line = said.partition(": write ")[2].partition(";")[0]
         followed = re.sub("(num-gpus|GPU): '[^']*'", "", text)
@@ -409,9 +409,9 @@ def test_a_static_pod_has_no_share():
 )
 def test_an_amount_that_kubernetes_rejects_is_a_warning(amounts, said):
     result = run(POD + f"    resources: {{limits: {{{amounts}}}}}\n")
-    warnings = [one for one in result.err.splitlines() if ": warning: " in one]
+    warnings = [line for line in result.err.splitlines() if ": warning: " in line]
     assert result.code == 0
     assert len(warnings) == (said is not None)
-    for one in warnings:
-        assert f": warning: spec.containers[0].resources.limits[{said}" in one
-        assert one.endswith(" is not a Kubernetes quantity; Kubernetes rejects that")
+    for warning in warnings:
+        assert f": warning: spec.containers[0].resources.limits[{said}" in warning
+        assert warning.endswith(" is not a Kubernetes quantity; Kubernetes rejects that")

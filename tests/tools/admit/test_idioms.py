@@ -7,7 +7,7 @@ import pytest
 from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run, run_in_full
 from tests.tools.admit.test_newcomers import MEMORY, NAME, OTHER_KINDS, TEMPLATE, WRONG, asking
-from webhook.tools.admit.judge.texts import UNRENDERED
+from webhook.tools.admit.verdicts.manifest_text import UNRENDERED
 
 CONTAINERS = "containers: [{name: main, image: example}]"
 WITH_TEMPLATE = {name: row.text for name, row in OTHER_KINDS.items() if TEMPLATE in row.text}
@@ -20,7 +20,7 @@ def test_a_pod_template_of_any_kind_is_translated(text):
     assert result.code == 0
     verdict, *notes = result.err.splitlines()
     assert verdict == f"{kind} default/x: translated by rule default (8Gi on 1 GPU)"
-    assert [": note: " in one for one in notes] == [True] * kind.startswith("Ray")
+    assert [": note: " in note for note in notes] == [True] * kind.startswith("Ray")
     assert result.out.count("name: vram-enforcer,") == 1
 
 

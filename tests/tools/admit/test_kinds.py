@@ -18,7 +18,7 @@ from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.model import Action, VisibleDevices
-from webhook.tools.admit.judge.creation import as_sent
+from webhook.tools.admit.verdicts.creation import as_sent
 from webhook.tools.manifests.documents import find_objects
 from webhook.tools.manifests.writing import dump_yaml
 

@@ -14,9 +14,9 @@ from tests.support.golden_files import assert_recorded
 from tests.support.pods import a_policy
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
-from webhook.tools.admit.judge.migration.foreign_pod import Origin
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.show import reports
+from webhook.tools.admit.migration.foreign_pod import Origin
+from webhook.tools.admit.migration.requests import PRODUCTS
+from webhook.tools.admit.output import ci_reports
 
 FOLDER = Path(__file__).parent / "migrated"
 CASES = {
@@ -176,7 +176,7 @@ def test_a_json_list_holds_what_is_migrated():
 
 
 def test_reports_say_what_was_carried_over_and_what_not(monkeypatch):
-    monkeypatch.setattr(reports, "__version__", "0.0.0")
+    monkeypatch.setattr(ci_reports, "__version__", "0.0.0")
     (done,) = json.loads(migrated("hami", POD, output="report").out)["verdicts"]
     assert done["migration"] == {
         "product": "HAMi",
@@ -200,7 +200,7 @@ def test_what_is_not_migrated_fails_in_continuous_integration():
     place = "file=a.yaml,line=10,title=vramwarden"
     github = migrated("hami-unsized", STUCK, output="github")
     assert github.code == 1
-    (line,) = [one for one in github.out.splitlines() if one.startswith("::error")]
+    (line,) = [line for line in github.out.splitlines() if line.startswith("::error")]
     assert line.startswith(f"::error {place}::Pod team-a/train: spec.containers[0].resources")
     junit = migrated("hami-unsized", STUCK, output="junit").out
     assert 'tests="1" failures="1"' in junit

@@ -205,7 +205,7 @@ def test_one_line_that_is_indented_far_is_not_what_new_lines_are_indented_by(tex
     assert len(out) < 4 * len(text)
     if output == "yaml":
         value = read_yaml(text)[0]
-        assert [one["name"] for one in value["spec"]["containers"]] == ["main"]
+        assert [container["name"] for container in value["spec"]["containers"]] == ["main"]
         assert read_yaml(out)[0] == run(text, output="json").value
 
 

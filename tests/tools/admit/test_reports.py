@@ -15,7 +15,7 @@ from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run_in_full
 from webhook.core.policy.gpu_resources import WHOLE_GPU_RESOURCES
 from webhook.core.policy.model import Action
-from webhook.tools.admit.show import reports
+from webhook.tools.admit.output import ci_reports
 
 FOLDER = Path(__file__).parent / "reports"
 INPUT = (FOLDER / "input.yaml").read_text()
@@ -29,7 +29,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def _of_one_release(monkeypatch):
-    monkeypatch.setattr(reports, "__version__", "0.0.0")
+    monkeypatch.setattr(ci_reports, "__version__", "0.0.0")
 
 
 def written(output: str, text: str = INPUT, **options):
@@ -107,7 +107,7 @@ def test_the_report_says_what_became_of_each():
         "withoutTemplate": 2,
         "unreadable": 0,
     }
-    assert [one["decision"] for one in made["verdicts"]] == [
+    assert [verdict["decision"] for verdict in made["verdicts"]] == [
         "mutated",
         "denied",
         "allowed",
@@ -116,14 +116,14 @@ def test_the_report_says_what_became_of_each():
     ]
     denied = made["verdicts"][1]
     assert (denied["reasons"], denied["line"]) == (["InvalidQuantity", "HostPID"], 29)
-    assert [one["line"] for one in denied["findings"]] == [29, 31]
+    assert [finding["line"] for finding in denied["findings"]] == [29, 31]
 
 
 def test_what_cannot_be_read_is_an_error_in_every_form():
     texts = (POD, "a: [")
     line = "not valid YAML: did not find expected node content"
     github, junit, report = (run_in_full(*texts, output=form) for form in list(FILES)[1:])
-    assert {one.code for one in (github, junit, report)} == {2}
+    assert {item.code for item in (github, junit, report)} == {2}
     assert github.out == f"::error file=b.yaml,line=2,title=Unreadable::{line}\n"
     root = ET.fromstring(junit.out)  # noqa: S314 - our own
     assert (root.attrib["tests"], root.attrib["failures"], root.attrib["errors"]) == ("2", "0", "1")

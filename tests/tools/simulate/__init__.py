@@ -1,1 +1,1 @@
-"""What `webhook.tools.simulate.judge` promises."""
+"""Tests of `webhook.tools.simulate`."""

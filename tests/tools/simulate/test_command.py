@@ -18,9 +18,9 @@ from tests.support.strategies import ANY_JSON
 from webhook.options import ClusterConnection
 from webhook.tools.simulate import command
 from webhook.tools.simulate.command import simulate_command
-from webhook.tools.simulate.judge.comparison import compare
-from webhook.tools.simulate.judge.node_gpus import read_given
-from webhook.tools.simulate.read import TodayObjects
+from webhook.tools.simulate.comparison import compare
+from webhook.tools.simulate.fetch import TodayObjects
+from webhook.tools.simulate.node_gpus import read_given
 
 MIXED = listed(*mixed_cluster())
 
@@ -140,7 +140,7 @@ def test_sizes_may_be_by_workload(today):
     owner = {"kind": "ReplicaSet", "name": "llm-5d9c7", "controller": True}
     pods[1]["metadata"] |= {"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9c7"}}
     options = ("team/llm*=20Gi", "*/train=whole", "8Gi")
-    sizes = [part for one in options for part in ("--size", one)]
+    sizes = [part for option in options for part in ("--size", option)]
     found = today(listed(gfd_node("n"), *pods), *sizes)
     assert (found["wholeGPUsToday"], found["gpusAsShares"]) == (4, 3)
     assert found["stayWhole"] == {"team/train": 1}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge import comparison
-from webhook.tools.simulate.judge.comparison import GpuCounts, TodayPod, compare
-from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm
-from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus, read_given
+from webhook.tools.simulate import comparison
+from webhook.tools.simulate.comparison import GpuCounts, TodayPod, compare
+from webhook.tools.simulate.gpu_requests import GpuRequest, RequestForm
+from webhook.tools.simulate.node_gpus import Given, NodeGpus, read_given
 
 SMALL = (Given("", 0, 300 * MIB),)
 
@@ -158,7 +158,7 @@ def test_the_answer_is_that_of_asking_the_product_for_each_pod_and_node(nodes, p
         need = Need(pod.request.memory_bytes, pod.request.gpus)
         allowed = [node for node in nodes if dict(pod.selector).items() <= node.labels.items()]
         tried = (place(node.name, node.gpus, free, need) for node in allowed)
-        uuids = next((one for one in tried if not isinstance(one, Denial)), ())
+        uuids = next((item for item in tried if not isinstance(item, Denial)), ())
         for uuid in uuids:
             free[uuid] -= need.memory_bytes
         used.update(uuids)

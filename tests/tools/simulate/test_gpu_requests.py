@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.foreign_clusters import a_pod, hami, kai, whole
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm, read_request
+from webhook.tools.simulate.gpu_requests import GpuRequest, RequestForm, read_request
 
 GIB = 2**30
 GPU, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem-percentage"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.node_gpus import (
+from webhook.tools.simulate.node_gpus import (
     Given,
     read_given,
     read_node_gpus,

@@ -10,7 +10,7 @@ from tests.support.gpu_nodes import GPU_NODES_PATH
 from webhook.adapters.kube import client
 from webhook.adapters.kube.errors import KubeError
 from webhook.core.kinds.workloads import Workload
-from webhook.tools.simulate.read import TodayObjects, read_cluster
+from webhook.tools.simulate.fetch import TodayObjects, read_cluster
 from webhook.tools.snapshot.cluster import (
     deduplicate,
     read_gpu_nodes,

@@ -14,18 +14,18 @@ from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipp
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER, Cluster, SlicedNode
 from webhook.core.policy.model import Policy, Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
-from webhook.tools.admit.judge.migration.foreign_pod import Origin
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.texts import ManifestText, judge_text, unreadable
-from webhook.tools.admit.read import (
+from webhook.tools.admit.inputs import (
     files,
-    origin_of,
     read_labels,
     read_mig_profiles,
     read_namespace,
+    read_origin,
     read_size,
 )
-from webhook.tools.admit.show.output import Output, show
+from webhook.tools.admit.migration.foreign_pod import Origin
+from webhook.tools.admit.migration.requests import PRODUCTS
+from webhook.tools.admit.output.write import Output, show
+from webhook.tools.admit.verdicts.manifest_text import ManifestText, decide_text, unreadable
 from webhook.tools.manifests.reading import STANDARD_INPUT, ManifestError, input_name, read_source
 from webhook.tools.render.output import count_progress, printable
 
@@ -46,10 +46,10 @@ def admit(
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
-    In place of a text that cannot be read stands why. Returns the exit code: 2 where one cannot be
-    read, and the others are judged but no manifests written; else 1 where something is denied or
-    not migrated or nothing reads a key of ours, and if strict where there is a warning; else 0.
-    With an origin, manifests are rewritten from it first, and written so.
+    A text that could not be read is replaced by the reason. Return the exit code: 2 if a text
+    cannot be read (the others are decided, but no manifests are written); else 1 if a pod is denied
+    or not migrated, if nothing reads a key of ours, or, if strict, for a warning; else 0. With an
+    origin, manifests are first rewritten from that product, and written in that form.
     """
     sources: list[ManifestText] = []
     about = (policy, cluster, namespace, namespace_labels or {}, origin)
@@ -57,10 +57,10 @@ def admit(
         try:
             if isinstance(text, ManifestError):
                 raise text
-            sources.append(judge_text(name, text, *about, is_strict=strict))
+            sources.append(decide_text(name, text, *about, is_strict=strict))
         except ManifestError as error:
             sources.append(unreadable(name, text if isinstance(text, str) else "", error))
-    if not any(one.unreadable or any(doc.value for doc in one.before) for one in sources):
+    if not any(source.unreadable or any(doc.value for doc in source.before) for source in sources):
         names = ", ".join(source.name for source in sources)
         stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
         return 2
@@ -84,7 +84,7 @@ Examples:
 def _names(
     context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Add the files of -f; without any, read what is piped in."""
+    """Combine FILES with the files of -f; without any, read piped standard input."""
     names = (*context.params.pop("filenames"), *names)
     if names or context.resilient_parsing:
         return names
@@ -96,7 +96,7 @@ def _names(
 
 
 _FILE: Final = click.Path(readable=False)
-"""Completed as a path, and read later: one that cannot be read does not keep others from it."""
+"""Completed as a path, and opened later: an unreadable file does not prevent reading the others."""
 
 
 @click.command("admit", epilog=_EXAMPLES)
@@ -222,7 +222,7 @@ def admit_command(
     reads, with --strict also a warning; 2: wrong usage, or a file that cannot be read: the others
     are judged, and no manifests printed.
     """
-    origin = origin_of(product, gpu_memory, unit)
+    origin = read_origin(product, gpu_memory, unit)
     image = default_enforcer_image()
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
@@ -262,7 +262,7 @@ def _text_or_error(name: str) -> str | ManifestError:
 
 
 def _stream(stream: TextIO) -> TextIO:
-    """Return a stream that writes UTF-8 and leaves line ends alone, whatever the locale says."""
+    """Return a stream that writes UTF-8 and keeps line endings, in any locale."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", newline="")
     return stream

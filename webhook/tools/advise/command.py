@@ -79,7 +79,7 @@ def ranked(
     histories: Sequence[History], largest_bytes: int | None = None
 ) -> list[tuple[History, Advice]]:
     """Return each history with its advice; those with any first, then by name."""
-    found = [(one, advise(one, largest_bytes=largest_bytes)) for one in histories]
+    found = [(history, advise(history, largest_bytes=largest_bytes)) for history in histories]
     return sorted(
         found,
         key=lambda row: (

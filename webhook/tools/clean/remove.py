@@ -52,7 +52,7 @@ class StoredName(NamedTuple):
         """Return the path of the object, given its collection in all namespaces."""
         start, _, kind = collection.rpartition("/")
         parts = ("namespaces", self.namespace, kind) if self.namespace else (kind,)
-        return "/".join((start, *(quote(one, safe="") for one in (*parts, self.name))))
+        return "/".join((start, *(quote(part, safe="") for part in (*parts, self.name))))
 
 
 def why_installed(kube: Kube) -> str:
@@ -60,7 +60,7 @@ def why_installed(kube: Kube) -> str:
 
     Its agents would write everything again, until their pods have ended.
     """
-    found = [one for path in _WORKLOADS for one in _list_ours(kube, path)]
+    found = [our for path in _WORKLOADS for our in _list_ours(kube, path)]
     if found:
         release = f"`helm uninstall vramwarden --namespace {found[0].namespace}`"
         return (
@@ -116,7 +116,7 @@ class Cleaner:
 
         def keep(node: Json) -> tuple[str, NodeLeftovers] | None:
             name = find_string(node, "metadata", "name")
-            if any(one in node_labels(node) for one in kept):
+            if any(item in node_labels(node) for item in kept):
                 shared.add(name)
             found = find_leftovers(node, kept)
             return (name, found) if found else None
@@ -149,10 +149,10 @@ class Cleaner:
 
     def _remove_objects(self, path: str, objects: Iterable[StoredName]) -> None:
         kind, removed = _kind(path), []
-        for one in objects:
-            delete = partial(self._kube.delete, one.path(path), uid=one.uid)
-            if self._is_done(f"{kind} {one}", delete):
-                removed.append(str(one))
+        for item in objects:
+            delete = partial(self._kube.delete, item.path(path), uid=item.uid)
+            if self._is_done(f"{kind} {item}", delete):
+                removed.append(str(item))
         if removed:
             self._report_removed(kind, ", ".join(removed))
 

@@ -1,1 +1,1 @@
-"""`vramwarden simulate`; `command.py` is where to start."""
+"""The command `vramwarden simulate`; start at `command.py`."""

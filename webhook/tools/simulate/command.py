@@ -64,9 +64,9 @@ def simulate_command(
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.tools.manifests.reading import input_name  # noqa: PLC0415
     from webhook.tools.render.output import Progress  # noqa: PLC0415
-    from webhook.tools.simulate import read, show  # noqa: PLC0415
-    from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
-    from webhook.tools.simulate.judge.node_gpus import read_given  # noqa: PLC0415
+    from webhook.tools.simulate import fetch, render  # noqa: PLC0415
+    from webhook.tools.simulate.comparison import compare  # noqa: PLC0415
+    from webhook.tools.simulate.node_gpus import read_given  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import cluster_progress  # noqa: PLC0415
 
     try:
@@ -75,13 +75,13 @@ def simulate_command(
         raise click.UsageError(str(error)) from error
     files = tuple(filter(None, (nodes_file, pods_file)))
     reading = f"reading {', '.join(map(input_name, files))}"
-    objects = read.TodayObjects(given=given, namespace=namespace or "")
+    objects = fetch.TodayObjects(given=given, namespace=namespace or "")
     with Progress((lambda: reading) if files else cluster_progress):
         if files:
-            read.read_files(objects, files)
+            fetch.read_files(objects, files)
         else:
-            read.read_cluster(objects, connect_to_cluster(kubeconfig, context, None).kube)
+            fetch.read_cluster(objects, connect_to_cluster(kubeconfig, context, None).kube)
         objects.check_nodes()
         found = compare(objects.nodes, objects.pods, shares)
-    write = show.as_json if output == "json" else show.as_text
+    write = render.as_json if output == "json" else render.as_text
     click.echo(write(found, objects), nl=False)

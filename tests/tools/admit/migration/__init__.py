@@ -1,1 +1,1 @@
-"""What `webhook.tools.admit.judge.migration` promises."""
+"""Tests of `webhook.tools.admit.migration`."""

@@ -9,9 +9,9 @@ from webhook.core.pod.fields import Json
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.template_search import find_templates
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
-from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.migration.rewrite import migrate
+from webhook.tools.admit.migration.foreign_pod import Origin, read_foreign_pod
+from webhook.tools.admit.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.rewrite import migrate
 
 GIB = 2**30
 

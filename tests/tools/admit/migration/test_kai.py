@@ -82,7 +82,7 @@ def test_what_kai_denies_stays_as_it_is(key, annotations, problem):
     pod = a_kai_pod(**annotations)
     made = move("kai", pod)
     assert made[:3] == (pod, "", [])
-    assert [one.partition(";")[0] for one in made.problems] == [
+    assert [problem.partition(";")[0] for problem in made.problems] == [
         f"metadata.annotations[{key}]: {problem}"
     ]
 

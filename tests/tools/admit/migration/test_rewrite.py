@@ -16,8 +16,8 @@ from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN_CLUSTER
-from webhook.tools.admit.judge.migration.foreign_pod import is_removed, notes_about_object
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.foreign_pod import is_removed, notes_about_object
+from webhook.tools.admit.migration.requests import PRODUCTS
 
 MEMORY = "vramwarden.io/gpu-memory"
 SIXTEEN = {"gpu_bytes": 16 * GIB}
@@ -203,7 +203,9 @@ def test_what_is_carried_over_asks_us_and_nothing_is_left_to_carry(
         assert made.pod == pod
         return
     assert lines(copy.deepcopy(pod), made.asks)["metadata"]["annotations"].items() >= {
-        (key, one) for key, one in made.annotations.items() if key.startswith("vramwarden.io/")
+        (key, annotation)
+        for key, annotation in made.annotations.items()
+        if key.startswith("vramwarden.io/")
     }
     demand, findings = read_demand(read_pod(made.pod))
     assert demand

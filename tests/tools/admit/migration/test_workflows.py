@@ -6,9 +6,9 @@ from tests.support.pods import a_container
 from webhook.core.admission.workload_review import pod_from_template
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.template_search import find_templates
-from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.migration.rewrite import migrate
+from webhook.tools.admit.migration.foreign_pod import Origin, read_foreign_pod
+from webhook.tools.admit.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.rewrite import migrate
 
 ASKS = {"resources": {"limits": {"nvidia.com/gpumem": "1024"}}}
 

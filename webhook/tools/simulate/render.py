@@ -8,8 +8,8 @@ from typing import Final
 from webhook.core.formatting import format_count, join_names
 from webhook.core.pod.quantity import format_bytes
 from webhook.tools.render.output import plain_table, write_json, write_lines
-from webhook.tools.simulate.judge.comparison import Comparison, sum_counts
-from webhook.tools.simulate.read import TodayObjects
+from webhook.tools.simulate.comparison import Comparison, sum_counts
+from webhook.tools.simulate.fetch import TodayObjects
 
 _HEADS: Final = ("PRODUCT", "NODES", "GPUS", "HELD NOW", "AS SHARES")
 _KEYS: Final = ("nodes", "gpus", "gpusHeldNow", "gpusAsShares")
@@ -42,7 +42,7 @@ def _lines(found: Comparison, objects: TodayObjects) -> Iterator[str]:
     yield ""
     elsewhere = {"(no known node)": found.elsewhere} if any(found.elsewhere) else {}
     rows = {**found.products, **elsewhere, "total": total}
-    cells = [[name, *(f"{one:,}" for one in counts)] for name, counts in rows.items()]
+    cells = [[name, *(f"{count:,}" for count in counts)] for name, counts in rows.items()]
     yield from plain_table(_HEADS, cells, _HEADS[1:])
     yield ""
     if found.whole:
@@ -64,7 +64,7 @@ def _lines(found: Comparison, objects: TodayObjects) -> Iterator[str]:
         )
         yield f"Left out: {'; '.join(reasons)}"
     yield "Assumed:"
-    yield from (f"  {one}" for one in _ASSUMED)
+    yield from (f"  {item}" for item in _ASSUMED)
 
 
 def _left_out(found: Comparison, objects: TodayObjects) -> dict[str, list[str]]:

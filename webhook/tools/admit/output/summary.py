@@ -1,6 +1,7 @@
-"""What admission adds to a pod, in some ten lines: `-o summary`. The diff has a hundred and forty.
+"""The additions of admission to a pod in about ten lines, for `-o summary`.
 
-Read off the pod before and after, so that it is true whatever a policy adds.
+A diff has about 140. They are computed from the pod before and after, so they are correct under any
+policy.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.admit.judge.verdict import JudgedPod, Sort, remarks
+from webhook.tools.admit.verdicts.verdict import PodVerdict, VerdictKind, remarks
 
 _WIDTH: Final = 11
 _POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")
@@ -27,23 +28,23 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def described(file: str, verdict: JudgedPod) -> Iterator[str]:
-    """Yield the decision about a pod, and what it adds or finds."""
-    is_audited = verdict.sort is Sort.LEFT_ALONE and verdict.findings
+def describe(file: str, verdict: PodVerdict) -> Iterator[str]:
+    """Yield the decision about a pod, and its additions or findings."""
+    is_audited = verdict.sort is VerdictKind.LEFT_ALONE and verdict.findings
     decided = "left alone (audit)" if is_audited else verdict.sort.value
     shown = decided if verdict.findings else verdict.summary
     yield f"{file}:{verdict.line}: {verdict.title}: {shown}"
     if verdict.findings:
-        for one in verdict.findings:
-            yield f"  {file}:{one.line}: {one.text}"
+        for finding in verdict.findings:
+            yield f"  {file}:{finding.line}: {finding.text}"
         if verdict.guidance:
             yield f"  {verdict.guidance}"
     elif verdict.is_translated and verdict.decision:
         for what, added in _added(verdict.target.pod, verdict.decision.obj):
             if added:
                 yield f"  {what:{_WIDTH}} {added}"
-    for word, one in remarks(verdict):
-        yield f"  {word:{_WIDTH}} {file}:{one.line}: {one.text}"
+    for word, item in remarks(verdict):
+        yield f"  {word:{_WIDTH}} {file}:{item.line}: {item.text}"
 
 
 def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
@@ -51,32 +52,42 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     was, now = _containers(old), _containers(new)
     amounts = (
         f"{name} {limits[VRAM_RESOURCE]}"
-        for name, one in now.items()
-        if VRAM_RESOURCE in (limits := _limits(one))
+        for name, item in now.items()
+        if VRAM_RESOURCE in (limits := _limits(item))
     )
     yield "VRAM", ", ".join(amounts)
-    # A slice or a slot of NVIDIA's device plugin, in place of that.
+    # A MIG slice or a slot of time-slicing in place of VRAM
     others = (
         f"{name} {resource}: {amount}"
-        for name, one in now.items()
+        for name, item in now.items()
         if name != ENFORCER_CONTAINER
-        for resource, amount in _limits(one).items()
+        for resource, amount in _limits(item).items()
         if resource != VRAM_RESOURCE and resource not in _limits(was.get(name, {}))
     )
     yield "resources", ", ".join(others)
     yield "sidecar", _sidecar(now[ENFORCER_CONTAINER]) if ENFORCER_CONTAINER in now else ""
-    yield "nodes", "; ".join(map(_worded, _more(list(_nodes(old)), list(_nodes(new)))))
-    yield "prefers", "; ".join(map(_worded, _more(list(_preferred(old)), list(_preferred(new)))))
-    tolerations = _more(as_objects(old.get("tolerations")), as_objects(new.get("tolerations")))
-    yield "tolerations", ", ".join(str(one.get("key", "all")) for one in tolerations)
+    yield (
+        "nodes",
+        "; ".join(map(_describe_requirement, _added_items(list(_nodes(old)), list(_nodes(new))))),
+    )
+    yield (
+        "prefers",
+        "; ".join(
+            map(_describe_requirement, _added_items(list(_preferred(old)), list(_preferred(new))))
+        ),
+    )
+    tolerations = _added_items(
+        as_objects(old.get("tolerations")), as_objects(new.get("tolerations"))
+    )
+    yield "tolerations", ", ".join(str(toleration.get("key", "all")) for toleration in tolerations)
     variables = (
-        f"{name}: {', '.join(_variables(was.get(name, {}), one))}"
-        for name, one in now.items()
-        if name != ENFORCER_CONTAINER and _variables(was.get(name, {}), one)
+        f"{name}: {', '.join(_variables(was.get(name, {}), item))}"
+        for name, item in now.items()
+        if name != ENFORCER_CONTAINER and _variables(was.get(name, {}), item)
     )
     yield "variables", "; ".join(variables)
-    volumes = _more(as_objects(old.get("volumes")), as_objects(new.get("volumes")))
-    yield "volumes", ", ".join(str(one.get("name")) for one in volumes)
+    volumes = _added_items(as_objects(old.get("volumes")), as_objects(new.get("volumes")))
+    yield "volumes", ", ".join(str(volume.get("name")) for volume in volumes)
     fields = (f"{key}: {_shown(new[key])}" for key in _POD_FIELDS if new.get(key) != old.get(key))
     yield "pod", ", ".join(fields)
     for field in ("labels", "annotations"):
@@ -86,7 +97,7 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
 
 
 def _sidecar(container: Json) -> str:
-    env = {one.get("name"): one.get("value") for one in as_objects(container.get("env"))}
+    env = {item.get("name"): item.get("value") for item in as_objects(container.get("env"))}
     cap = env.get(CAP_BYTES_ENV)
     limits = _limits(container)
     bounds = ", ".join(f"{amount} {name}" for name, amount in limits.items())
@@ -110,10 +121,10 @@ def _preferred(spec: Json) -> Iterator[Json]:
         yield from as_objects(find_object(term, "preference").get("matchExpressions"))
 
 
-def _worded(expression: Json) -> str:
-    """Return what an expression that admission added asks of nodes.
+def _describe_requirement(expression: Json) -> str:
+    """Return a requirement for nodes that admission added, in words.
 
-    It compares memory alone by `Gt`, in MiB.
+    Only memory is compared by `Gt`, in MiB.
 
     | added | in words |
     | --- | --- |
@@ -136,23 +147,23 @@ def _worded(expression: Json) -> str:
 
 
 def _variables(before: Json, after: Json) -> list[str]:
-    """Return the names of what was added; a plain value that hides GPUs is worth to be seen."""
-    added = _more(as_objects(before.get("env")), as_objects(after.get("env")))
+    """Return the names of added variables, with the value if it hides GPUs."""
+    added = _added_items(as_objects(before.get("env")), as_objects(after.get("env")))
     return [
-        f"{one.get('name')}=void" if one.get("value") == "void" else str(one.get("name"))
-        for one in added
+        f"{item.get('name')}=void" if item.get("value") == "void" else str(item.get("name"))
+        for item in added
     ]
 
 
 def _containers(spec: Json) -> dict[str, Json]:
     fields = ("initContainers", "containers")
-    return {str(one.get("name")): one for field in fields for one in as_objects(spec.get(field))}
+    return {str(item.get("name")): item for field in fields for item in as_objects(spec.get(field))}
 
 
-def _more(before: list[Any], after: list[Any]) -> list[Any]:
-    """Return what is new in a list, each once."""
+def _added_items(before: list[Any], after: list[Any]) -> list[Any]:
+    """Return the new items of a list, each once."""
     return [
-        one for index, one in enumerate(after) if one not in before and one not in after[:index]
+        item for index, item in enumerate(after) if item not in before and item not in after[:index]
     ]
 
 

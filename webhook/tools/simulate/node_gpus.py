@@ -93,9 +93,9 @@ def read_node_gpus(node: ClusterNode, given: Sequence[Given] = ()) -> NodeGpus |
     if found is None:
         return None
     totals, product = found
-    for one in given:
-        if matches_any(node.name, (one.names,)) if one.names else 0 in totals:
-            totals = [one.memory_bytes] * (one.gpus or len(totals))
+    for item in given:
+        if matches_any(node.name, (item.names,)) if item.names else 0 in totals:
+            totals = [item.memory_bytes] * (item.gpus or len(totals))
             break
     gpus = tuple(
         Gpu(
@@ -134,7 +134,7 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
     slots = _amount(capacity, WHOLE_GPU) + _amount(capacity, SHARED_GPU)
     offered = slots // _replicas(node)
     number = counted = _count(labels.get(f"{WHOLE_GPU}.count"))
-    counts = capacity | {key: one for key, one in labels.items() if key.endswith(".count")}
+    counts = capacity | {key: label for key, label in labels.items() if key.endswith(".count")}
     is_sliced = any(_amount(counts, key) for key in counts if key.startswith(MIG_PREFIX))
     is_mixed = (
         MIXED_STRATEGY_LABEL.items() <= labels.items()
@@ -162,14 +162,14 @@ def _by_hami(written: object) -> tuple[list[int], str] | None:
     try:
         listed = as_objects(json.loads(text))
     except (ValueError, RecursionError):
-        rows = [one.split(",") for one in text.split(":")]
+        rows = [item.split(",") for item in text.split(":")]
         listed = [
             {"devmem": row[2], "type": row[4], "mode": "".join(row[8:])}
             for row in rows
             if len(row) >= _HAMI_FIELDS
         ]
-    whole = [one for one in listed if one.get("mode") != "mig"]
-    totals = [_count(str(one.get("devmem"))) * MIB for one in whole]
+    whole = [item for item in listed if item.get("mode") != "mig"]
+    totals = [_count(str(item.get("devmem"))) * MIB for item in whole]
     product = str(whole[0].get("type") or "") if whole else ""
     return (totals, product) if listed else None
 

@@ -1,4 +1,4 @@
-"""What the user gives `vramwarden admit`: options, and files, some of which are no manifests."""
+"""Input of `vramwarden admit`: options, and files, some of which are no manifests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import click
 from webhook.core.nvidia.device_plugin import MIG_PROFILE
 from webhook.core.pod.findings import quote
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.tools.admit.judge.migration.foreign_pod import Origin
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.foreign_pod import Origin
+from webhook.tools.admit.migration.requests import PRODUCTS
 from webhook.tools.manifests.reading import STANDARD_INPUT
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A label as DNS has it (RFC 1123), which names of namespaces are."""
+"""A DNS label (RFC 1123), the form of a namespace's name."""
 _ADDRESS: Final = re.compile("https?://")
 _WHOLE: Final = "whole"
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
@@ -26,10 +26,10 @@ _KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomizat
 
 
 def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) -> Iterator[str]:
-    """Yield the files: those of a folder in the order of their names, then its subfolders'.
+    """Yield the files; a folder yields its own in the order of their names, then its subfolders'.
 
-    `say` is told what of a folder is not read. Raises click.UsageError for a folder without
-    manifests, for a Helm chart and for an address.
+    `say` is called for each file of a folder that is not read. Raise click.UsageError for a folder
+    without manifests, for a Helm chart and for an address.
     """
     for name in names:
         folder = Path(name)
@@ -51,7 +51,10 @@ def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) 
 
 def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> Iterator[Path]:
     entries = sorted(folder.iterdir())
-    overlay = next((one for one in _KUSTOMIZATIONS if (folder / one).is_file()), "")
+    overlay = next(
+        (kustomization for kustomization in _KUSTOMIZATIONS if (folder / kustomization).is_file()),
+        "",
+    )
     if overlay:
         say(
             f"{folder}: holds a kustomization, which is not applied here; to judge what it makes, "
@@ -70,7 +73,7 @@ def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> 
 
 
 def _is_subfolder(path: Path) -> bool:
-    """Leave out what is hidden, and links, by which a folder could contain itself."""
+    """Return True for a folder that is neither hidden nor a link, which could lead to itself."""
     return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
 
 
@@ -79,7 +82,7 @@ def _chart(folder: Path) -> str:
 
 
 def read_namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """Reject what can be no namespace."""
+    """Return a valid name of a namespace; raise BadParameter."""
     if _NAMESPACE.fullmatch(value):
         return value
     raise click.BadParameter(
@@ -90,7 +93,7 @@ def read_namespace(_context: click.Context, _parameter: click.Parameter, value: 
 def read_labels(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Read labels written as key=value; raises BadParameter."""
+    """Return labels written as key=value; raise BadParameter."""
     labels: dict[str, str] = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -103,7 +106,7 @@ def read_labels(
 def read_mig_profiles(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
-    """Read slices by the names of their profiles."""
+    """Return slices by profile name; raise BadParameter."""
     found: dict[str, int] = {}
     for value in values:
         name, _, size = value.partition("=")
@@ -120,8 +123,10 @@ def read_mig_profiles(
     return found
 
 
-def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None) -> Origin | None:
-    """Return where manifests come from; None without a migration. Raises click.UsageError."""
+def read_origin(
+    product: str | None, gpu_bytes: int | None, unit_bytes: int | None
+) -> Origin | None:
+    """Return the product of the manifests; None without a migration. Raise click.UsageError."""
     given = {"--gpu-memory": gpu_bytes, "--gpu-memory-unit": unit_bytes}
     if product is None:
         for name, value in given.items():
@@ -142,7 +147,7 @@ def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None
 def read_size(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> int | None:
-    """Read a size in bytes."""
+    """Return a size in bytes; raise BadParameter."""
     if value is None:
         return None
     try:

@@ -87,7 +87,7 @@ def read_request(raw: Json) -> GpuRequest | None:
     if fraction or mebibytes:
         amount = 0 if fraction else int(mebibytes) * MIB  # KAI denies a pod that has both
         return share(int(devices) or 1, amount, min(fraction, Fraction(1)))
-    each = {one.name: _counts(one) for one in pod.containers}
+    each = {container.name: _counts(container) for container in pod.containers}
     total = Counter[str]()
     for name in {name for counts in each.values() for name in counts}:
         of_name = {container: counts[name] for container, counts in each.items()}

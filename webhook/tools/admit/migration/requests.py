@@ -85,7 +85,7 @@ from webhook.core.pod.quantity import (
 )
 from webhook.core.pod.views import Container
 from webhook.names import GPU_COUNT_ANNOTATION
-from webhook.tools.admit.judge.migration.foreign_pod import (
+from webhook.tools.admit.migration.foreign_pod import (
     ContainerRequest,
     ForeignPod,
     NotCarriedError,
@@ -96,9 +96,9 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
 )
 
 _HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
-"""Each of them in the limits asks for one GPU where no number of GPUs is said."""
+"""Each of them in the limits requests one GPU if no number of GPUs is given."""
 _ALL: Final = 100
-"""Percent."""
+"""A whole, in percent."""
 _KAI_CONTAINER: Final = "gpu-fraction-container-name"
 _KAI_OWN: Final = (KAI_MEMORY, KAI_FRACTION, KAI_DEVICES, _KAI_CONTAINER)
 _KAI_BY_CONTAINER: Final = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(limit|request)")
@@ -108,7 +108,7 @@ _GPUSHARE_LABEL: Final = f"metadata.labels[{GPUSHARE_COUNT}]"
 
 
 def read_request(source: ForeignPod, origin: Origin) -> PodRequest:
-    """Read what a pod asks a product for; what cannot be read is a problem of it."""
+    """Read a pod's requests to a product; unreadable ones become problems."""
     try:
         return _READERS[origin.product.name](source, origin)
     except NotCarriedError as error:
@@ -144,7 +144,7 @@ def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
 
 
 def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
-    """Read the annotations that are about one container of the pod."""
+    """Read the annotations about one container of the pod."""
     annotations = source.pod.annotations
     used = tuple(key for key in _KAI_OWN if key in annotations)
     asking = [key for key in KAI.request_annotations if key in annotations]
@@ -175,8 +175,8 @@ def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
 
 
 def _kai_container(source: ForeignPod) -> str:
-    """Return the container that gets the GPU: the one named, else the first."""
-    names = [one.name for one in source.pod.containers]
+    """Return the container that gets the GPU: the named one, else the first."""
+    names = [container.name for container in source.pod.containers]
     wanted = source.pod.annotations.get(_KAI_CONTAINER)
     if wanted in names:
         return wanted
@@ -189,7 +189,7 @@ def _kai_container(source: ForeignPod) -> str:
 
 
 def _kai_by_names(source: ForeignPod) -> PodRequest | None:
-    """Read the annotations that name containers, where the limit is the cap; None without them."""
+    """Read the annotations that name containers, whose limit is the cap; None without them."""
     found: dict[str, dict[str, int]] = {}
     used: list[str] = []
     for key, text in source.pod.annotations.items():
@@ -249,7 +249,9 @@ def _gpushare(source: ForeignPod, origin: Origin) -> PodRequest:
     asked = _by_container(source, partial(_of_gpushare, origin=origin, count=count))
     if not asked.containers:
         return asked
-    each = ", ".join(format_bytes(one.memory_bytes) for one in asked.containers.values())
+    each = ", ".join(
+        format_bytes(container.memory_bytes) for container in asked.containers.values()
+    )
     detail = f"the memory was that of {count} GPUs together; each gets its part, {each}"
     notes = (Note(_GPUSHARE_LABEL, detail),) if count > 1 else ()
     return replace(asked, labels=(GPUSHARE_COUNT,), notes=notes)
@@ -293,7 +295,7 @@ PRODUCTS: Final[Mapping[str, Product]] = {
     "gpushare": GPUSHARE,
     "whole": DEVICE_PLUGIN,
 }
-"""By the name that users type."""
+"""Products by the name that users type."""
 _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
     HAMI.name: lambda source, origin: _by_container(source, partial(_of_hami, origin=origin)),
     KAI.name: lambda source, origin: _kai_by_names(source) or _kai_by_pod(source, origin),
@@ -305,7 +307,7 @@ _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
 def _by_container(
     source: ForeignPod, read: Callable[[Container], ContainerRequest | None]
 ) -> PodRequest:
-    """Read each container; what is wrong with one does not hide what is wrong with the next."""
+    """Read each container, so that all problems are reported at once."""
     found: dict[str, ContainerRequest] = {}
     problems: list[Note] = []
     for container in source.pod.containers:
@@ -318,13 +320,13 @@ def _by_container(
 
 
 def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
-    """Return a resource's path and number, from its limit or else its request; None without it."""
+    """Return path and number of a resource, from its limit or request; None if absent."""
     found = next(amounts(container, name), None)
     return None if found is None else (found[0], _read_whole(*found))
 
 
 def _read_whole(path: str, text: str) -> int:
-    """Read a number that has no unit and no fraction; raises NotCarriedError."""
+    """Return a number without unit and fraction; raise NotCarriedError."""
     try:
         return parse_count(text)
     except QuantityError:
@@ -333,14 +335,14 @@ def _read_whole(path: str, text: str) -> int:
 
 
 def _gpu_count(path: str, number: int) -> int:
-    """Check a number of GPUs, of which our annotation takes so many."""
+    """Return a number of GPUs within the range of our annotation; raise NotCarriedError."""
     if 0 < number <= MAX_GPU_COUNT:
         return number
     raise NotCarriedError(path, f"no pod gets {number} GPUs; correct the number first")
 
 
 def _in_units(path: str, number: int, unit_bytes: int) -> int:
-    """Return an amount in bytes, in whole MiB and rounded up."""
+    """Return an amount in bytes, rounded up to whole MiB."""
     amount_bytes = -(-number * unit_bytes // MIB) * MIB
     if amount_bytes <= MAX_GPU_BYTES:
         return amount_bytes
@@ -352,7 +354,7 @@ def _in_units(path: str, number: int, unit_bytes: int) -> int:
 
 
 def _part_of_gpu(path: str, what: str, part: Fraction, origin: Origin) -> int:
-    """Return a part of a GPU, in whole MiB and rounded down, so that all parts fit into one."""
+    """Return a part of a GPU, rounded down to whole MiB, so that all parts fit into one."""
     if origin.gpu_bytes is None:
         detail = f"{what}, and nothing here says how much that is; say it: --gpu-memory 16Gi"
         raise NotCarriedError(path, detail)

@@ -15,8 +15,8 @@ from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu, allocate
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.match import matches_any
-from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm
-from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
+from webhook.tools.simulate.gpu_requests import GpuRequest, RequestForm
+from webhook.tools.simulate.node_gpus import Given, NodeGpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +172,14 @@ def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None
     request, is_replica = pod.request, _form(pod, node) is RequestForm.REPLICA
     gpus = 1 if is_replica else request.gpus
     memory = node.memory_bytes
-    given = next((one for one in sizes if matches_any(pod.workload, (one.names,))), None)
+    given = next((size for size in sizes if matches_any(pod.workload, (size.names,))), None)
     if not given and request.form is RequestForm.SHARE:
         total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
         part = int(-(-request.part * total // MIB) * MIB)
         # All memory of a GPU is what is usable of it.
         return Need(request.memory_bytes + min(part, memory), gpus)
     if not given and gpus == 1:
-        given = next((one for one in sizes if not one.names), None)
+        given = next((size for size in sizes if not size.names), None)
     if given:
         return Need(given.memory_bytes, given.gpus or gpus) if given.memory_bytes else None
     if is_replica and node.replicas > 1:

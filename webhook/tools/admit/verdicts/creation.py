@@ -1,4 +1,4 @@
-"""The pod that the API server would be sent, and the decision about what it would accept of it."""
+"""The pod as the API server would receive it, and the decision about its valid parts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _AMOUNTS: Final = ("limits", "requests")
 _HOLD_AMOUNTS: Final = frozenset(("resources", kind) for kind in _AMOUNTS)
 _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 _MOST_REJECTED: Final = 32
-"""Malformed fields of one pod, beyond which nobody reads on."""
+"""Maximum number of malformed fields that are reported for one pod."""
 
 
 def sent_pod(pod: Json) -> tuple[Json, str]:
-    """Return a pod as its author would create it anew, and what is said of a copy.
+    """Return a pod as its author would create it again, and a note if it is copied from a cluster.
 
-    A pod of a cluster has been given a node, by which a new one would bypass the scheduler.
+    A stored pod has a node, with which a new one would bypass the scheduler.
     """
     is_copy = "status" in pod or bool(find_string(pod, "metadata", "uid"))
     spec = find_object(pod, "spec")
@@ -49,10 +49,10 @@ def sent_pod(pod: Json) -> tuple[Json, str]:
 def decide_accepted(
     creation: Request, policy: Policy, cluster: Cluster
 ) -> tuple[Decision, Decision, tuple[str, ...]]:
-    """Decide a creation without what Kubernetes rejects by itself, and return that as well.
+    """Decide a creation without the parts that Kubernetes rejects, and return those as sentences.
 
-    Such a pod never comes to us. A malformed key of ours stays: it never means that nothing is
-    asked for.
+    The webhook never receives such a pod. A malformed key of ours is kept, since it never means
+    that nothing is requested.
     """
     first, last = decide_both_phases(creation, policy, cluster)
     rejected = list(islice(_no_quantities(creation.obj), _MOST_REJECTED))
@@ -66,7 +66,7 @@ def decide_accepted(
 
 
 def _no_quantities(pod: Json) -> Iterator[str]:
-    """Yield a sentence for each malformed amount of another resource than ours."""
+    """Yield a sentence for each malformed amount of a resource that is not ours."""
     spec = find_object(pod, "spec")
     for field in CONTAINER_FIELDS:
         for index, container in enumerate(as_object_list(spec.get(field))):
@@ -93,10 +93,10 @@ def _no_quantity(name: str, amount: object) -> str:
 
 
 def _without(value: Any, path: Path, blank: str | Json) -> Any:
-    """Return a copy without the field at a path, so that what else is there can be judged.
+    """Return a copy without the field at a path, so that the rest can be decided.
 
-    A name and an item of a list become blank, so that messages count as the manifest does. What
-    stands at no such path stays as it is.
+    A name and an item of a list become blank, so that indices in messages match the manifest. If
+    nothing is at the path, the copy is unchanged.
     """
     if not path or not isinstance(value, (dict, list)):
         return value
@@ -113,7 +113,7 @@ def _without(value: Any, path: Path, blank: str | Json) -> Any:
 
 
 def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
-    """Return plain JSON; an amount that a manifest writes as a number is sent as its digits."""
+    """Return plain JSON; numeric amounts of a manifest become text with the same digits."""
     if isinstance(value, dict):
         return {
             key: item.text

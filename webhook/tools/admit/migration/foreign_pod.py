@@ -1,8 +1,8 @@
-"""A pod template of another product, what it asks for, and what becomes of it.
+"""A pod template of another product, its requests, and the result of its migration.
 
-What of a manifest is not carried over is named, gone or not. Of what is beside pods nothing is
-changed. Kubernetes counts an extended resource in a quota by its requests alone, and HAMi counts
-the limits itself (pkg/device/quota.go); our resource is counted by Kubernetes.
+Everything that is not migrated is reported, and only pods are changed. Kubernetes counts the
+requests of an extended resource in a quota, and HAMi counts the limits itself
+(pkg/device/quota.go); Kubernetes counts our resource.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing that its author should know, and the field that it is about."""
+    """A remark for the author about a field."""
 
     path: str
-    """Within the pod."""
+    """Path of the field within the pod."""
     detail: str
 
     def __str__(self) -> str:
@@ -42,88 +42,88 @@ class Note:
 
 
 class NotCarriedError(ValueError):
-    """What a pod asks for has no counterpart, or cannot be read."""
+    """A request has no counterpart or cannot be read."""
 
     def __init__(self, path: str, detail: str) -> None:
-        """Take the field's path within the pod, and what is wrong and what to do."""
+        """`path` is the field within the pod; `detail` is the problem and its remedy."""
         super().__init__(detail)
         self.note = Note(path, detail)
 
 
 class ContainerRequest(NamedTuple):
-    """What one container asks for."""
+    """Request of one container."""
 
     memory_bytes: int
-    """On each of its GPUs, in whole MiB."""
+    """Memory on each of its GPUs, in whole MiB."""
     gpu_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The product that manifests are for, and what they leave open: its configuration says that."""
+    """The product of the manifests, with facts that only its configuration has."""
 
     product: Product
     gpu_bytes: int | None = None
-    """What a whole GPU becomes, and what percentages and fractions are parts of."""
+    """Replaces a whole GPU; percentages and fractions refer to it."""
     unit_bytes: int | None = None
-    """What one of the product's units of memory is; None for the product's own default."""
+    """Size of the product's unit of memory; None for its default."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a pod asks the other product for."""
+    """A pod's requests to the other product."""
 
     containers: Mapping[str, ContainerRequest] = field(default_factory=dict)
-    """By name."""
+    """Requests by container name."""
     problems: tuple[Note, ...] = ()
-    """Why they could not be read; none is carried over then."""
+    """Reasons why the requests could not be read; none is migrated then."""
     notes: tuple[Note, ...] = ()
-    """What of it is carried over in another way."""
+    """Remarks about requests that are migrated with a difference."""
     annotations: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    """Which of the pod's keys ours replace."""
+    """Keys of the pod's labels that our annotations replace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What becomes of one pod or pod template."""
+    """Result of migrating one pod or pod template."""
 
     product: str
     operations: tuple[Operation, ...] = ()
-    """The edits, by pointers into what stands at the template's place."""
+    """The edits, by JSON pointers relative to the template."""
     asks: str = ""
-    """Our annotations, as lines; empty where the pod asks for none."""
+    """Our annotations as lines; empty if the pod requests no VRAM."""
     notes: tuple[Note, ...] = ()
     problems: tuple[Note, ...] = ()
-    """Why it stays as it was."""
+    """Reasons why the pod is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignPod:
-    """A pod as its product was sent it, and what stands in the manifest."""
+    """A pod as its product would receive it, and its form in the manifest."""
 
     pod: Pod
     template: Template
     raw: Json
-    """What stands at the template's place."""
+    """The template in the manifest."""
     above: Json
-    """What holds it, of a Workflow's template: fields that are of all its templates."""
+    """For a template of a Workflow, the enclosing object, with fields of all its templates."""
     own_metadata: Json
-    """The metadata that may be edited: the pod's own, without what a Workflow adds to it."""
+    """The metadata that may be edited: the pod's own, without that of a Workflow."""
 
     def place(self, container: Container) -> str:
-        """Return the pointer to a container, from the template's place."""
+        """Return the JSON pointer to a container, relative to the template."""
         path = self.template.place(("spec", container.field, container.index))
         return "".join(f"/{part}" for part in path[len(self.template.path) :])
 
     @property
     def spec_place(self) -> str:
-        """Return the pointer to the pod's specification."""
+        """Return the JSON pointer to the pod's spec, relative to the template."""
         return "/spec" if self.template.form is Form.POD else ""
 
     @property
     def spec(self) -> Json:
-        """Return the specification as it stands in the manifest."""
+        """Return the spec in the manifest."""
         is_pod = self.template.form is Form.POD
         return as_object(self.raw.get("spec")) if is_pod else self.raw
 
@@ -133,7 +133,7 @@ class ForeignPod:
 
 
 def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
-    """Read a pod, which the template of an owner makes; raises MalformedObjectError."""
+    """Read the pod of an owner's template; raise MalformedObjectError."""
     is_item = template.form is Form.CONTAINER
     raw = value_at(owner, template.path)
     above = value_at(owner, template.path[:-2]) if is_item else {}
@@ -142,7 +142,7 @@ def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
 
 
 def amounts(container: Container, name: str) -> Iterator[tuple[str, str]]:
-    """Yield an amount of a resource with its path: the limit, then the request."""
+    """Yield the amounts of a resource with their paths: the limit, then the request."""
     for kind in ("limits", "requests"):
         resources = container.resources(kind)
         if name in resources:
@@ -153,19 +153,19 @@ _STAYS: Final = "stays without effect"
 
 
 def is_removed(entry: Json) -> bool:
-    """Say whether no share is admitted beside a variable: by hand, it shows or limits GPUs."""
+    """Return True for a variable that shows or limits GPUs: no share is admitted with it."""
     if chooses_devices(entry):
         return not hides_gpus(entry) and not shows_bound_gpus(entry)
     return limits_memory(entry)
 
 
 def asks_product(product: Product, resource: str) -> bool:
-    """Say whether a resource asks the product."""
+    """Return True if a resource is a request to the product."""
     return matches_any(resource, tuple(product.resources))
 
 
 def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
-    """Yield a note for each name that has no counterpart, in the order of the pod."""
+    """Yield a note for each name without a counterpart, in the order of the pod."""
     pod = source.pod
     for key in pod.annotations:
         if key in asked.annotations and key not in source.keys("annotations"):
@@ -213,12 +213,12 @@ def _of_container(container: Container, product: Product) -> Iterator[Note]:
 
 
 def _why(known: Mapping[str, str], name: str) -> str:
-    """Return what is known of a name, by the first pattern that it matches; empty for nothing."""
+    """Return the text for the first pattern that a name matches; empty if none does."""
     return next((why for pattern, why in known.items() if matches_any(name, (pattern,))), "")
 
 
 def notes_about_object(obj: Json, kind: str, version: str, product: Product) -> Iterator[Note]:
-    """Yield a note for each name that the product reads of an object that holds no pod."""
+    """Yield a note for each name that the product reads from an object without a pod."""
     if kind == "ResourceQuota" and version in {"v1", ""}:
         for name, amount in as_object(as_object(obj.get("spec")).get("hard")).items():
             if asks_product(product, name.partition(".")[2]):
@@ -232,16 +232,18 @@ def notes_about_object(obj: Json, kind: str, version: str, product: Product) -> 
 
 
 def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -> tuple[Note, ...]:
-    """Return a note for each resource of a product in an object whose pods are made elsewhere.
+    """Return a note for each resource of a product in an object without its own pods.
 
-    A DynamoGraphDeployment of NVIDIA calls a whole GPU `gpu`.
+    NVIDIA's DynamoGraphDeployment calls a whole GPU `gpu`.
     """
     found: list[Path] = []
 
     def enter(value: Any, path: Path) -> bool:
         is_amounts = type(value) is dict and path[-1:] in {("limits",), ("requests",)}
         names = map(str, value) if is_amounts else ()
-        theirs = (one for one in names if asks_product(product, WHOLE_GPU if one == "gpu" else one))
+        theirs = (
+            name for name in names if asks_product(product, WHOLE_GPU if name == "gpu" else name)
+        )
         found.extend((*path, name) for name in theirs)
         return True
 

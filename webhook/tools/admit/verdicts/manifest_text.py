@@ -1,4 +1,4 @@
-"""One text with manifests, judged: each pod as it is, or as `--migrate` rewrites it first."""
+"""Decisions about the pods in one text with manifests, with or without `--migrate`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from webhook.core.pod.template_search import find_kind_ignoring_case
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy
 from webhook.names import GROUP_VERSION, VRAM_POLICY_KIND
-from webhook.tools.admit.judge.creation import as_sent
-from webhook.tools.admit.judge.migration.foreign_pod import (
+from webhook.tools.admit.migration.foreign_pod import (
     Migration,
     Note,
     Origin,
@@ -27,8 +26,10 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     read_foreign_pod,
     requests_without_pod,
 )
-from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import JudgedPod, Remark, Sort, judge
+from webhook.tools.admit.migration.rewrite import migrate
+from webhook.tools.admit.verdicts.creation import as_sent
+from webhook.tools.admit.verdicts.decide import decide_target
+from webhook.tools.admit.verdicts.verdict import PodVerdict, Remark, VerdictKind
 from webhook.tools.manifests.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.manifests.documents import (
     LineIndex,
@@ -46,7 +47,7 @@ _OPENING: Final = "{{"
 _ACTION: Final = re.compile(
     r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
 )
-"""Argo's Workflows have braces as well: `{{inputs.parameters.image}}`."""
+"""Braces in the text are not always Helm's: Argo's Workflows have `{{inputs.parameters.image}}`."""
 UNRENDERED: Final = (
     "looks like a Helm template that is not rendered; run: helm template CHART | "
     "vramwarden admit -f -"
@@ -54,8 +55,8 @@ UNRENDERED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """An object without a pod template, and where it stands."""
+class ObjectWithoutPod:
+    """An object without a pod template, and its line."""
 
     object: ManifestObject
     line: int
@@ -64,27 +65,27 @@ class Other:
 
     @property
     def is_policy(self) -> bool:
-        """Whether it is one of ours, which `policy check` judges."""
+        """True for a policy of ours, which `policy check` validates."""
         return (self.object.kind, self.object.version) == (VRAM_POLICY_KIND, GROUP_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestText:
-    """One text with manifests: its documents before and after, and the verdicts in it."""
+    """A text with manifests: its documents before and after, and the verdicts on its pods."""
 
     name: str
     text: str = ""
     before: list[ManifestDocument] = field(default_factory=list)
     after: list[ManifestDocument] = field(default_factory=list)
-    verdicts: list[JudgedPod] = field(default_factory=list)
-    others: list[Other] = field(default_factory=list)
+    verdicts: list[PodVerdict] = field(default_factory=list)
+    others: list[ObjectWithoutPod] = field(default_factory=list)
     unreadable: Remark | None = None
-    """Why it cannot be read; then there is nothing else of it."""
+    """Reason why the text cannot be read; all other fields are empty then."""
     is_migrated: bool = False
-    """Whether the documents after are rewritten for us, and not admitted."""
+    """True if the documents after are migrated, and not admitted."""
 
 
-def judge_text(
+def decide_text(
     name: str,
     text: str,
     policy: Policy,
@@ -95,38 +96,38 @@ def judge_text(
     *,
     is_strict: bool = False,
 ) -> ManifestText:
-    """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
+    """Decide the pods of one text; raise ManifestError, also for templates of manifests."""
     before = read_documents(text)
     after: list[ManifestDocument] = []
-    verdicts: list[JudgedPod] = []
-    others: list[Other] = []
+    verdicts: list[PodVerdict] = []
+    others: list[ObjectWithoutPod] = []
     for read in before:
         lines = LineIndex(read.text, read.first_line)
         changes: dict[Path, list[Operation]] = {}
         for found in find_objects(read.value):
             _check(found, lines)
-        document, migrations = _rewritten(read, origin) if origin else (read, {})
+        document, migrations = _migrate_document(read, origin) if origin else (read, {})
         for found in find_objects(document.value):
             judged = [
-                judge(target, policy, cluster, namespace, lines, namespace_labels)
+                decide_target(target, policy, cluster, namespace, lines, namespace_labels)
                 for target in _targets(found, origin)
             ]
             if origin:
-                made = [(one, migrations.get(one.target.at)) for one in judged]
-                # The patch is then that of the manifest.
+                made = [(item, migrations.get(item.target.at)) for item in judged]
+                # The patch then applies to the manifest.
                 judged = [
-                    replace(one, migration=became, patch=became.operations if became else ())
-                    for one, became in made
+                    replace(item, migration=became, patch=became.operations if became else ())
+                    for item, became in made
                 ]
             for verdict in judged if not origin else ():
                 changes |= verdict.target.changes(verdict.patch)
             if is_strict:
-                judged = [replace(one, is_strict=True) for one in judged]
+                judged = [replace(item, is_strict=True) for item in judged]
             if not judged and found.value:
                 notes = _notes_about(found, origin, lines) if origin else ()
-                others.append(Other(found, lines.of(found.at), notes))
+                others.append(ObjectWithoutPod(found, lines.of(found.at), notes))
             verdicts += judged
-        after.append(_bounded(changed(document, changes), read, changes))
+        after.append(_check_size(changed(document, changes), read, changes))
     return ManifestText(
         name=name,
         text=text,
@@ -139,7 +140,7 @@ def judge_text(
 
 
 def _targets(found: ManifestObject, origin: Origin | None) -> list[Target]:
-    """Return the targets of an object: itself if it has none, and something is to be migrated."""
+    """Return the targets of an object; the object itself if it has none and is to be migrated."""
     targets = list(found.targets())
     if not targets and origin and _requests_of(found, origin):
         targets.append(Target(found, Template((), None, Form.ELSEWHERE)))
@@ -151,7 +152,7 @@ def _requests_of(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
 
 
 def _check(found: ManifestObject, lines: LineIndex) -> None:
-    """Reject what is no object of Kubernetes although it may be read as one."""
+    """Raise ManifestError for a document that resembles a Kubernetes object and is none."""
     paths = (("kind",), ("metadata", "name"), ("metadata", "namespace"))
     if any(_OPENING in find_string(found.value, *path) for path in paths):
         raise ManifestError(UNRENDERED, lines.of(found.at))
@@ -161,12 +162,12 @@ def _check(found: ManifestObject, lines: LineIndex) -> None:
         raise ManifestError(detail, lines.of((*found.at, "kind")))
 
 
-def _bounded(
+def _check_size(
     document: ManifestDocument, read: ManifestDocument, changes: Mapping[Path, list[Operation]]
 ) -> ManifestDocument:
-    """Return a document; raises ManifestError where it is out of proportion to what was read.
+    """Return a document; raise ManifestError if it is out of proportion to its source.
 
-    An author's indentation and aliases would otherwise multiply what is written.
+    An author's indentation and aliases would otherwise multiply the output.
     """
     added = sum(len(json.dumps(operations)) for operations in changes.values())
     most = MOST_GROWTH * (len(read.text) + added) + LEAST_WRITTEN
@@ -180,18 +181,18 @@ def _bounded(
     return document
 
 
-def _rewritten(
+def _migrate_document(
     document: ManifestDocument, origin: Origin
 ) -> tuple[ManifestDocument, dict[Path, Migration]]:
-    """Return a document in our words, and what became of each pod in it, by where it stands.
+    """Return a migrated document, and the migration of each pod by its place.
 
-    Raises ManifestError where one of its objects is too large.
+    Raise ManifestError if an object is too large.
     """
     migrations: dict[Path, Migration] = {}
     changes: dict[Path, list[Operation]] = {}
     objects = find_objects(document.value)
     for target in (target for found in objects for target in _targets(found, origin)):
-        migration = _migration(target, origin)
+        migration = _build_migration(target, origin)
         if migration is None:
             continue
         migrations[target.at] = migration
@@ -200,8 +201,8 @@ def _rewritten(
     return changed(document, changes), migrations
 
 
-def _migration(target: Target, origin: Origin) -> Migration | None:
-    """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
+def _build_migration(target: Target, origin: Origin) -> Migration | None:
+    """Migrate one pod; None without a pod, or if it is malformed, as admission reports."""
     if target.found.pod is None:
         problems = _requests_of(target.object, origin)
         return Migration(origin.product.name, problems=problems) if problems else None
@@ -219,7 +220,7 @@ def _migration(target: Target, origin: Origin) -> Migration | None:
 
 
 def _has_parts_elsewhere(template: Template) -> bool:
-    """Return True if no edit at one place changes the containers of a template."""
+    """Return True if no single edit changes the containers of a template."""
     if template.form is not Form.CONTAINER:
         return template.form is Form.INLINE
     return any(
@@ -230,7 +231,7 @@ def _has_parts_elsewhere(template: Template) -> bool:
 
 
 def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
-    """Return what has no counterpart of an object that holds no pod."""
+    """Return a remark for each field without a counterpart in an object without a pod."""
     return tuple(
         Remark(lines.of((*found.at, *parse_path(note.path))), str(note), path=note.path)
         for note in notes_about_object(found.value, found.kind, found.version, origin.product)
@@ -238,13 +239,13 @@ def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tup
 
 
 def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
-    """Count the pods and pod templates by what became of them, in the order of the words."""
+    """Count pods and pod templates by result, in the order of the summary."""
     found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
-    return {sort.value: found[sort] for sort in Sort if found[sort]}
+    return {sort.value: found[sort] for sort in VerdictKind if found[sort]}
 
 
 def unreadable(name: str, text: str, error: ManifestError) -> ManifestText:
-    """Return a text that cannot be read, with the line and what to do."""
+    """Return a text that cannot be read, with the line and the remedy."""
     if found := _ACTION.search(text):
         remark = Remark(text.count("\n", 0, found.start()) + 1, UNRENDERED)
     else:

@@ -1,15 +1,15 @@
-"""Rewrite a pod template of another product: what asked that product now asks vramwarden.
+"""Rewrite a pod template of another product, so that it requests memory from vramwarden.
 
 | the pod | becomes |
 | --- | --- |
-| asks the product, and all of it can be read | one with our annotations instead |
-| asks the product for what has no counterpart | itself, with the reason |
-| asks vramwarden already | itself without the product's requests |
-| asks neither | itself |
+| requests the product's GPUs, and all of it can be read | one with our annotations instead |
+| has a request to the product without a counterpart | itself, with the reason |
+| requests VRAM from vramwarden already | itself without the product's requests |
+| does neither | itself |
 
-Compute, priorities and the like go with the requests, and a note says so for each. Annotations,
-labels, selectors and variables without a counterpart do no harm: they stay, with a note. Only
-variables that show GPUs or limit memory go, since no share is admitted beside them.
+Compute, priorities and the like are removed with the requests, with a note for each. Annotations,
+labels, selectors and variables without a counterpart are harmless: they stay, with a note. Only
+variables that show GPUs or limit memory are removed, since no share is admitted with them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
 )
-from webhook.tools.admit.judge.migration.foreign_pod import (
+from webhook.tools.admit.migration.foreign_pod import (
     ForeignPod,
     Migration,
     Note,
@@ -41,7 +41,7 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     is_removed,
     notes_about_pod,
 )
-from webhook.tools.admit.judge.migration.requests import read_request
+from webhook.tools.admit.migration.requests import read_request
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 
@@ -50,28 +50,34 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
     """Rewrite one pod or pod template."""
     product, asked = origin.product, read_request(source, origin)
     if requests_vram(source.pod.raw):
-        return _cleaned(source, product, asked)
-    problems = asked.problems or tuple(_impossible(asked))
+        return _remove_product_requests(source, product, asked)
+    problems = asked.problems or tuple(_find_unsupported(asked))
     if problems:
         return Migration(product.name, problems=problems)
     if not asked.containers:
-        return Migration(product.name, notes=tuple(_left(source, product)))
-    amounts = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
+        return Migration(product.name, notes=tuple(_note_unmigrated(source, product)))
+    amounts = {
+        name: format_bytes(container.memory_bytes) for name, container in asked.containers.items()
+    }
     entries = {GPU_MEMORY_ANNOTATION: annotation_value(source.pod, amounts)}
     count = next(iter(asked.containers.values())).gpu_count
     if count > 1:
         entries[GPU_COUNT_ANNOTATION] = str(count)
     return Migration(
         product.name,
-        _edits_of(source, product, asked, entries),
+        _build_edits(source, product, asked, entries),
         ", ".join(annotation_line(key, value) for key, value in entries.items()),
-        (*_shared(source, product, asked), *asked.notes, *notes_about_pod(source, product, asked)),
+        (
+            *_note_shared_gpus(source, product, asked),
+            *asked.notes,
+            *notes_about_pod(source, product, asked),
+        ),
     )
 
 
-def _cleaned(source: ForeignPod, product: Product, asked: PodRequest) -> Migration:
-    """Take the product's requests off a pod that asks us already."""
-    operations = _edits_of(source, product, asked, {})
+def _remove_product_requests(source: ForeignPod, product: Product, asked: PodRequest) -> Migration:
+    """Remove the product's requests from a pod that requests VRAM already."""
+    operations = _build_edits(source, product, asked, {})
     if not operations:
         return Migration(product.name)
     detail = f"the pod asks vramwarden already, so what {product.name} read is removed"
@@ -82,9 +88,9 @@ def _cleaned(source: ForeignPod, product: Product, asked: PodRequest) -> Migrati
     )
 
 
-def _impossible(asked: PodRequest) -> Iterator[Note]:
-    """Yield what our annotations cannot say."""
-    counts = {name: one.gpu_count for name, one in asked.containers.items()}
+def _find_unsupported(asked: PodRequest) -> Iterator[Note]:
+    """Yield the requests that our annotations cannot express."""
+    counts = {name: container.gpu_count for name, container in asked.containers.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{name}={count}" for name, count in counts.items())
         detail = (
@@ -94,14 +100,16 @@ def _impossible(asked: PodRequest) -> Iterator[Note]:
         yield Note("spec.containers", detail)
 
 
-def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
-    """Yield what it means that all containers of a pod have the same GPUs here."""
-    sharing = [one for one in source.pod.containers if one.name in asked.containers]
+def _note_shared_gpus(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
+    """Yield notes on the fact that all containers of a pod have the same GPUs here."""
+    sharing = [
+        container for container in source.pod.containers if container.name in asked.containers
+    ]
     if len(sharing) <= 1 or not product.assigns_gpus_per_container:
         return
-    amounts = {name: one.memory_bytes for name, one in asked.containers.items()}
+    amounts = {name: container.memory_bytes for name, container in asked.containers.items()}
     sum_bytes = effective_amount(sharing, amounts, 0)
-    names = ", ".join(one.name for one in sharing)
+    names = ", ".join(item.name for item in sharing)
     detail = (
         f"each of {names} could get a GPU of its own; here they share the pod's, which must hold "
         f"{format_bytes(sum_bytes)}"
@@ -111,8 +119,8 @@ def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator
     yield Note("spec.containers", detail)
 
 
-def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
-    """Yield what may surprise about a pod that asks the product for nothing."""
+def _note_unmigrated(source: ForeignPod, product: Product) -> Iterator[Note]:
+    """Yield notes on a pod without a request to the product."""
     scheduler = source.spec.get("schedulerName")
     if product.has_scheduler(scheduler):
         detail = f"{scheduler} places this pod, which asks for no share, and is not changed"
@@ -124,19 +132,19 @@ def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
                 yield Note(path, f"{name} is a GPU of its own and stays; no share replaces it")
 
 
-def _edits_of(
+def _build_edits(
     source: ForeignPod, product: Product, asked: PodRequest, entries: Mapping[str, str]
 ) -> tuple[Operation, ...]:
-    """Return the edits that set our annotations and remove what asked the product, and no others.
+    """Return the edits that set our annotations and remove the product's requests.
 
-    A map of resources, variables or annotations that an edit empties is removed with them, as its
-    author would do it. Of several keys the last is removed first: the comments above it then stay.
+    A map of resources, variables or annotations that becomes empty is removed too. The last of
+    several keys is removed first, which keeps the comments above it.
     """
     edits = Edits()
     _edit_metadata(source, asked, entries, edits)
     for container in source.pod.containers:
         _edit_resources(container, source.place(container), product, edits)
-    if not edits.operations:  # the rest alone asks nobody, and is its author's choice
+    if not edits.operations:  # the rest requests nothing, and is its author's choice
         return ()
     for container in source.pod.containers:
         _edit_env(container, source.place(container), edits)
@@ -148,7 +156,7 @@ def _edits_of(
 def _edit_metadata(
     source: ForeignPod, asked: PodRequest, entries: Mapping[str, str], edits: Edits
 ) -> None:
-    """Set ours before theirs goes, so that the map is never empty in between."""
+    """Add our keys before removing theirs, so that the map never becomes empty in between."""
     present = source.own_metadata.get("annotations")
     edits.merge("/metadata", "annotations", present, entries)
     for kind, theirs in (("annotations", asked.annotations), ("labels", asked.labels)):
@@ -158,7 +166,7 @@ def _edit_metadata(
 
 
 def _remove(edits: Edits, place: str, kind: str, names: list[str], holder: Json) -> None:
-    """Remove keys of a map; the map itself where nothing would be left in it."""
+    """Remove keys of a map, or the whole map if it would be empty."""
     if names and len(names) == len(holder):
         edits.remove(place, kind)
         return

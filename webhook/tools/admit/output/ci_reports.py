@@ -1,4 +1,4 @@
-"""Verdicts as continuous integration reads them: GitHub's annotations, JUnit, JSON."""
+"""Verdicts for continuous integration: GitHub annotations, JUnit, JSON."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 from webhook import __version__
 from webhook.core.pod.fields import find_string
 from webhook.names import GROUP_VERSION
-from webhook.tools.admit.judge.texts import ManifestText, counts
-from webhook.tools.admit.judge.verdict import (
+from webhook.tools.admit.verdicts.manifest_text import ManifestText, counts
+from webhook.tools.admit.verdicts.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
     UNREAD,
     UNREAD_KEY,
     WARNING,
-    JudgedPod,
+    PodVerdict,
     Remark,
-    Sort,
-    name_of,
+    VerdictKind,
+    object_name,
     remarks,
 )
 from webhook.tools.manifests.ci import JUnitCase, annotation
@@ -29,12 +29,12 @@ from webhook.tools.manifests.documents import ManifestObject
 
 UNREADABLE: Final = "Unreadable"
 _COUNTED: Final = {
-    Sort.TRANSLATED: "translated",
-    Sort.ALREADY: "alreadyTranslated",
-    Sort.DENIED: "denied",
-    Sort.WARNED: "warned",
-    Sort.LEFT_ALONE: "leftAlone",
-    Sort.NOT_JUDGED: "notJudged",
+    VerdictKind.TRANSLATED: "translated",
+    VerdictKind.ALREADY: "alreadyTranslated",
+    VerdictKind.DENIED: "denied",
+    VerdictKind.WARNED: "warned",
+    VerdictKind.LEFT_ALONE: "leftAlone",
+    VerdictKind.NOT_JUDGED: "notJudged",
 }
 _NOT_MIGRATED_REASON: Final = "NotMigrated"
 _COMMANDS: Final = {
@@ -59,20 +59,23 @@ def github(sources: Iterable[ManifestText]) -> str:
     return written
 
 
-def _commands(verdict: JudgedPod) -> Iterator[tuple[str, Remark]]:
-    if verdict.sort in {Sort.DENIED, Sort.WARNED}:  # under Audit findings are recorded alone
+def _commands(verdict: PodVerdict) -> Iterator[tuple[str, Remark]]:
+    if verdict.sort in {
+        VerdictKind.DENIED,
+        VerdictKind.WARNED,
+    }:  # under Audit, findings are only recorded
         command = "warning" if verdict.allowed else "error"
-        yield from ((command, one) for one in verdict.findings)
+        yield from ((command, finding) for finding in verdict.findings)
     if verdict.guidance:
         yield "notice", Remark(verdict.line, verdict.guidance)
-    if verdict.sort is Sort.NOT_JUDGED:
+    if verdict.sort is VerdictKind.NOT_JUDGED:
         yield "notice", Remark(verdict.line, verdict.summary)
-    for word, one in remarks(verdict):
-        yield _COMMANDS[word], one
+    for word, item in remarks(verdict):
+        yield _COMMANDS[word], item
 
 
 def junit(sources: Iterable[ManifestText]) -> str:
-    """Return one test case per pod or pod template, and a suite per file."""
+    """Return a test case per pod or pod template, and a suite per file."""
     return write_junit("vramwarden admit", {source.name: _cases(source) for source in sources})
 
 
@@ -84,9 +87,9 @@ def _cases(source: ManifestText) -> list[JUnitCase]:
     return [_case(source.name, verdict) for verdict in source.verdicts]
 
 
-def _case(file: str, verdict: JudgedPod) -> JUnitCase:
+def _case(file: str, verdict: PodVerdict) -> JUnitCase:
     said = [] if not verdict.allowed else [verdict.summary]
-    said += [f"{word}: {one.text}" for word, one in remarks(verdict)]
+    said += [f"{word}: {item.text}" for word, item in remarks(verdict)]
     return JUnitCase(
         name=verdict.title,
         file=file,
@@ -96,17 +99,17 @@ def _case(file: str, verdict: JudgedPod) -> JUnitCase:
     )
 
 
-def _failure(verdict: JudgedPod) -> tuple[str, str]:
+def _failure(verdict: PodVerdict) -> tuple[str, str]:
     """Return the reasons of a failed case, and its sentence."""
     if not verdict.allowed:
-        reasons = dict.fromkeys(one.reason for one in verdict.findings)
+        reasons = dict.fromkeys(finding.reason for finding in verdict.findings)
         return ",".join(reasons), verdict.summary
     said = [*remarks(verdict)]
-    if problems := [one.text for word, one in said if word == NOT_MIGRATED]:
+    if problems := [item.text for word, item in said if word == NOT_MIGRATED]:
         return _NOT_MIGRATED_REASON, f"{NOT_MIGRATED}: {'; '.join(problems)}"
-    if unread := [one.text for word, one in said if word == UNREAD]:
+    if unread := [item.text for word, item in said if word == UNREAD]:
         return UNREAD_KEY, "; ".join(unread)
-    warned = [one.text for word, one in said if word == WARNING]
+    warned = [item.text for word, item in said if word == WARNING]
     return "Warning", "; ".join(warned) or verdict.summary
 
 
@@ -116,16 +119,16 @@ def report(sources: Sequence[ManifestText]) -> str:
     | field | is |
     | --- | --- |
     | verdicts[].object | apiVersion, kind, namespace, name |
-    | verdicts[].path | where in the object the template stands; empty for a pod |
-    | verdicts[].file, line | where in the manifests, or what is wrong with it |
-    | verdicts[].decision | as the webhook's log and audit annotations have it |
+    | verdicts[].path | path of the template in the object; empty for a pod |
+    | verdicts[].file, line | line of the object, or of its problem |
+    | verdicts[].decision | as in the webhook's log and audit annotations |
     | verdicts[].findings[] | reason, field, line and sentence; also of keys that nothing reads |
     | verdicts[].warnings[], notes[] | field, line and sentence |
     | verdicts[].migration | with --migrate: product, asks, problems and notes as findings |
     | withoutTemplate[] | object, file, line |
     | unreadable[] | file, line, sentence |
     """
-    verdicts = [_verdict(source.name, one) for source in sources for one in source.verdicts]
+    verdicts = [_verdict(source.name, verdict) for source in sources for verdict in source.verdicts]
     without = [
         {"object": _object(other.object), "file": source.name, "line": other.line}
         for source in sources
@@ -141,7 +144,7 @@ def report(sources: Sequence[ManifestText]) -> str:
         "apiVersion": GROUP_VERSION,
         "kind": "AdmitReport",
         "release": __version__,
-        "allowed": all(one["allowed"] for one in verdicts) and not unreadable,
+        "allowed": all(verdict["allowed"] for verdict in verdicts) and not unreadable,
         "summary": {
             **{name: counted.get(sort, 0) for sort, name in _COUNTED.items()},
             "withoutTemplate": len(without),
@@ -154,7 +157,7 @@ def report(sources: Sequence[ManifestText]) -> str:
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
-def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
+def _verdict(file: str, verdict: PodVerdict) -> dict[str, Any]:
     decision = verdict.decision
     return {
         "object": _object(verdict.target.object, verdict.namespace),
@@ -166,15 +169,15 @@ def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
         "sentence": verdict.summary,
         "reasons": list(decision.reasons) if decision else [],
         "findings": [
-            {"reason": one.reason, **_remark(one, "field")}
-            for one in (*verdict.findings, *verdict.unread)
+            {"reason": finding.reason, **_remark(finding, "field")}
+            for finding in (*verdict.findings, *verdict.unread)
         ],
-        "warnings": [_remark(one, "field") for one in verdict.warnings],
-        "notes": [_remark(one, "field") for one in verdict.noted],
+        "warnings": [_remark(warning, "field") for warning in verdict.warnings],
+        "notes": [_remark(item, "field") for item in verdict.noted],
         "rule": decision.rule if decision else "",
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",
-        **_migration(verdict),
+        **_build_migration(verdict),
     }
 
 
@@ -182,13 +185,13 @@ def _remark(one: Remark, *field: str) -> dict[str, Any]:
     return {**dict.fromkeys(field, one.path), "line": one.line, "sentence": one.text}
 
 
-def _migration(verdict: JudgedPod) -> dict[str, Any]:
-    """Return what became of a pod before it was judged; nothing without a migration."""
+def _build_migration(verdict: PodVerdict) -> dict[str, Any]:
+    """Return the migration of a pod; empty without one."""
     migration = verdict.migration
     if migration is None:
         return {}
     said = {
-        word: [_remark(one, "field") for kind, one in remarks(verdict) if kind == word]
+        word: [_remark(item, "field") for kind, item in remarks(verdict) if kind == word]
         for word in (NOT_MIGRATED, NOTE)
     }
     made = {"product": migration.product, "asks": migration.asks}
@@ -200,5 +203,5 @@ def _object(found: ManifestObject, namespace: str = "") -> dict[str, str]:
         "apiVersion": found.version,
         "kind": found.kind,
         "namespace": namespace or find_string(found.value, "metadata", "namespace"),
-        "name": name_of(found),
+        "name": object_name(found),
     }

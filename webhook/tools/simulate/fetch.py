@@ -19,9 +19,9 @@ from webhook.core.policy.match import matches_any
 from webhook.options import NoCluster, WrongInput
 from webhook.tools.manifests.documents import read_documents
 from webhook.tools.manifests.reading import ManifestError, input_name, read_text
-from webhook.tools.simulate.judge.comparison import TodayPod
-from webhook.tools.simulate.judge.gpu_requests import read_request
-from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus, read_node_gpus
+from webhook.tools.simulate.comparison import TodayPod
+from webhook.tools.simulate.gpu_requests import read_request
+from webhook.tools.simulate.node_gpus import Given, NodeGpus, read_node_gpus
 from webhook.tools.snapshot.cluster import NOT_ENDED, deduplicate, pods_path
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
@@ -97,7 +97,7 @@ class TodayObjects:
                     path=path,
                     request=request,
                     node=pod.node,
-                    selector=tuple(sorted((str(key), str(one)) for key, one in selector)),
+                    selector=tuple(sorted((str(key), str(item)) for key, item in selector)),
                     created_s=pod.created_s or 0.0,
                     workload=f"{namespace}/{pod.workload.name}",
                 )
@@ -108,7 +108,7 @@ class TodayObjects:
 
     def check_nodes(self) -> None:
         """Raise WrongInput if the memory of a node's GPUs is unknown."""
-        names = [one.name for one in self.nodes if not all(gpu.memory_bytes for gpu in one.gpus)]
+        names = [node.name for node in self.nodes if not all(gpu.memory_bytes for gpu in node.gpus)]
         if names:
             raise WrongInput(
                 f"unknown memory of the GPUs of {join_names(names, _MOST_NAMED)}; pass "

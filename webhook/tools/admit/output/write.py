@@ -1,4 +1,4 @@
-"""What `vramwarden admit` writes: manifests, patches or a diff, and a line for every object."""
+"""Output of `vramwarden admit`: manifests, patches or a diff, and a line for every object."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Final, TextIO
 
 from webhook.adapters.review_json import patch_bytes
 from webhook.core.formatting import format_count
-from webhook.tools.admit.judge.texts import ManifestText, counts
-from webhook.tools.admit.judge.verdict import (
+from webhook.tools.admit.output import ci_reports
+from webhook.tools.admit.output.summary import describe
+from webhook.tools.admit.verdicts.manifest_text import ManifestText, counts
+from webhook.tools.admit.verdicts.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
     UNREAD,
     WARNING,
-    JudgedPod,
+    PodVerdict,
+    object_title,
     remarks,
-    title_of,
 )
-from webhook.tools.admit.show import reports
-from webhook.tools.admit.show.added import described
 from webhook.tools.manifests.documents import join
 from webhook.tools.render.output import printable, supports_colour
 
@@ -44,7 +44,7 @@ _SHOWN_KINDS: Final = 5
 
 
 class Output(StrEnum):
-    """The forms of standard output."""
+    """Formats of standard output."""
 
     YAML = "yaml"
     JSON = "json"
@@ -57,9 +57,9 @@ class Output(StrEnum):
 
 
 _MANIFESTS: Final = frozenset({Output.YAML, Output.JSON, Output.PATCH})
-"""Forms that a program may go on with: none is written where a file could not be read."""
+"""Formats for programs: none is written if a file could not be read."""
 _SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
-"""Forms that people read beside standard error, and that say each verdict themselves."""
+"""Formats that contain each verdict, so standard error does not repeat it."""
 
 
 def show(
@@ -70,7 +70,7 @@ def show(
     *,
     verbose: bool = False,
 ) -> None:
-    """Write everything."""
+    """Write the output."""
     is_held = output in _MANIFESTS and any(source.unreadable for source in sources)
     for source in sources:
         if source.unreadable:
@@ -87,9 +87,9 @@ def show(
                 stdout.flush()
         for other in source.others:
             said = [(other.line, "no pod template")] if verbose else []
-            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
+            said += [(note.line, f"{NOTE}: {note.text}") for note in other.notes]
             for line, text in said:
-                shown = printable(f"{source.name}:{line}: {title_of(other.object)}: {text}")
+                shown = printable(f"{source.name}:{line}: {object_title(other.object)}: {text}")
                 stderr.write(f"{shown}\n")
     if is_held:
         if len(sources) > 1:
@@ -114,29 +114,33 @@ def show(
 def _summarize(sources: Sequence[ManifestText], stdout: TextIO) -> None:
     for source in sources:
         for verdict in source.verdicts:
-            for line in described(source.name, verdict):
+            for line in describe(source.name, verdict):
                 said = line.rpartition(f" {verdict.title}: ")[2].lstrip()
                 _write_line(line, said, stdout)
 
 
 _REPORTS: Final = {
-    Output.GITHUB: reports.github,
-    Output.JUNIT: reports.junit,
-    Output.REPORT: reports.report,
+    Output.GITHUB: ci_reports.github,
+    Output.JUNIT: ci_reports.junit,
+    Output.REPORT: ci_reports.report,
 }
 
 
 def tally(sources: Sequence[ManifestText]) -> str:
-    """Return the last line: how many of what; empty where nothing could be read."""
+    """Return the last line with the number of each result; empty if no text could be read."""
     others = [other for source in sources for other in source.others]
-    made = [one.migration for source in sources for one in source.verdicts if one.migration]
+    made = [
+        verdict.migration for source in sources for verdict in source.verdicts if verdict.migration
+    ]
     migrated = {
-        MIGRATED: sum(bool(one.asks) for one in made),
-        NOT_MIGRATED: sum(bool(one.problems) for one in made),
+        MIGRATED: sum(bool(item.asks) for item in made),
+        NOT_MIGRATED: sum(bool(item.problems) for item in made),
     }
     parts = [f"{count} {what}" for what, count in migrated.items() if count]
     parts += [f"{count} {what}" for what, count in counts(sources).items()]
-    words = [word for one in sources for verdict in one.verdicts for word, _ in remarks(verdict)]
+    words = [
+        word for source in sources for verdict in source.verdicts for word, _ in remarks(verdict)
+    ]
     for word in (UNREAD, WARNING):
         parts += [format_count(words.count(word), word)] if word in words else []
     if policies := sum(other.is_policy for other in others):
@@ -152,21 +156,21 @@ def tally(sources: Sequence[ManifestText]) -> str:
     return ", ".join(parts)
 
 
-def _report(name: str, verdict: JudgedPod, stderr: TextIO) -> None:
-    said = [(one.line, one.text) for one in verdict.said]
-    said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
+def _report(name: str, verdict: PodVerdict, stderr: TextIO) -> None:
+    said = [(line.line, line.text) for line in verdict.said]
+    said += [(item.line, f"{word}: {item.text}") for word, item in remarks(verdict)]
     for number, line in said:
         _write_line(f"{name}:{number}: {verdict.title}: {line}", line, stderr)
 
 
 def _write_line(line: str, said: str, stream: TextIO) -> None:
-    """Write a line in the colour of its verdict or remark, with which `said` begins."""
+    """Write a line in the colour of the verdict or remark with which it begins."""
     start = next((start for start in _SUMMARY_COLOURS if said.startswith(start)), "")
     stream.write(_painted(printable(line), _SUMMARY_COLOURS.get(start, ""), stream) + "\n")
 
 
 def _after(source: ManifestText) -> str:
-    """Return a text after admission: the same text where nothing in it changed."""
+    """Return a text after admission: the same text if nothing changed."""
     if all(new is old for new, old in zip(source.after, source.before, strict=True)):
         return source.text
     return join(document.text for document in source.after)
@@ -197,7 +201,7 @@ def _diff(source: ManifestText, stdout: TextIO) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line feeds alone: a diff must apply."""
+    """Split only at line feeds: a diff must apply."""
     return [line for line in _LINE_START.split(text) if line]
 
 

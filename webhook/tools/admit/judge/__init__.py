@@ -1,1 +1,0 @@
-"""What becomes of manifests: decided as the webhook decides, or rewritten from other products."""

@@ -1,0 +1,1 @@
+"""Output of `admit`: manifests, and reports for people and for programs."""

@@ -1,1 +1,0 @@
-"""What `admit` writes: manifests, and reports for people and for programs."""
