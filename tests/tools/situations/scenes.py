@@ -278,7 +278,7 @@ ONE_WITHOUT_VRAM = scheduler_reasons("1 Insufficient vramwarden.io/vram", nodes=
 
 def binding_denied(node: SceneNode, memory: float, count: int = 1) -> str:
     """Return the scheduler's message after the webhook denied a binding to a node."""
-    gpus = [gpu.gpu for gpu in read_inventory(node.stored).known]
+    gpus = [tracked.gpu for tracked in read_inventory(node.stored).tracked]
     assert node.figures
     free = {gpu.uuid: gpu.free_bytes or 0 for gpu in node.figures.gpus}
     denial = place(node.figures.name, gpus, free, Need(gib(memory), count))
