@@ -162,7 +162,7 @@ class Pod:
         return reuse(old.started, self.process)
 
     def contain(self, pid, container):
-        """Let proc show the process in a container, as a sibling in a pod sees it."""
+        """Show the process in a container in proc, as a sibling in a pod sees it."""
         if container:
             cgroup = self.folder / f"cgroup-{container}"
             cgroup.write_text(f"0::/../cri-containerd-{container * 64}.scope\n", encoding="ascii")
@@ -293,7 +293,7 @@ class Pod:
 
     @property
     def final_figures(self):
-        """Return the two lines that the final event says were written; empty before."""
+        """Return the two lines of the final event; empty before it."""
         for said in self.events("last words")[-1:]:
             figures = [said[key] for key in ("cap_bytes", "peak_bytes", "stops", "s")]
             figures[1] = dict(sorted(figures[1].items(), key=lambda one: -one[1]))

@@ -54,7 +54,7 @@ class Pod:
         (self.proc / "self" / "ns" / "pid").symlink_to(name)
 
     def has_proc_of(self, pid):
-        """Let proc show another process as ourselves, or none."""
+        """Show another process as ourselves in proc, or none."""
         (self.proc / "self").unlink()
         if pid:
             self.runs(pid)

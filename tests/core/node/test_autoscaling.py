@@ -55,7 +55,7 @@ def test_a_group_has_a_tag_for_the_resource_each_label_and_the_taint():
 
 
 def test_a_tag_is_one_that_aws_accepts():
-    """128 characters of key, 256 of value (Tag your Amazon EC2 resources, "Tag restrictions")."""
+    """Limits are 128 and 256 characters (Tag your Amazon EC2 resources, "Tag restrictions")."""
     for key, value in group_tags(NODE, STATE, KEY).items():
         assert len(key) <= 128
         assert len(value) <= 256
