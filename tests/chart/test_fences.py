@@ -391,7 +391,7 @@ CALLED = [
 LABELS = {
     "vramwarden.io/gpu": "true",
     "vramwarden.io/gpu-memory-mib": "81920",
-    names.NODE_ASKS_LABEL: "1764000000",
+    names.NODE_QUESTION_LABEL: "1764000000",
     names.NODE_SENTRY_LABEL: "true",
 }
 ACTING = {

@@ -261,7 +261,7 @@ def test_a_history_is_stored_as_it_is_written(fences, crds):
         "peakMi": 7000, "stops": 0, "seconds": 11520.5, "product": "NVIDIA H100",
     }  # fmt: skip
     history = {
-        "apiVersion": names.SEEING_API_VERSION,
+        "apiVersion": names.GROUP_VERSION,
         "kind": names.VRAM_HISTORY_KIND,
         "metadata": {"name": "job-embed", "namespace": "default"},
         "status": {
