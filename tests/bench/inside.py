@@ -28,12 +28,14 @@ except ImportError:
 
     from webhook.core.admission import Phase, decide
 
+KNOWN = (load_policy(shipped_policy_path(), enforcer_image="bench"),)
 try:
-    from webhook.core.policy.cluster import UNKNOWN_CLUSTER
-except ImportError:  # older commits have the cluster in the policy
-    KNOWN = (load_policy(shipped_policy_path(), enforcer_image="bench"),)
+    from webhook.core.policy import cluster
+except ImportError:
+    pass  # older commits have the cluster in the policy
 else:
-    KNOWN = load_policy(shipped_policy_path(), enforcer_image="bench"), UNKNOWN_CLUSTER
+    unknown = getattr(cluster, "UNKNOWN_CLUSTER", None) or getattr(cluster, "UNKNOWN")  # noqa: B009
+    KNOWN = (*KNOWN, unknown)
 
 
 def answer(body, phase):
