@@ -49,7 +49,7 @@ def choose_exit_code(codes: Iterable[int]) -> ExitCode:
     """Return one exit code for several: the first of 2, 1 and 3 that occurs; otherwise 0."""
     met = set(codes)
     order = (ExitCode.WRONG, ExitCode.FOUND, ExitCode.UNANSWERED)
-    return next((one for one in order if one in met), ExitCode.DONE)
+    return next((item for item in order if item in met), ExitCode.DONE)
 
 
 class Failure(click.ClickException):
@@ -209,10 +209,10 @@ def _identity_option(
 
 
 def _parse_extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    for one in pairs:
-        if "=" not in one:
-            raise click.BadParameter(f"{one!r} is no KEY=VALUE")
-    return tuple((key, value) for key, _, value in (one.partition("=") for one in pairs))
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"{pair!r} is no KEY=VALUE")
+    return tuple((key, value) for key, _, value in (pair.partition("=") for pair in pairs))
 
 
 def _parse_timeout(text: str) -> float | None:
@@ -226,7 +226,7 @@ def _parse_timeout(text: str) -> float | None:
     if re.fullmatch(r"[0-9]{1,18}", unsigned):
         limit_s = float(unsigned)
     else:
-        parts = [one.group(0, 1, 3) for one in _GO_DURATION.finditer(unsigned[:64])]
+        parts = [match.group(0, 1, 3) for match in _GO_DURATION.finditer(unsigned[:64])]
         if not parts or "".join(whole for whole, _, _ in parts) != unsigned:
             raise click.BadParameter(f"{text[:64]!r} is no time; write e.g. 5, 10s or 1m30s")
         limit_s = sum(float(number) * _GO_UNITS_S[unit] for _, number, unit in parts)

@@ -42,7 +42,7 @@ def test_another_message_or_another_reason_is_written_again(heard):
     written = [("no driver", "a"), ("no driver", "b"), ("no GPU", "b"), ("no driver", "a")]
     for message, why in written:
         heard.journal.once("driver", "error", message, why)
-    assert heard.said() == [("error", *one) for one in written]
+    assert heard.said() == [("error", *item) for item in written]
 
 
 def test_each_condition_is_written_once_for_itself(heard):
@@ -103,7 +103,7 @@ def test_the_server_s_lines_say_what_all_others_do(values):
     ours, others = io.BytesIO(), io.BytesIO()
     JsonLog(ours).event("info", "review", **values)
     Journal(others.write).event("info", "review", **values)
-    lines = [json.loads(one.getvalue()) for one in (ours, others)]
+    lines = [json.loads(item.getvalue()) for item in (ours, others)]
     for line in lines:
         if "ts" not in values:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line.pop("ts"))

@@ -106,17 +106,17 @@ def account(control_plane, node, tmp_path):
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **metadata},
             "subjects": [{"kind": "ServiceAccount", **account}],
         }
-        for one in (
+        for item in (
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
             {**role, "metadata": metadata, "rules": rules},
             binding,
         ):
-            control_plane.api.apply(one)
-            made.append(one)
+            control_plane.api.apply(item)
+            made.append(item)
         return account_kubeconfig(
             control_plane.api, control_plane.kubeconfig, "default", name, tmp_path / "kubeconfig"
         )
 
     yield make
-    for one in made:
-        control_plane.api.delete(one)
+    for item in made:
+        control_plane.api.delete(item)

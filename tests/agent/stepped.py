@@ -117,8 +117,10 @@ class Bench:
     def sent(self):
         """Patches of this agent, with True for the status, without those of the verdict only."""
         asked = self.api.asked[self._asked_before :]
-        found = [(one.path != NODE, one.body) for one in asked if one.method == "PATCH"]
-        return [one for one in found if not is_verdict(one[1])]
+        found = [
+            (request.path != NODE, request.body) for request in asked if request.method == "PATCH"
+        ]
+        return [item for item in found if not is_verdict(item[1])]
 
     def see_node(self, **more):
         return NodeSeen(self.node, **more)

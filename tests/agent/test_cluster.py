@@ -45,7 +45,9 @@ def test_capacity_labels_and_the_list_appear_and_those_of_others_stay(agent, nod
     gpus = json.loads(node.read()["metadata"]["annotations"]["vramwarden.io/gpus"])
     assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [("GPU-a", 0), ("GPU-b", 1)]
     *verdicts, last = agent.events("node patched")
-    assert all("annotations[vramwarden.io/sharing]" in str(one["changes"]) for one in verdicts)
+    assert all(
+        "annotations[vramwarden.io/sharing]" in str(verdict["changes"]) for verdict in verdicts
+    )
     assert "labels[vramwarden.io/gpu]" in str(last["changes"])
 
 
@@ -111,7 +113,10 @@ def test_a_sentry_that_acts_is_shown_beside_conditions_of_others(
     node.patch({"status": {"conditions": [ready]}}, "/status")
 
     def conditions():
-        return {one["type"]: one["status"] for one in node.read()["status"]["conditions"]}
+        return {
+            condition["type"]: condition["status"]
+            for condition in node.read()["status"]["conditions"]
+        }
 
     expects = {"Ready": "True", "vramwarden.io/SentryActing": "True"}
     try:
@@ -120,7 +125,7 @@ def test_a_sentry_that_acts_is_shown_beside_conditions_of_others(
             gpu_nodes.store(api, [replace(a_node(node.name, *gpus, age_s=0).figures, acts=True)])
             wait_until("the condition", lambda: conditions() == expects)
             assert node.labels()["vramwarden.io/sentry"] == "true"
-            assert not [one for one in agent.events() if one["level"] in ("warning", "error")]
+            assert not [event for event in agent.events() if event["level"] in ("warning", "error")]
         with make_agent():
             wait_until("no condition", lambda: conditions() == {"Ready": "True"})
     finally:

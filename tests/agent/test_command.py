@@ -91,7 +91,7 @@ def test_once_patches_labels_and_then_capacity_and_says_what(agent, cluster):
     metadata, status = patched_by(agent)
     done = agent.run("--once", "--kubeconfig", cluster.kubeconfig, NODE_NAME="n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [(one.method, one.path) for one in cluster.asked] == [
+    assert [(request.method, request.path) for request in cluster.asked] == [
         ("GET", NODE),
         ("GET", "/apis/resource.k8s.io/v1/resourceslices"),
         ("PATCH", NODE),

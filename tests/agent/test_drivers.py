@@ -52,8 +52,8 @@ def health(api):
 
 def events(api, reason):
     """Return the messages of the node's Events with a reason."""
-    stored = (one for path, one in api.objects.items() if "/events/" in path)
-    return [one["note"] for one in stored if one["reason"] == reason]
+    stored = (item for path, item in api.objects.items() if "/events/" in path)
+    return [item["note"] for item in stored if item["reason"] == reason]
 
 
 @pytest.mark.parametrize("version", ["535.129", "570.133"])
@@ -75,7 +75,7 @@ def test_a_gpu_is_unhealthy_until_its_compute_mode_is_default_again(
     with agent:
         see(compute, 1)
         assert health(api) == [fault, True]
-        wait_until("an Event", lambda: any(fault in one for one in events(api, "GPUUnhealthy")))
+        wait_until("an Event", lambda: any(fault in event for event in events(api, "GPUUnhealthy")))
         wait_until("a capacity", lambda: "capacity" in node(api).get("status", {}))
         capacity = node(api)["status"]["capacity"]
         see(compute, 2, "fail nvmlDeviceGetComputeMode 999\n")

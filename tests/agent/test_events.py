@@ -36,7 +36,7 @@ def told(bench):
     """Return the Events written since the last call."""
     waiting = bench.agent._events.waiting
     found = [waiting.get_nowait() for _ in range(waiting.qsize())]
-    return [(one.reason, one.sentence, one.reason.warning) for one in found]
+    return [(item.reason, item.sentence, item.reason.warning) for item in found]
 
 
 LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"

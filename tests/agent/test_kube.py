@@ -229,7 +229,7 @@ def test_a_connection_on_which_nothing_arrives_any_more_is_found_out(kube, api_s
     api_server.answers = [(200, {})]
     kube.read("/api/v1/nodes/n")
     (connection,) = [
-        one for one in kube._pool.connection_from_url(api_server.url).pool.queue if one
+        item for item in kube._pool.connection_from_url(api_server.url).pool.queue if item
     ]
     option = connection.sock.getsockopt
     assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -230,11 +230,11 @@ def test_whoever_keeps_changing_the_node_costs_no_patch_a_second(bench):
 
 def test_two_agents_on_one_node_do_not_fight(bench):
     agents = (bench, bench.restarted())
-    for one in agents:
-        one.hear(FINE, one.see_node())
+    for agent in agents:
+        agent.hear(FINE, agent.see_node())
     bench.edit(ZEROED)
-    for one in 10 * agents:
-        one.hear(one.see_node(), after_s=1)
+    for item in 10 * agents:
+        item.hear(item.see_node(), after_s=1)
     assert bench.capacity == "1000Mi"
     assert [status for status, _ in bench.sent] == [False, True, True]  # at first, and after that
 

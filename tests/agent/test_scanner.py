@@ -32,7 +32,7 @@ def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
     nvml = ScriptedNvml(*devices)
     nvml.used = {"GPU-a": 7}
     assert seen_by(nvml, proc) == Scan(
-        gpus=tuple(replace(one, used_bytes=nvml.used.get(one.uuid, 0)) for one in devices),
+        gpus=tuple(replace(device, used_bytes=nvml.used.get(device.uuid, 0)) for device in devices),
         driver_version="570.86.15",
     )
 

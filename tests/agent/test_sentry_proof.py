@@ -35,8 +35,12 @@ def figures(bench, found=ACTS, *, old_s=0.0):
 
 def shown(bench):
     """Return whether the node has the label, and its condition's status and reason."""
-    found = [one for one in bench.node["status"].get("conditions", ()) if one["type"] == CONDITION]
-    said = [(one["status"], one["reason"]) for one in found]
+    found = [
+        condition
+        for condition in bench.node["status"].get("conditions", ())
+        if condition["type"] == CONDITION
+    ]
+    said = [(item["status"], item["reason"]) for item in found]
     assert bench.labels.get(LABEL) in {None, "true"}
     return LABEL in bench.labels, *said
 

@@ -356,19 +356,19 @@ def play(bench, story):
         if SILENCE in heard:
             bench.whole_pods = None
         messages = [
-            bench.edit(one) if isinstance(one, dict) else one
-            for one in heard
-            if one not in (RESTART, SILENCE)
+            bench.edit(event) if isinstance(event, dict) else event
+            for event in heard
+            if event not in (RESTART, SILENCE)
         ]
         before, sent, lines = bench.capacity, len(bench.sent), len(bench.said())
         bench.hear(*messages, after_s=after_s)
         assert shows(bench) == expected, what
-        assert [LINES[one] for one in bench.said()[lines:] if one in LINES] == told, what
-        assert bench.told() == [one for one in told if one != NO_LONGER], what
+        assert [LINES[line] for line in bench.said()[lines:] if line in LINES] == told, what
+        assert bench.told() == [event for event in told if event != NO_LONGER], what
         assert bench.unready() == "", what
         amounts = [patch["status"] for status, patch in bench.sent[sent:] if status]
         assert bool(amounts) == (before != bench.capacity), what
-        assert all(set(part) == {VRAM} for one in amounts for part in one.values())
+        assert all(set(part) == {VRAM} for amount in amounts for part in amount.values())
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
@@ -412,7 +412,7 @@ def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared
 def test_no_advice_is_given_on_sharing_where_nothing_is_shared(monkeypatch, node):
     bench = Bench(monkeypatch, namespace="vramwarden", access=Access(visible_devices="all"))
     bench.hear(FINE, NOBODY, bench.edit(node))
-    assert [one for one in bench.told() if one != NOT_SHARED] == []
+    assert [event for event in bench.told() if event != NOT_SHARED] == []
     assert [line for line in bench.lines() if line["level"] == "warning"] == []
     bench.edit({"status": {"capacity": None, "allocatable": None}})
     bench.hear(bench.edit(label(None)), after_s=1)

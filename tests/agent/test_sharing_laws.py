@@ -74,7 +74,7 @@ class Node:
         if step in AMOUNTS:
             self.amounts = AMOUNTS[step]
         elif step == "kubelet restarts":
-            self.amounts = tuple(one and "0" for one in self.amounts)
+            self.amounts = tuple(amount and "0" for amount in self.amounts)
             edits.append(bench.edit(ZEROED))
         elif step in LABELS:
             edits.append(bench.edit({"metadata": {"labels": LABELS[step]}}))
@@ -91,7 +91,7 @@ class Node:
             comes = step == "whole pod comes" and self.amounts[1] == "8"
             self.whole = ("team/whole",) if comes else ()
         self.bench.clock.now_s += step if isinstance(step, int) else 0
-        if any(one not in {None, "0"} for one in self.amounts):
+        if any(amount not in {None, "0"} for amount in self.amounts):
             self.offered_s = self.now_s
         if self.label(SHARE) == "true":  # an admin's word: what was shared by it stays so
             self.offered_s = float("-inf")

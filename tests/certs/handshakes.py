@@ -33,10 +33,10 @@ def handshake(server: ssl.SSLContext, ca_pem: bytes, name: str = NAMES[0]) -> di
     near = client.wrap_bio(down, up, server_hostname=name)
     shaking = [near, server.wrap_bio(up, down, server_side=True)]
     while shaking:
-        for one in tuple(shaking):
+        for item in tuple(shaking):
             with suppress(ssl.SSLWantReadError):
-                one.do_handshake()
-                shaking.remove(one)
+                item.do_handshake()
+                shaking.remove(item)
     return near.getpeercert()
 
 

@@ -43,7 +43,7 @@ class World:
         self.past: list[tuple[float, frozenset[bytes]]] = []
         for path in (MUTATING, VALIDATING):
             names = [name for name, at in WEBHOOKS.items() if at == path]
-            self.api.put(path, {"webhooks": [{"name": one, "clientConfig": {}} for one in names]})
+            self.api.put(path, {"webhooks": [{"name": name, "clientConfig": {}} for name in names]})
 
     def deny(self, *rights: str) -> None:
         """Deny these rights, and grant all others."""
@@ -76,7 +76,7 @@ class World:
         found = [
             self.api.objects[path] for path in (MUTATING, VALIDATING) if path in self.api.objects
         ]
-        targets = [webhook["clientConfig"] for one in found for webhook in one["webhooks"]]
+        targets = [webhook["clientConfig"] for item in found for webhook in item["webhooks"]]
         return frozenset(b64decode(target.get("caBundle") or "") for target in targets)
 
     def damage(self, webhook: str, ca_bundle: bytes) -> None:

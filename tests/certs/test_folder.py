@@ -159,12 +159,12 @@ def encrypted(key_pem):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda one: replace(one, certificate_pem=b"", key_pem=b""), ": holds no certificate"),
-        (lambda one: replace(one, certificate_pem=b"x"), ", tls.crt: is not a readable PEM"),
-        (lambda one: replace(one, key_pem=b""), ", tls.key: is empty or missing"),
-        (lambda one: replace(one, key_pem=fresh().key_pem), ": .* cannot be used (.*MISMATCH"),
+        (lambda item: replace(item, certificate_pem=b"", key_pem=b""), ": holds no certificate"),
+        (lambda item: replace(item, certificate_pem=b"x"), ", tls.crt: is not a readable PEM"),
+        (lambda item: replace(item, key_pem=b""), ", tls.key: is empty or missing"),
+        (lambda item: replace(item, key_pem=fresh().key_pem), ": .* cannot be used (.*MISMATCH"),
         # Without asking for its password at the terminal.
-        (lambda one: replace(one, key_pem=encrypted(one.key_pem)), ", tls.key: is encrypted"),
+        (lambda item: replace(item, key_pem=encrypted(item.key_pem)), ", tls.key: is encrypted"),
     ],
     ids=["nothing", "junk", "no key", "another key", "an encrypted key"],
 )

@@ -86,7 +86,7 @@ def test_certificates_are_issued_once_and_shown(tmp_path):
     said = re.sub(r"\b\d{4}-\d\d-\d\d\b", "YYYY-MM-DD", shown.stdout)
     assert_recorded(RECORDED / "certs-status.txt", said.replace(str(folder), "certs"))
     found = json.loads(vramwarden("certs", "status", "--cert-dir", folder, "-o", "json").stdout)
-    assert {one["role"] for one in found["certificates"]} == {"serving", "ca"}
+    assert {certificate["role"] for certificate in found["certificates"]} == {"serving", "ca"}
     assert found["problems"] == []
 
 

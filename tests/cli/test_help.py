@@ -31,7 +31,7 @@ def test_a_mistyped_command_gets_a_suggestion(word, meant):
 def test_help_describes_exit_codes_and_completion():
     said = runner().invoke(main, ["--help"], terminal_width=80).stdout
     codes = dict(re.findall(r"^ +([0-9])  (.*)$", said, re.MULTILINE))
-    assert codes == {str(int(one)): one.meaning for one in ExitCode}
+    assert codes == {str(int(code)): code.meaning for code in ExitCode}
     for shell, script in re.findall(r"(_VRAMWARDEN_COMPLETE=(\w+_source)) vramwarden", said):
         done = runner().invoke(main, prog_name="vramwarden", env=dict([shell.split("=")]))
         assert "_VRAMWARDEN_COMPLETE=" + script.replace("source", "complete") in done.stdout

@@ -159,7 +159,7 @@ def test_problems_are_written_for_continuous_integration(written, command):
         "failures": "2",
         "errors": "0",
     }
-    kinds = [one.attrib["type"] for one in root.iter("failure")]
+    kinds = [item.attrib["type"] for item in root.iter("failure")]
     assert kinds == ["InvalidPolicy", "FailedExample"]
 
 

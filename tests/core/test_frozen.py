@@ -34,7 +34,7 @@ def outcome(text, made_by):
     try:
         return repr(eval(text, known))  # noqa: S307 - of the list below
     except (TypeError, AttributeError) as error:
-        return next(one for one in (TypeError, AttributeError) if isinstance(error, one))
+        return next(item for item in (TypeError, AttributeError) if isinstance(error, item))
 
 
 @pytest.mark.parametrize(

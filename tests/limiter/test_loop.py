@@ -61,7 +61,7 @@ def test_it_proves_it_on_itself_and_limits_a_pod_as_its_cgroup_appears(
         node.limiter.step(0.2)
         path = f"{pod.relative_to(node.kubepods)}"
         leaf = f"{path}/{id_of(1)}"
-        proofs = [node.limit(one) for one in (own, f"{own}/{id_of(1)}")]
+        proofs = [node.limit(item) for item in (own, f"{own}/{id_of(1)}")]
         state = node.state()
         return proofs, pauses, before["limited"], node.limit(path), node.limit(leaf), state
 
@@ -110,7 +110,7 @@ def test_each_gpu_of_a_pod_is_limited_all_where_it_sees_all_and_none_in_mig_mode
         node.list(1, 2, gpus=("*",))
         node.play(gpus=mixed)
         node.limiter.step(700.0)
-        return [[one["uid"], one["gpu"]] for one in node.state()["limited"]]
+        return [[item["uid"], item["gpu"]] for item in node.state()["limited"]]
 
     mixed = f"{GPUS}gpu GPU-c total={MIB} mig=1\n"
     both = [[uid_of(number), gpu] for number in (1, 2) for gpu in (GPU, OTHER)]
@@ -191,8 +191,8 @@ def test_a_containers_own_limit_becomes_the_cap_and_is_told_once(limits, own, to
     soft = CAP if limits == "misc" else 0
     assert leaf == below == [soft, CAP]
     assert counts == [len(events)] * 3  # a hook may set it moments after a container appears
-    assert [one["number"] for one in events] == ([1] if told else [])
-    assert all(one["uid"] == uid_of(1) and told in one["why"] for one in events)
+    assert [event["number"] for event in events] == ([1] if told else [])
+    assert all(event["uid"] == uid_of(1) and told in event["why"] for event in events)
 
 
 def test_a_container_that_holds_more_by_its_own_limit_keeps_no_other_from_the_cap(play):
@@ -208,7 +208,7 @@ def test_a_container_that_holds_more_by_its_own_limit_keeps_no_other_from_the_ca
         node.play(more="fail nvmlDeviceSetMemoryLimits_v1 2 until=1\n")
         node.limiter.step(20.0)
         told = node.state()["told"]
-        return [node.limit(leaf)[1] for leaf in leaves], [one["why"] for one in told]
+        return [node.limit(leaf)[1] for leaf in leaves], [event["why"] for event in told]
 
     limits, told = play(scenario)
     assert sorted(limits) == [CAP, CAP, 99 * CAP]
@@ -269,7 +269,7 @@ def test_a_driver_that_is_away_keeps_its_proof_for_a_minute_and_gets_it_back(pla
                 node.play()
             node.limiter.step(now_s)
             states.append(node.state())
-        return [[one["proof"]["holds"], len(one["limited"])] for one in states]
+        return [[state["proof"]["holds"], len(state["limited"])] for state in states]
 
     assert play(scenario) == [[True, 1], [True, 1], [False, 0], [True, 1]]
 
@@ -309,10 +309,10 @@ def test_a_pod_that_cannot_be_limited_is_told_and_keeps_no_other_from_it(play):
         node.list(1, 2)
         node.play(more="fail nvmlDeviceSetMemoryLimits_v1 2 from=5 until=5\n")
         node.limiter.step(0.0)
-        first = [one["uid"] for one in node.state()["limited"]]
+        first = [item["uid"] for item in node.state()["limited"]]
         node.limiter.step(20.0)
         state = node.state()
-        return first, node.said(), [one["uid"] for one in state["limited"]], state["told"]
+        return first, node.said(), [item["uid"] for item in state["limited"]], state["told"]
 
     first, said, then, told = play(scenario)
     assert (first, then) == ([uid_of(2)], [uid_of(1), uid_of(2)])
@@ -329,7 +329,7 @@ def test_no_link_is_followed_and_nothing_of_a_pod_is_taken_for_another(play):
         (node.kubepods / ("pod" + uid_of(3))).symlink_to(elsewhere)
         node.list(1, 2, 3)
         node.limiter.step(0.0)
-        return [one["uid"] for one in node.state()["limited"]], node.limit("../elsewhere")
+        return [item["uid"] for item in node.state()["limited"]], node.limit("../elsewhere")
 
     assert play(scenario) == [[uid_of(1)], None]
 
@@ -354,7 +354,7 @@ def test_its_pace_follows_the_youngest_pod(play):
         pauses += map(node.limiter.step, (1.0, 151.0))
         node.container("pod" + uid_of(1), 1)
         pauses += map(node.limiter.step, (153.0, 154.1, 184.0))
-        return [round(one, 3) for one in pauses]
+        return [round(pause, 3) for pause in pauses]
 
     assert play(scenario) == [10.0, 0.1, 2.0, 0.1, 0.1, 2.0]
 

@@ -95,7 +95,7 @@ class Machine:
             f"{numbers} limited",
             lambda: (
                 (state := self.state())
-                and [one["uid"] for one in state["limited"]] == uids
+                and [item["uid"] for item in state["limited"]] == uids
                 and state["limited"]
             ),
         )
@@ -135,7 +135,7 @@ def test_a_pods_limit_stands_before_it_runs_and_outlives_the_limiter(machine):
     app = machine.start(pod.name, 1, sys.executable, "-c", APP.format(CAP // MIB // 2))
     assert (app.communicate()[0].split(), app.returncode) == (["0", "0", "2"], 0)
     code, log = ended(limiter)
-    assert (code, [one["msg"] for one in log]) == (
+    assert (code, [item["msg"] for item in log]) == (
         0,
         ["started", "the driver holds caps here", "a pod is limited", "stopped"],
     )

@@ -55,8 +55,8 @@ class Bench:
         while not self.events.waiting.empty():
             self.events.write(self.events.waiting.get_nowait())
         return [
-            (one["reason"], one["note"], one.get("series", {"count": 1})["count"])
-            for one in self.written
+            (item["reason"], item["note"], item.get("series", {"count": 1})["count"])
+            for item in self.written
         ]
 
     def messages(self):

@@ -56,7 +56,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
 
 def test_reports_of_threads_come_in_order_and_a_bug_of_one_ends_the_main_thread():
     inbox = Inbox()
-    inbox.start(lambda *sent: [inbox.put(one) for one in sent], 1, 2)
+    inbox.start(lambda *sent: [inbox.put(request) for request in sent], 1, 2)
     assert [inbox.get(60), inbox.get(60), inbox.get(), inbox.get(0.001)] == [1, 2, None, None]
     inbox.start(lambda: os.kill("not a process", 0))
     with pytest.raises(TypeError):

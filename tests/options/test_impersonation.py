@@ -69,13 +69,13 @@ def test_options_of_kubectl_stand_before_the_command_as_well(api_server, typed):
     given = ["--kubeconfig", str(api_server.kubeconfig), *typed.split()]
     runner().invoke(main, given)
     assert impersonated(api_server)["impersonate-user"] == "eve"
-    asked = [one.path for one in api_server.asked]
+    asked = [request.path for request in api_server.asked]
     assert any("/namespaces/x/" in path for path in asked)
     assert not any("/namespaces/y/" in path for path in asked)
 
 
 def test_they_are_those_that_a_command_takes():
-    taken = (one.opts for one in main.get_command(None, "explain").params)
+    taken = (param.opts for param in main.get_command(None, "explain").params)
     assert {*chain(*taken)} - {"subject", "-o", "--output", "--version"} == KUBECTL_OPTIONS
 
 
@@ -93,7 +93,7 @@ def test_who_is_impersonated_is_sent_with_each_request(api_server, user, typed, 
         assert (done.exit_code, done.stdout, api_server.asked) == (2, "", [])
         assert done.stderr.startswith("Error: ")
     else:
-        assert impersonated(api_server) == {key.lower(): one for key, one in sent.items()}
+        assert impersonated(api_server) == {key.lower(): request for key, request in sent.items()}
 
 
 @pytest.mark.process
@@ -108,7 +108,7 @@ def test_kubectl_sends_the_same(api_server, user, typed, sent):
     if sent is None:
         assert (done.returncode, api_server.asked) == (1, [])
     else:
-        assert impersonated(api_server) == {key.lower(): one for key, one in sent.items()}
+        assert impersonated(api_server) == {key.lower(): request for key, request in sent.items()}
 
 
 @pytest.mark.parametrize("command", [["top"], ["simulate"], ["explain", "p"], ["check"]], ids=str)

@@ -38,11 +38,11 @@ def _serve(near: socket.socket, ports: Sequence[int], turn: int) -> None:
                 far = socket.create_connection(("127.0.0.1", ports[(turn + step) % len(ports)]))
             except OSError:
                 continue
-            for one in (
+            for item in (
                 near,
                 far,
             ):  # a half of a TLS record must not wait 40 ms for an acknowledgement
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                item.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with far, contextlib.suppress(OSError):
                 _pump(near, far)
             return

@@ -149,8 +149,8 @@ class Cluster:
         """Return the pods in the lists of this test's nodes."""
         found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
         return {
-            one.pod.split("/")[1]: list(one.uuids)
+            item.pod.split("/")[1]: list(item.uuids)
             for config_map in found
             if config_map["metadata"]["name"].removeprefix("gpu-assignments-") in self.nodes
-            for one in read_assignments(config_map["data"])[0].values()
+            for item in read_assignments(config_map["data"])[0].values()
         }

@@ -187,7 +187,9 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
 
     def answer():
         path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
-        found = [one for one in cluster.api.list(path) if one["metadata"]["name"].endswith("-n1")]
+        found = [
+            item for item in cluster.api.list(path) if item["metadata"]["name"].endswith("-n1")
+        ]
         return read_whole_gpu_pods(found[0]["data"]) if found else None
 
     def ask(question):
@@ -256,7 +258,9 @@ ESCAPE = "\x1b]0;pwn\x07\n\u202e"
 def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, replicas, malformed):
     """One of two listed GPUs is malformed; the other one is used and quoted."""
     cluster.node("n1", 8, 8)
-    (node,) = (one for one in cluster.api.list("/api/v1/nodes") if one["metadata"]["name"] == "n1")
+    (node,) = (
+        item for item in cluster.api.list("/api/v1/nodes") if item["metadata"]["name"] == "n1"
+    )
     shown = json.loads(node["metadata"]["annotations"]["vramwarden.io/gpus"])
     annotations = {
         "vramwarden.io/gpus": json.dumps([shown[0] | malformed.get("gpus", {}), shown[1]])

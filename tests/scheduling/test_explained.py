@@ -61,7 +61,7 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
         return (problems, find_best_fit(fits)) if len(problems) > 1 else None
 
     problems, found = wait_until("a condition of the pod", explained)
-    assert [one.code.value for one in problems] == ["GPUsSplit", "BindingDenied"]
+    assert [problem.code.value for problem in problems] == ["GPUsSplit", "BindingDenied"]
     assert problems[1].message == (
         "the scheduler tried a node, and vramwarden denied that binding: no GPU of node n1 has 5Gi "
         "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "

@@ -72,7 +72,7 @@ def fits(cluster, free, waiting, size, count, bound_to):
 
     def has_room(node):
         gpus = cluster.sizes[node]
-        late = 0 if bound_to else sum(one[0] * one[1] for one in waiting if one[2] == node)
+        late = 0 if bound_to else sum(item[0] * item[1] for item in waiting if item[2] == node)
         left = sum(free[gpu] for gpu in gpus) - late
         return left >= size * count and sum(free[gpu] >= size for gpu in gpus) >= count
 
@@ -106,8 +106,8 @@ def create_all(cluster, pods, during=lambda: None):
             pool.submit(create, cluster, f"pod-{number:04}", f"{size}Gi", count)
             for number, (size, count) in enumerate(pods)
         ]
-        for one in done:
-            one.result()
+        for item in done:
+            item.result()
     return time.monotonic() - started
 
 

@@ -156,7 +156,9 @@ def test_a_slot_is_one_of_time_slicing_alone_on_a_gpu_that_is_large_enough(make_
     team = make_team("slotted")
     pod = team.accepts(a_pod("20Gi", containers=[a_container(), a_container("side")]))
     assert limits(pod) == {"nvidia.com/gpu": "1"}
-    assert [one["name"] for one in pod["spec"]["initContainers"]] == ["vram-enforcer"]
+    assert [found_container["name"] for found_container in pod["spec"]["initContainers"]] == [
+        "vram-enforcer"
+    ]
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(container(pod, "main"))
     assert nodes_of(team) == ["l40s"]
     for _ in range(7):

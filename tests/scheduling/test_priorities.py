@@ -15,9 +15,9 @@ from tests.support.schedulers import refusals, remove_pod
 @pytest.fixture(scope="module", autouse=True)
 def priority_class(control_plane):
     """Create the PriorityClass of the recipe."""
-    for one in recipe("priority"):
-        if one["kind"] == "PriorityClass":
-            control_plane.api.apply(one)
+    for item in recipe("priority"):
+        if item["kind"] == "PriorityClass":
+            control_plane.api.apply(item)
 
 
 def create_high(cluster):

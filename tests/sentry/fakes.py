@@ -119,7 +119,7 @@ class Node:
     """Answers as `NodeProcesses` does; `alive` are the processes by pid."""
 
     def __init__(self, *alive):
-        self.alive = {one.process.pid: one for one in alive}
+        self.alive = {item.process.pid: item for item in alive}
         self.asked = []
         self.killed = []
         self.signals = []
@@ -146,10 +146,10 @@ class Node:
         return found is None or found.process != process
 
     def in_pod(self, pod):
-        yield from [one for one in self.alive.values() if one.place.pod == pod]
+        yield from [item for item in self.alive.values() if item.place.pod == pod]
 
     def named(self, wanted):
-        yield from [one for one in self.alive.values() if wanted(one.process.command)]
+        yield from [item for item in self.alive.values() if wanted(item.process.command)]
 
     def send(self, owner, number):
         pid = owner.process.pid
@@ -163,7 +163,7 @@ class Node:
         del self.alive[pid]
         self.alive.pop(self.ends_with.get(pid), None)
         self.killed.append(pid)
-        self.alive |= {one.process.pid: one for one in self.forks.get(pid, ())}
+        self.alive |= {item.process.pid: item for item in self.forks.get(pid, ())}
         return Delivery.DELIVERED
 
     def inner_pid(self, pid):

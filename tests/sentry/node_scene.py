@@ -297,17 +297,17 @@ class Node:
         name = "vramwarden_sentry_scan_duration_seconds_"
         found = [line.removeprefix(name) for line in self.ask("/metrics").splitlines()]
         return {
-            one: float(line.rpartition(" ")[2])
+            item: float(line.rpartition(" ")[2])
             for line in found
-            for one in ("count", "sum")
-            if line.startswith(f"{one}{{")
+            for item in ("count", "sum")
+            if line.startswith(f"{item}{{")
         }
 
     def note_whom_the_sentry_has_seen(self, pods):
         """Create the `.seen` files of listed processes once two scans began and ended since."""
         new = [pod.notes / str(pid) for pod in pods for pid in map(pod.inner.get, pod.noted)]
         new = [path for path in new if not path.with_suffix(".seen").exists()]
-        if new and any(one["msg"] == "started" for one in self.events()):
+        if new and any(event["msg"] == "started" for event in self.events()):
             count = self.scans().get("count", 0.0)
             for path in new:
                 if count > self.scanned.setdefault(path, count) + 1:
@@ -340,7 +340,7 @@ class Node:
     def limited(self):
         """Return the UIDs of pods that are limited by the driver, by the limiter's report."""
         text = STATE.read_text() if STATE.exists() else '{"limited": []}'
-        return {one["uid"] for one in json.loads(text)["limited"]}
+        return {item["uid"] for item in json.loads(text)["limited"]}
 
     def events(self):
         log = self.folder / "sentry.log"
@@ -348,7 +348,7 @@ class Node:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
     def ask(self, path):
-        port = next(one["port"] for one in self.events() if one["msg"] == "started")
+        port = next(event["port"] for event in self.events() if event["msg"] == "started")
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
                 return answer.read().decode()

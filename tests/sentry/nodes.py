@@ -97,7 +97,7 @@ class Api(ApiServer):
     @property
     def written(self):
         """Method, path and body of each write, except of the node's `GPUNode`."""
-        return [one for one in self.sent() if "/gpunodes" not in one[1]]
+        return [request for request in self.sent() if "/gpunodes" not in request[1]]
 
     @property
     def figures(self):

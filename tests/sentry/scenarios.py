@@ -145,7 +145,7 @@ def attacked(node, sent):
 def promise(sent, *promises):
     """Put these on the node's list."""
     lines = Path(sent["lines"])
-    text = "".join(f"{json.dumps(one)}\n" for one in promises)
+    text = "".join(f"{json.dumps(found_promise)}\n" for found_promise in promises)
     lines.with_suffix(".new").write_text(text)
     lines.with_suffix(".new").replace(lines)
 
@@ -189,7 +189,7 @@ def measured(node, sent):
         line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n % 8]]}
         for n, uid in enumerate(pods)
     ]
-    Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    Path(sent["lines"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     script = ["driver 580.65.06\n"]
     script += [f"gpu {gpu} total={80 * 2**30} used={sent['used']}\n" for gpu in gpus]
     sleeps = [*PYTHON, "-c", "import time; time.sleep(3600)"]

@@ -89,8 +89,8 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
     said = [body["status"]["conditions"][0]["message"] for body in patches]
     assert said == [event["note"] for event in events]
     cap, enough = "the cap is 8Gi", "so write vramwarden.io/gpu-memory: "
-    assert all(cap in one and enough in one for one in said)
-    assert {"sidecar" in one for one in said} == {played["by"] == "Sidecar"}
+    assert all(cap in line and enough in line for line in said)
+    assert {"sidecar" in line for line in said} == {played["by"] == "Sidecar"}
 
 
 def test_one_process_is_enough_where_nobody_comes_after_it(played):
@@ -135,7 +135,7 @@ def test_by_sentry_further_attacks_end_with_one_process(by_sentry, attack):
 
 def test_by_sentry_sigterm_comes_first_to_who_handles_it_and_sigkill_after_the_grace(by_sentry):
     events = by_sentry["events"]
-    killed = {one["uid"] for one in events if one["msg"] == "killing a process"}
+    killed = {event["uid"] for event in events if event["msg"] == "killing a process"}
     assert killed == {new("handler"), new("handler-as-user")}
     for attack in ("handler", "handler-as-user"):
         assert by_sentry["pods"][attack]["lasted_s"] >= 1.0  # the grace
@@ -185,11 +185,11 @@ def test_bystanders_live(played):
     assert played["others"]
     reports = {"stopping a process", "ending a pod", "processes of the pod were stopped"}
     attackers = {uid_of(1 + number) for number in range(len(BY_SENTRY))}
-    assert {one["uid"] for one in played["events"] if one["msg"] in reports} <= attackers
+    assert {event["uid"] for event in played["events"] if event["msg"] in reports} <= attackers
 
 
 def test_the_nodes_own_processes_are_reported_and_not_touched(played):
-    found = [one["why"] for one in played["events"] if one["msg"] == "unmanaged memory"]
+    found = [event["why"] for event in played["events"] if event["msg"] == "unmanaged memory"]
     assert [why.partition(" are held by ")[2] for why in found] == [
         "processes of no pod; they can push pods out of memory"
     ]
@@ -224,5 +224,5 @@ def test_every_event_is_known(played):
     }  # fmt: skip
     if played["longest_gap_s"] > STALE_S:
         known.add("memory did not come back")
-    found = {one["msg"] for one in played["events"]}
-    assert found <= known, [one for one in played["events"] if one["level"] == "error"]
+    found = {event["msg"] for event in played["events"]}
+    assert found <= known, [event for event in played["events"] if event["level"] == "error"]

@@ -57,7 +57,7 @@ def test_condition_and_event_are_stored_beside_others(control_plane, pod):
     uid = pod()["metadata"]["uid"]
     for sentence in (SENTENCE, "again", "again"):
         assert events_of.write(cap_report("default/train", uid, sentence, stopped=True)) is False
-    conditions = {one["type"]: one for one in pod()["status"]["conditions"]}
+    conditions = {condition["type"]: condition for condition in pod()["status"]["conditions"]}
     assert conditions["PodScheduled"]["status"] == "True"
     held = conditions["vramwarden.io/CapHeld"]
     assert [held[key] for key in ("status", "reason", "message")] == [
@@ -83,5 +83,5 @@ def test_another_pod_of_that_name_is_not_written_to(control_plane, pod):
     for name in ("train", "none"):
         report = cap_report(f"default/{name}", gone, "held too much", stopped=True)
         assert events_of.write(report) is False
-    assert [one["type"] for one in pod()["status"]["conditions"]] == ["PodScheduled"]
+    assert [condition["type"] for condition in pod()["status"]["conditions"]] == ["PodScheduled"]
     assert said == []

@@ -114,7 +114,7 @@ def plain(request, port):
 
 
 def threads():
-    return sum("process_request_thread" in one.name for one in threading.enumerate())
+    return sum("process_request_thread" in item.name for item in threading.enumerate())
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
@@ -131,8 +131,8 @@ def test_silent_connections_keep_nobody_else_out(plain, source):
     mine.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
     # Whose address has one connection is not the one to go.
     assert (mine.recv(12) == b"HTTP/1.0 200") is (source != "127.0.0.1")
-    for one in (mine, *silent):
-        one.close()
+    for item in (mine, *silent):
+        item.close()
 
 
 def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
@@ -222,7 +222,7 @@ OF_POD = 'gpu="1",namespace="%s",node="n1",pod="%s",uuid="gpu-abc"'
 def seen(metrics):
     """Return the samples without those of scans and of what we stopped."""
     ours = "vramwarden_sentry_"
-    return {name: one for name, one in samples(metrics).items() if not name.startswith(ours)}
+    return {name: sample for name, sample in samples(metrics).items() if not name.startswith(ours)}
 
 
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
@@ -230,7 +230,7 @@ def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     gpu = ScannedGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
     metrics.show(*shown(), {gpu: {OTHER: 300, "": 200}}, 5.0)
     found = samples(metrics)
-    assert {name: one for name, one in found.items() if "unmanaged" in name} == {
+    assert {name: item for name, item in found.items() if "unmanaged" in name} == {
         UNMANAGED % OTHER: 300.0,
         UNMANAGED % "": 200.0,
     }
@@ -279,7 +279,7 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
     metrics.show(*shown(*shares(MAX_PODS + 3)), {}, 5.0)
     found = seen(metrics)
     other = OF_POD % ("_other", "_other")
-    assert {name: one for name, one in found.items() if "_other" in name} == {
+    assert {name: item for name, item in found.items() if "_other" in name} == {
         f"vramwarden_pod_memory_cap_bytes{{{other}}}": 30.0,
         f"vramwarden_pod_memory_used_bytes{{{other}}}": 12.0,
         f"vramwarden_pod_processes{{{other}}}": 6.0,
@@ -308,7 +308,7 @@ def test_for_how_long_a_pod_does_nothing_is_told_once_and_never_as_0_of_who_is_n
     pods = (replace(idle, idle_since_s=2.0), unknown)
     metrics.show(*shown(*pods, gpus=("GPU-A", "GPU-B")), {}, 5.0)
     name = "vramwarden_sentry_pod_idle_seconds"
-    found = {key: one for key, one in samples(metrics).items() if key.startswith(name)}
+    found = {key: sample for key, sample in samples(metrics).items() if key.startswith(name)}
     assert found == {f'{name}{{namespace="team",node="n1",pod="p0"}}': 3.0}
 
 

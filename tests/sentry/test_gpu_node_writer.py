@@ -317,7 +317,7 @@ def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, 
             bench.api.remove(OBJECT)
         bench.step(figures(used, float(number), *pods), later_s=later_s)
         bench.step()
-    assert all(later - one >= MIN_INTERVAL_S for one, later in pairwise(bench.written_s))
+    assert all(later - item >= MIN_INTERVAL_S for item, later in pairwise(bench.written_s))
 
 
 @given(
@@ -332,7 +332,7 @@ def test_who_starts_again_and_again_writes_no_more_than_who_goes_on(storm, jitte
             bench.start()
         bench.step(figures(used, bench.now_s))
         bench.step()
-    assert all(later - one >= MIN_INTERVAL_S for one, later in pairwise(bench.written_s))
+    assert all(later - item >= MIN_INTERVAL_S for item, later in pairwise(bench.written_s))
 
 
 def test_a_new_sentry_that_sees_what_the_last_one_did_writes_when_that_one_had():

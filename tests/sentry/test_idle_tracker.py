@@ -69,7 +69,10 @@ def told(idleness, *readings, lists=ON_A, every_s=10, first=1):
     ],
 )  # fmt: skip
 def test_a_pod_idles_since_it_was_seen_to_run_or_to_hold_memory(readings, since):
-    micro = [one and {pid: (at * US, did) for pid, (at, did) in one.items()} for one in readings]
+    micro = [
+        reading and {pid: (at * US, did) for pid, (at, did) in reading.items()}
+        for reading in readings
+    ]
     assert told(IdleTracker(), *micro)[-1] == since
 
 
@@ -87,7 +90,7 @@ def test_a_pod_with_several_gpus_idles_only_where_it_does_on_all(on_a, on_b, sin
     quiet = {"GPU-a": {}, "GPU-b": on_b and {}}
     readings = [quiet, {"GPU-a": on_a, "GPU-b": on_b}, quiet]
     found = told(IdleTracker(), *readings, lists=ON_BOTH)
-    assert [one.get(OTHER) for one in found] == [None, since, later]
+    assert [item.get(OTHER) for item in found] == [None, since, later]
     assert found[-1][TRAINER] == 10.0
 
 

@@ -151,7 +151,7 @@ def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_w
     ],
 )
 def test_the_shortest_poll_of_pods_by_sentry_that_may_be_stopped_counts(terms, poll_s):
-    lines = {str(number): an_assignment(terms=one) for number, one in enumerate(terms)}
+    lines = {str(number): an_assignment(terms=term) for number, term in enumerate(terms)}
     assert NodeAssignments().with_list(AssignmentsSeen(lines), 0.0).poll_s == poll_s
 
 
@@ -249,7 +249,7 @@ def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothi
     judge.on_list({})
     assert set(judge.capped) == {TRAINER, OTHER}
     done = [judge.judge(a_scan(held(50, 5000)), 1.0 + second) for second in range(14)]
-    assert [uid for actions in done for uid, one in actions if isinstance(one, Kill)] == [TRAINER]
+    assert [uid for actions in done for uid, item in actions if isinstance(item, Kill)] == [TRAINER]
     judge.judge(a_scan(b=[held(60, 900, OTHER)]), 20.0)
     assert set(judge.capped) == {OTHER}
     judge.judge(a_scan(), 21.0)
@@ -352,16 +352,16 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
     lines = {TRAINER: an_assignment("*"), OTHER: an_assignment("*")}
     for number, (_, actions) in enumerate(played(script, lines, every_s=2.0)):
         there = {
-            (one.owner.place.pod, one.owner.process)
+            (item.owner.place.pod, item.owner.process)
             for listed in script[number].lists.values()
-            for one in listed
-            if one.owner
+            for item in listed
+            if item.owner
         }
         gone = {
-            one.owner.process.pid
+            item.owner.process.pid
             for listed in script[number].lists.values()
-            for one in listed
-            if one.owner and one.dead
+            for item in listed
+            if item.owner and item.dead
         }
         for uid, action in actions:
             assert uid in lines

@@ -402,15 +402,17 @@ def test_only_the_pods_processes_end_never_its_sandbox_nor_its_enforcer(
     before = dict(node.alive)
     node.inner, node.enforcers, node.kubelets = inner, enforcers if shown else set(), kubelets
     node.mounts = frozenset({"0:99"}) if shown else frozenset()
-    theirs = {pid: one.place.container for pid, one in before.items() if one.place.pod == TRAINER}
+    theirs = {
+        pid: item.place.container for pid, item in before.items() if item.place.pod == TRAINER
+    }
     theirs = {pid: container for pid, container in theirs.items() if inner.get(pid, 7) > 0}
     first = {}
     ages = {pid: (before[pid].process.started, inner.get(pid) != 1, pid) for pid in theirs}
     for pid in sorted(ages, key=ages.__getitem__):
         first.setdefault(theirs[pid], pid)
-    volumes = {one for one, pid in first.items() if sidecar and pid in enforcers}
+    volumes = {item for item, pid in first.items() if sidecar and pid in enforcers}
     sure = shown or not sidecar
-    listed = {one for pid, one in before.items()
+    listed = {item for pid, item in before.items()
               if pid in listed and theirs.get(pid) in held.keys() - volumes}  # fmt: skip
     ended(node, held, sidecar=sidecar, listed=listed)
     assert set(node.killed) <= theirs.keys()
@@ -418,11 +420,11 @@ def test_only_the_pods_processes_end_never_its_sandbox_nor_its_enforcer(
     left = {pid: theirs[pid] for pid in node.alive.keys() & theirs.keys()}
     assert sure or killed <= held.keys()
     if sure:
-        assert not any(held.get(one, 0) == 0 for one in killed & set(volumes))
+        assert not any(held.get(item, 0) == 0 for item in killed & set(volumes))
         sandbox = {pid for pid, container in left.items() if container not in volumes}
         assert len(sandbox) <= 1
         for pid in sandbox:
             alone = list(theirs.values()).count(theirs[pid]) == 1
             assert inner.get(pid, 7) == 1 or (alone and theirs[pid] not in held)
         spared = {container for pid, container in left.items() if pid not in sandbox}
-        assert sum(held.get(one, 0) for one in spared) <= CONTEXT_BYTES
+        assert sum(held.get(item, 0) for item in spared) <= CONTEXT_BYTES

@@ -160,7 +160,7 @@ def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
 
     def tell(promises, **more):
         left.leave(**more).proof()
-        numbers.append([(uid, one.number) for uid, one in left.limits.new_events(promises)])
+        numbers.append([(uid, item.number) for uid, item in left.limits.new_events(promises)])
 
     first, second = LimitEvent(1, TRAINER.upper(), "a"), LimitEvent(2, OTHER, "b")
     assert left.limits.new_events(line) == []

@@ -188,7 +188,9 @@ def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read)
         (True, set(), ""),
     ]
     followed = ["cannot be followed", "is followed again"] * 2
-    assert [one.split("what ")[1] for one in bench.events() if "promised what" in one] == followed
+    assert [
+        event.split("what ")[1] for event in bench.events() if "promised what" in event
+    ] == followed
 
 
 def test_a_uid_is_found_whatever_its_case(bench):
@@ -220,7 +222,9 @@ def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path,
         bench.driver.lists["GPU-a"] = {50: held} if held else {}
         bench.sentry.step(100.0 * second)
     assert bench.events().count("unmanaged memory") == 2
-    said = [(one.reason, one.action, one.sentence.partition(" on ")[0]) for one in bench.reported()]
+    said = [
+        (item.reason, item.action, item.sentence.partition(" on ")[0]) for item in bench.reported()
+    ]
     assert said == 2 * [("VRAMUnmanaged", "Audit", "1Gi")]
 
 
@@ -285,7 +289,7 @@ def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, b
     )  # fmt: skip
     assert first == second
     assert bench.events() == ["what became of a pod's limit"] * 2
-    assert [one.limit for one in offered] == [state.proof] * 2
+    assert [item.limit for item in offered] == [state.proof] * 2
     assert offered[-1].gpus[0].pods[0].held_by == "driver, late"
 
 
@@ -315,7 +319,7 @@ def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(over, 
     bench.sentry._actions._killer.end = end
     bench.run(100)
     assert again == [False] + [True] * (len(tried_s) - 1) != [False]
-    assert min(later - one for one, later in pairwise(tried_s)) >= DUTY
+    assert min(later - item for item, later in pairwise(tried_s)) >= DUTY
 
 
 @pytest.mark.parametrize("act", [True, False])
@@ -354,7 +358,7 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
 ):
     bench = over(line=an_assignment(terms=terms))
     bench.run(30)
-    assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
+    assert bench.events()[: len(events)] == [f"{event} a process" for event in events]
     by_sidecar = bool(words)
     assert signals == [(50, number, by_sidecar, {ID: 5 * GIB}) for number in sent]
     labels = f'enforcer="{terms.by}",node="n1",target="process"'
@@ -403,7 +407,7 @@ def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signal
     ends, listed = [], []
 
     def end(_uid, holders, _held, **more):
-        listed.append({one.process.pid for one in holders})
+        listed.append({holder.process.pid for holder in holders})
         ends.append(more)
         return PodEnd(1, 0, sure=True)
 
@@ -414,10 +418,10 @@ def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signal
     bench.hold(5 * GIB, 60)
     bench.driver.lists["GPU-a"] |= {61: GIB, 62: GIB}
     bench.run(3)
-    assert {one["sidecar"] for one in ends} == {False}
+    assert {end["sidecar"] for end in ends} == {False}
     assert listed[0] == {60}
     assert "ending a pod" in bench.events()
-    assert not any("sidecar" in one.sentence for one in bench.reported())
+    assert not any("sidecar" in item.sentence for item in bench.reported())
 
 
 MEASURED = CapTerms(cap_bytes=GIB, tolerance_bytes=0, delay_s=6.5, enforce=False, reports=False)
@@ -482,7 +486,7 @@ def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over
     shutil.rmtree(tmp_path / str(NOBODY))
     bench.run(50)
     ends = ["ending a pod", "nobody could be stopped"]
-    assert [one for one in bench.events() if one != "unmanaged memory"] == ends
+    assert [event for event in bench.events() if event != "unmanaged memory"] == ends
     assert [report.condition for report in bench.reported()] == [None]
 
 
@@ -514,7 +518,7 @@ def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(be
     bench.sentry.on_report(stored(used_bytes=0, peak_bytes=7 * GIB, stops=3))
     bench.sentry.step(1.0)
     ((shown,),) = [node.gpus for node in offered]
-    assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
+    assert [(pod.peak_bytes, pod.stops) for pod in shown.pods] == [(7 * GIB, 3)]
 
 
 def test_where_nothing_was_stored_the_first_scan_is_offered(bench, offered):
@@ -562,5 +566,5 @@ def test_what_was_stopped_is_counted_for_its_pod(over):
         if line.startswith("vramwarden_sentry_stops_total{")
     )
     assert "ending a pod" in bench.events()
-    assert {(one.action, bool(one.condition)) for one in bench.reported()} == {("Stop", True)}
+    assert {(item.action, bool(item.condition)) for item in bench.reported()} == {("Stop", True)}
     assert pod.stops == counted > 1

@@ -103,7 +103,7 @@ def seen(*scans, lines=None, stats=None):
 
 
 def pods_of(figures, gpu=0, **options):
-    return {one.uid: one for one in shown(figures, **options).gpus[gpu].pods}
+    return {pod.uid: pod for pod in shown(figures, **options).gpus[gpu].pods}
 
 
 def a_pod(uid, cap_mib, used_mib):
@@ -142,7 +142,7 @@ def test_a_node_with_everything_known():
         acts=True,
         gpus=(a, b),
     )
-    assert [[one.processes for one in gpu.pods] for gpu in shown(figures).gpus] == [[2, 1], [1]]
+    assert [[pod.processes for pod in gpu.pods] for gpu in shown(figures).gpus] == [[2, 1], [1]]
 
 
 def test_what_its_agent_says_of_the_node_is_shown():
@@ -223,7 +223,7 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
 def test_of_a_pod_that_came_after_the_list_was_read_nothing_is_known():
     figures = seen(a_scan(5000, 0, [held(50, 900)], []), lines={TRAINER: an_assignment()})
     figures.on_list({TRAINER: an_assignment(), OTHER: an_assignment(pod="x/y")})
-    held_by = {uid: (one.used_bytes, one.processes) for uid, one in pods_of(figures).items()}
+    held_by = {uid: (pod.used_bytes, pod.processes) for uid, pod in pods_of(figures).items()}
     assert held_by == {OTHER: (None, None), TRAINER: (900 * MIB, 1)}
     figures.see(a_scan(5000, 0, [held(50, 900)]), 5.0)
     assert pods_of(figures)[OTHER].used_bytes == 0
@@ -321,7 +321,7 @@ def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use(
 def test_since_when_a_pod_idles_is_kept_by_the_sentry_that_comes_after():
     quiet = replace(a_scan(500, 0, [held(50, 100)], []), ran={"GPU-a": {}})
     figures = seen(quiet, quiet, lines={TRAINER: an_assignment(), OTHER: an_assignment()})
-    idle = {uid: one.idle_since_s for uid, one in pods_of(figures).items()}
+    idle = {uid: pod.idle_since_s for uid, pod in pods_of(figures).items()}
     assert idle == {TRAINER: 1000.0, OTHER: None}
     stored = replace(shown(figures), observed_s=1001.0)
     later = ScannedStatus()
@@ -423,20 +423,20 @@ def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
     lines = {uid: an_assignment() for uid in (PODS if with_company else PODS[:1])}
     figures = seen(lines=lines)
     most_listed, most_used, before, said = {}, 0, {}, {}
-    for now_s, (what, one, other) in enumerate(done):
+    for now_s, (what, item, other) in enumerate(done):
         if what == "scan":
             listed = [held(50 + n, mib, uid) for n, (uid, mib) in enumerate(other)]
-            figures.see(a_scan(one, 0, listed), float(now_s))
-            most_used = max(most_used, one or 0)
+            figures.see(a_scan(item, 0, listed), float(now_s))
+            most_used = max(most_used, item or 0)
             for uid in lines:
                 sizes = [mib for whose, mib in other if whose == uid]
                 if sizes and None not in sizes:
                     most_listed[uid] = max(most_listed.get(uid, 0), sum(sizes))
         elif what == "said":
-            said[one] = (0, other * MIB)
+            said[item] = (0, other * MIB)
             figures.stats = said
         elif what == "stop":
-            figures.stopped(one)
+            figures.stopped(item)
         elif what == "restart" and shown(figures).gpus:
             figures = restart(figures)
             figures.on_list(lines)
@@ -460,4 +460,4 @@ names = st.text(alphabet="abcdefghij", min_size=5, max_size=9)
 def test_no_name_of_a_namespace_or_a_pod_is_in_the_object(pods):
     lines = {f"u{n}": an_assignment("*", pod=f"ns-{a}/pod-{b}") for n, (a, b) in enumerate(pods)}
     written = str(write_gpu_node(shown(seen(a_scan(), lines=lines)), "u-1"))
-    assert not [one for pair in pods for one in pair if f"-{one}" in written]
+    assert not [item for pair in pods for item in pair if f"-{item}" in written]

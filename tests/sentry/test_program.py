@@ -31,7 +31,7 @@ def api(tmp_path_factory):
 def once_said(tmp_path, over, *wanted):
     """Wait until the sentry's log has these messages; return whether it ever had."""
     log = tmp_path / "sentry.log"
-    while not (log.exists() and all(f'"{one}"' in log.read_text() for one in wanted)):
+    while not (log.exists() and all(f'"{item}"' in log.read_text() for item in wanted)):
         if over.wait(0.05):
             return False
     return True
@@ -62,7 +62,7 @@ def metrics_of(tmp_path):
 
 
 def messages(result):
-    return [one["msg"] for one in result["events"]]
+    return [event["msg"] for event in result["events"]]
 
 
 def posted(api):
@@ -89,7 +89,7 @@ def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_
     """The list was read, and then the API server stops answering."""
 
     def leave(over):
-        while not any("watch" in one.query for one in api.asked) and not over.wait(0.05):
+        while not any("watch" in request.query for request in api.asked) and not over.wait(0.05):
             pass
         api.stop()
         once_said(tmp_path, over, *until)

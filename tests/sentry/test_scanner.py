@@ -100,7 +100,7 @@ def test_a_number_is_its_new_owners_once_nobody_of_the_old_pod_can_keep_its_memo
         (12.0, 70_000, [owner(50, OTHER, started=20), owner(51)], theirs),
     ):
         driver.lists["GPU-a"] = {50: mib * MIB}
-        node.alive = {one.process.pid: one for one in left}
+        node.alive = {item.process.pid: item for item in left}
         (found,) = observer.scan(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
         used_mib = found.used_bytes and found.used_bytes // MIB
         assert (found.pid, found.owner.place.pod, used_mib) == expected

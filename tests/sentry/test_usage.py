@@ -23,7 +23,9 @@ def found(scan, lines, now_s=100.0, first_s=0.0, followed_since_s=FOREVER):
     tracker.update(scan, assignments, first_s)
     unmanaged = tracker.update(scan, assignments, now_s).unmanaged
     return {
-        (gpu.uuid, pod): one // MIB for gpu, held in unmanaged.items() for pod, one in held.items()
+        (gpu.uuid, pod): item // MIB
+        for gpu, held in unmanaged.items()
+        for pod, item in held.items()
     }
 
 

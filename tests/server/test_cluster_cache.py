@@ -69,7 +69,7 @@ class Replica:
         return begins is not None
 
     def send_list(self, *found, watched=True):
-        things = [self.followed._collection.project(one) for one in found]
+        things = [self.followed._collection.project(item) for item in found]
         self.followed.on_report(Listed(things, watched))
 
     def send_change(self, kind, found):
@@ -481,9 +481,9 @@ def test_a_pod_is_judged_by_the_current_labels_of_its_namespace(replica):
     replica.send_change("MODIFIED", a_namespace("team-b", tier="intern"))
     assert answers.reasons() == ""
     assert answers.reasons("team-b") == "TooLarge"
-    assert any("TooLarge" in one for one in answers.warnings()) is False
+    assert any("TooLarge" in warning for warning in answers.warnings()) is False
     replica.send_change("MODIFIED", a_namespace(tier="intern"))
-    assert any("TooLarge" in one for one in answers.warnings())
+    assert any("TooLarge" in warning for warning in answers.warnings())
 
 
 def test_the_api_server_is_asked_to_retry_if_labels_are_unknown(replica):

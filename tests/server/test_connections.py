@@ -109,12 +109,12 @@ class TimedHandler:
 def test_reviews_of_untrusted_addresses_get_a_share_of_the_time(cost_s, addresses, share):
     """The share does not depend on the number of connections. API servers have no limit."""
     handler, answered = TimedHandler(cost_s), 0
-    strangers = [str(IPv4Address("10.0.0.0") + one) for one in range(addresses)]
+    strangers = [str(IPv4Address("10.0.0.0") + item) for item in range(addresses)]
     for _ in range(4):
         handler.connections._sweep()
         end_s = handler.clock.now_s + 1
         while handler.clock.now_s < end_s:
-            answered += sum(b" 200 OK" in handler.request(one) for one in strangers)
+            answered += sum(b" 200 OK" in handler.request(stranger) for stranger in strangers)
     burst_s = MAX_BURST_OF_UNTRUSTED_S if addresses > 1 else MAX_BURST_PER_ADDRESS_S
     most_s = burst_s + share * handler.clock.now_s + cost_s
     assert most_s * 0.9 < answered * cost_s <= most_s
@@ -131,7 +131,7 @@ def make_connections():
     """Return connections with these networks of API servers."""
 
     def make(*networks):
-        api_servers = [ip_network(one) for one in networks]
+        api_servers = [ip_network(network) for network in networks]
         return Connections(router_client.Clock(), None, None, None, lambda _: None, api_servers)
 
     return make
@@ -145,7 +145,7 @@ def test_many_addresses_keep_no_api_server_out(make_connections, attackers, know
     connections = make_connections(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
     if known == "by a binding":
         connections.trust(connections.allocate(api_server))
-    crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + one) for one in range(attackers)])
+    crowd = itertools.cycle([str(IPv4Address("10.0.0.0") + item) for item in range(attackers)])
     for _ in range(MAX_CONNECTIONS):
         connections.allocate(next(crowd)).stage = IDLE
     answered = 0
@@ -168,7 +168,7 @@ def test_an_untrusted_address_has_its_own_limit(make_connections):
         for _ in range(MAX_CONNECTIONS_PER_ADDRESS + 2):
             last = connections.allocate(peer)
     assert last in connections.slots
-    assert {name: len(one.slots) for name, one in connections.peers.items()} == {
+    assert {name: len(peer.slots) for name, peer in connections.peers.items()} == {
         "192.0.2.1": MAX_CONNECTIONS_PER_ADDRESS + 2,
         "192.0.2.2": MAX_CONNECTIONS_PER_ADDRESS,
     }
@@ -185,7 +185,7 @@ def test_addresses_are_forgotten(make_connections):
         connections.trust(slot)
         if number:  # the first one used the path before the others
             connections.release(slot)
-    assert [one.is_trusted for one in connections.peers.values()] == [
+    assert [peer.is_trusted for peer in connections.peers.values()] == [
         False,
         *[True] * MAX_TRUSTED_ADDRESSES,
     ]
@@ -236,8 +236,8 @@ def closed_total(server, reason):
 def count_closed(connections):
     """Return the number of TCP connections that the server has closed."""
     poll = select.poll()
-    for one in connections:
-        poll.register(one, select.POLLIN)
+    for connection in connections:
+        poll.register(connection, select.POLLIN)
     return len(poll.poll(0))
 
 

@@ -174,8 +174,8 @@ def test_replicas_with_different_policies_seldom_write(fence):
     first, second = Replica(fence), Replica(fence)
     second.policy = THEIRS
     for _ in range(600):
-        for one in (first, second):
-            one.sync()
+        for item in (first, second):
+            item.sync()
         fence.at_s += 1
     assert len(fence.api.sent()) <= 2 + 600 / SETTLE_S
 

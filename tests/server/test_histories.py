@@ -58,9 +58,9 @@ class Api(ApiServer):
     @property
     def stored(self):
         """Return the stored histories by namespace and workload."""
-        objects = [one for path, one in self.objects.items() if "/vramhistories/" in path]
+        objects = [item for path, item in self.objects.items() if "/vramhistories/" in path]
         found = map(self.histories.all.project, objects)
-        return {_key(one.history): one for one in found}
+        return {_key(item.history): item for item in found}
 
     @property
     def reads(self):
@@ -295,8 +295,8 @@ def test_a_pod_with_a_termination_message_that_is_deleted_is_counted_once(api, r
     replica.recorder.on_pod(raw, state)
     replica.recorder.on_pod(a_raw(enforcer=terminated(WORDS), deleted=True), state)
     replica.recorder.on_end(replace(state, gone=True))
-    for one in (replica, other):
-        one.run_steps()
+    for item in (replica, other):
+        item.run_steps()
     assert len(api.stored[KEY].history.runs) == 1
 
 
@@ -530,7 +530,7 @@ class AdvisedReviews:
         body = json.dumps(a_review(pod)).encode()
         answers = [self.reviews.answer(phase, body) for phase in (Phase.MUTATE, Phase.VALIDATE)]
         responses = [json.loads(answer.body)["response"] for answer in answers]
-        return [one.get("warnings", []) for one in responses], responses[0]["allowed"]
+        return [response.get("warnings", []) for response in responses], responses[0]["allowed"]
 
 
 def test_a_warning_is_returned_once_and_not_cached_with_the_template():
@@ -541,7 +541,7 @@ def test_a_warning_is_returned_once_and_not_cached_with_the_template():
         found.append(reviews.creates(a_new_pod("8Gi"))[0])
     path = "metadata.annotations[vramwarden.io/gpu-memory]"
     said = ["too much", "", "too little", "", "too much"]
-    assert found == [[[f"{path}: {one}"] if one else [], []] for one in said]
+    assert found == [[[f"{path}: {line}"] if line else [], []] for line in said]
     assert reviews.asked == 5 * [("team-a", "train", 8 * GIB)]
 
 

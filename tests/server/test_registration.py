@@ -59,13 +59,13 @@ def test_the_path_is_derived_from_the_key_of_the_certificate():
 def test_the_path_also_depends_on_the_replicas_key():
     served, other, key = a_set(), a_set(), b"0123456789abcdef" * 2
     paths = [derive_bind_path(served.key_pem), derive_bind_path(served.key_pem, key[1:])]
-    paths += [derive_bind_path(one.key_pem, key) for one in (served, other)]
+    paths += [derive_bind_path(item.key_pem, key) for item in (served, other)]
     assert all(map(is_bind_path, paths))
     assert len(set(paths)) == 4
     replicas = [BindPath(key) for _ in range(2)]
-    for one in replicas:
-        one.use_certificate(served)
-        assert one.current == derive_bind_path(served.key_pem, key)
+    for replica in replicas:
+        replica.use_certificate(served)
+        assert replica.current == derive_bind_path(served.key_pem, key)
 
 
 def test_the_previous_path_is_accepted_until_its_ca_is_forgotten():
@@ -190,10 +190,10 @@ def test_replicas_with_different_keys_accept_each_others_path_and_seldom_write()
     api = Api()
     both = [Replica(api), Replica(api)]
     for minute in range(60):
-        for one in (*both, *both):  # each write wakes the other replica by its watch
-            one.now_s = 1000.0 + 60.0 * minute
-            one.sync()
-        assert all(one.bind_path.accepts(api.bind["service"]["path"]) for one in both)
+        for item in (*both, *both):  # each write wakes the other replica by its watch
+            item.now_s = 1000.0 + 60.0 * minute
+            item.sync()
+        assert all(item.bind_path.accepts(api.bind["service"]["path"]) for item in both)
     assert 1 < len(api.writes) <= 31
 
 

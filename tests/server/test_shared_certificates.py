@@ -43,7 +43,7 @@ def authority(api):
 
 def bundles(api):
     called = (api.objects[path]["webhooks"][0]["clientConfig"] for path in (MUTATING, VALIDATING))
-    return [base64.b64decode(one["caBundle"]) for one in called]
+    return [base64.b64decode(item["caBundle"]) for item in called]
 
 
 class ManualKeeper:

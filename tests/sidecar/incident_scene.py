@@ -296,7 +296,7 @@ class Pod:
         """Return the two lines of the final event; empty before it."""
         for said in self.events("last words")[-1:]:
             figures = [said[key] for key in ("cap_bytes", "peak_bytes", "stops", "s")]
-            figures[1] = dict(sorted(figures[1].items(), key=lambda one: -one[1]))
+            figures[1] = dict(sorted(figures[1].items(), key=lambda item: -item[1]))
             words = {"v": 1} | dict(zip(("cap", "peak", "stops", "s"), figures, strict=True))
             return f"ended: {said['why']}\n{json.dumps(words, separators=(',', ':'))}\n"
         return ""

@@ -82,7 +82,7 @@ def files(names):
     """Return the files of our modules, except the started one."""
     ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
     return {
-        next(one for one in (f"{name}/__init__.py", f"{name}.py") if (ROOT / one).exists())
+        next(item for item in (f"{name}/__init__.py", f"{name}.py") if (ROOT / item).exists())
         for name in ours
     }
 
@@ -165,8 +165,8 @@ def test_no_file_of_the_program_is_left_over():
 def test_the_image_copies_these_files_and_no_others():
     recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
     copied = " ".join(re.findall(r"^COPY (webhook.*) \S+$", recipe, re.MULTILINE)).split()
-    folders = [f"{one}/*.py" if (ROOT / one).is_dir() else one for one in copied]
-    found = {str(path.relative_to(ROOT)) for one in folders for path in ROOT.glob(one)}
+    folders = [f"{item}/*.py" if (ROOT / item).is_dir() else item for item in copied]
+    found = {str(path.relative_to(ROOT)) for folder in folders for path in ROOT.glob(folder)}
     assert found == FILES
 
 

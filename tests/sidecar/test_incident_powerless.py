@@ -55,7 +55,7 @@ def test_a_pod_that_ends_takes_the_other_containers_processes_along(pod):
         p.wait_for("the pod must restart")
         p.observations(3)  # or rather beats: the probe must not fail while a grace lasts
         code = p.end()
-        fates = [one.wait() for one in (obeys, ignores, unmeasured)]
+        fates = [item.wait() for item in (obeys, ignores, unmeasured)]
         return code, fates, ignores.notes, [mine.code, mine.notes], p.messages
 
     assert pod.run(incident) == [

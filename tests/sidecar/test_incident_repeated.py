@@ -8,13 +8,13 @@ def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
         supervisor = p.process("stays", container="a", children=1)
         neighbour = p.process("stays", container="b")
         p.holds(neighbour, 400)
-        for one in restless:
-            p.holds(one, 700)
+        for item in restless:
+            p.holds(item, 700)
         p.guard()
         p.wait_for("memory came back", 4)
         p.observations(3)
         left = neighbour.code or neighbour.notes
-        return [one.wait() for one in [*restless, supervisor]], left, p.messages[1:], p.events()
+        return [item.wait() for item in [*restless, supervisor]], left, p.messages[1:], p.events()
 
     codes, left, messages, events = pod.run(incident)
     assert codes == [-9, -15, -15, -15, -9]
@@ -60,8 +60,8 @@ def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
         p.contain(1, "f")
         neighbour = p.process("plain", container="b")
         restless = [p.process("plain", cage="a") for _ in range(3)]
-        for one in restless:
-            p.holds(one, 1100)
+        for item in restless:
+            p.holds(item, 1100)
         p.guard()
         p.wait_for("memory came back", 3)
         p.process("breeds", user=1000, cage="a")

@@ -44,13 +44,13 @@ def observe(nvml, tmp_path):
 
 
 def held(observation):
-    return {(one.gpu, one.process.pid): one.used_bytes for one in observation.usages}
+    return {(usage.gpu, usage.process.pid): usage.used_bytes for usage in observation.usages}
 
 
 def until(observe, nvml, method, from_s, times):
     """Observe every half second until a method was called this often; return the time."""
     now_s = from_s
-    while len(found := [one for one in nvml.times(method) if one >= from_s]) < times:
+    while len(found := [time for time in nvml.times(method) if time >= from_s]) < times:
         observe(now_s)
         now_s += 0.5
     return found

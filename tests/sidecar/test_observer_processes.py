@@ -53,7 +53,7 @@ def pod(tmp_path):
 
 
 def listed(observation):
-    return [(one.gpu, one.process.pid, one.process.started) for one in observation.usages]
+    return [(usage.gpu, usage.process.pid, usage.process.started) for usage in observation.usages]
 
 
 def test_a_process_is_told_with_its_command_container_and_start(pod):
@@ -69,7 +69,7 @@ def test_a_process_on_two_gpus_is_told_on_each_with_its_figure(figure, pod):
     pod.nvml.listed["GPU-b"] = {7: figure}
     seen = pod.observe(0)
     assert listed(seen) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
-    assert [one.used_bytes for one in seen.usages] == [70, figure]
+    assert [usage.used_bytes for usage in seen.usages] == [70, figure]
 
 
 @pytest.mark.parametrize("zombie", [False, True], ids=["over", "a zombie"])
@@ -186,7 +186,7 @@ def test_a_crowd_is_identified_over_the_ceiling_and_while_it_is_judged(
 def test_in_a_crowd_a_process_without_a_figure_is_unknown_still(pod):
     crowded(pod, ALWAYS_IDENTIFIED + 1, 10)
     pod.nvml.listed["GPU-a"][100] = None
-    assert [one.used_bytes for one in pod.observe(0, ()).usages] == [
+    assert [usage.used_bytes for usage in pod.observe(0, ()).usages] == [
         None,
         *[10] * ALWAYS_IDENTIFIED,
     ]
@@ -197,7 +197,7 @@ def test_who_was_identified_before_keeps_its_name_in_a_crowd(pod, asked):
     pod.observe(0, ())
     crowded(pod, ALWAYS_IDENTIFIED + 1, 10)
     asked.clear()
-    started = [one.process.started for one in pod.observe(LIST_EVERY_S, ()).usages]
+    started = [usage.process.started for usage in pod.observe(LIST_EVERY_S, ()).usages]
     assert (started, asked) == ([4711] * ALWAYS_IDENTIFIED + [UNIDENTIFIED], [])
 
 
@@ -263,7 +263,7 @@ def test_between_two_lists_the_last_one_is_told_with_its_time(pod):
     pod.observe(0)
     pod.nvml.listed["GPU-a"][7] = 75
     seen = pod.observe(3, ())
-    assert [one.used_bytes for one in seen.usages] == [70]
+    assert [usage.used_bytes for usage in seen.usages] == [70]
     assert dict(seen.listed_at_s) == {"GPU-a": 0, "GPU-b": 0}
 
 
@@ -271,7 +271,7 @@ def test_a_gpu_that_is_judged_is_read_each_time_and_the_other_is_not(pod):
     pod.observe(0)
     pod.nvml.listed = {"GPU-a": {7: 75}, "GPU-b": {7: 1}}
     seen = pod.observe(0.5, {"GPU-a"})
-    assert {one.gpu: one.used_bytes for one in seen.usages} == {"GPU-a": 75}
+    assert {usage.gpu: usage.used_bytes for usage in seen.usages} == {"GPU-a": 75}
     assert dict(seen.listed_at_s) == {"GPU-a": 0.5, "GPU-b": 0}
 
 
@@ -309,12 +309,12 @@ def test_a_stranger_counts_after_a_while_where_it_is_surely_ours(pod):
         now_s: pod.observe(now_s)
         for now_s in (0, UNIDENTIFIED_AFTER_S, UNIDENTIFIED_COUNTS_AFTER_S, 30)
     }
-    assert [listed(one) for one in seen.values()] == [
+    assert [listed(item) for item in seen.values()] == [
         *[[("GPU-a", 7, 4711)]] * 2,
         *[[("GPU-a", 7, 4711), ("GPU-a", 99, UNIDENTIFIED)]] * 2,
     ]
     assert seen[30].usages[1].used_bytes == 50
-    assert [bool(one.fault) for one in seen.values()] == [False, True, False, False]
+    assert [bool(item.fault) for item in seen.values()] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("counts", "gpus"), [(False, ("a",)), (True, ("a", "b"))])
@@ -332,8 +332,8 @@ def test_a_stranger_that_was_not_listed_for_a_moment_is_waited_for_again(pod):
     pod.observe(5)
     pod.nvml.listed["GPU-a"][99] = 50
     seen = [pod.observe(now_s) for now_s in (6, 6 + UNIDENTIFIED_AFTER_S, 15, 16)]
-    assert [bool(one.fault) for one in seen] == [False, True, True, False]
-    assert [len(one.usages) for one in seen] == [1, 1, 1, 2]
+    assert [bool(item.fault) for item in seen] == [False, True, True, False]
+    assert [len(item.usages) for item in seen] == [1, 1, 1, 2]
 
 
 def test_a_stranger_without_a_figure_is_said_to_have_none(pod):

@@ -90,8 +90,8 @@ def test_the_run_folder_is_the_one_that_is_mounted():
 @pytest.mark.parametrize("environment", [CAP, {}, {"VRAM_CAP_BYTES": "1", "VRAM_GPUS": "GPU-x"}])
 def test_by_hand_it_is_the_same_program(environment, ground):
     lines = [ground.run("--self-test", command=command, **environment) for command in BOTH]
-    for one in lines:
-        assert one.events[0].pop("ts")
+    for line in lines:
+        assert line.events[0].pop("ts")
     assert lines[0] == lines[1]
     assert "GPU-x" not in str(environment) or "GPU-x" in lines[0].events[0]["why"]
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_measured_makes_it_blind(change, want, pod):
     assert outcome.ability is Ability.BLIND
     assert why in outcome.why
     after = [] if check == "library" else WITH_LIBRARY[len(CHECKS) :]
-    assert [one.name for one in outcome.checks] == [*CHECKS, *after]
+    assert [check.name for check in outcome.checks] == [*CHECKS, *after]
 
 
 def test_a_kernel_without_a_banner_is_unknown_and_makes_it_no_blinder(pod):

@@ -96,7 +96,9 @@ def test_a_policys_word_reaches_the_sidecar(on_excess):
     rule = a_rule(enforcement={"on_excess": on_excess})
     decision = decide(a_request(a_pod("8Gi")), a_policy(rule), UNKNOWN_CLUSTER, Phase.MUTATE)
     (enforcer,) = decision.obj["spec"]["initContainers"]
-    environment = {one["name"]: one["value"] for one in enforcer["env"] if "value" in one}
+    environment = {
+        variable["name"]: variable["value"] for variable in enforcer["env"] if "value" in variable
+    }
     assert read_settings(environment).stops_processes is (on_excess is OnExcess.STOP)
     assert ("VRAM_ON_EXCESS" in environment) is (on_excess is OnExcess.REPORT)
     assert decide(a_request(decision.obj), a_policy(rule), UNKNOWN_CLUSTER, Phase.VALIDATE).allowed

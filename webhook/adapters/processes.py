@@ -256,7 +256,7 @@ def own_cgroup(*, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> str:
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     folders = f"{root}{path}".rstrip("/"), root
     # Each cgroup of v2 has this file, cgroups(7), and none of v1.
-    return next((one for one in folders if os.path.exists(f"{one}/cgroup.controllers")), "")  # noqa: PTH110
+    return next((at for at in folders if os.path.exists(f"{at}/cgroup.controllers")), "")  # noqa: PTH110
 
 
 def read_file(path: str, most: int = _LARGEST_FILE) -> str:

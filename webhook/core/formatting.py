@@ -106,14 +106,14 @@ def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
 
 def replace_unprintable(text: str, limit: int) -> str:
     """Cut a text to `limit` characters and replace unprintable ones by `?`."""
-    return "".join(one if one.isprintable() else "?" for one in text[:limit])
+    return "".join(item if item.isprintable() else "?" for item in text[:limit])
 
 
 def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
     """Replace unprintable characters (`ascii_only`: also all but ASCII) by Python escapes."""
     return "".join(
-        one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
-        for one in text
+        item if item.isprintable() and (not ascii_only or item.isascii()) else ascii(item)[1:-1]
+        for item in text
     )
 
 

@@ -87,8 +87,8 @@ else:
             del space["__dict__"], space["__weakref__"]
             said = {name: space.pop(name) for name in names if name in space}
             fields = {
-                name: one if isinstance(one, field) else field(default=one)
-                for name, one in said.items()
+                name: line if isinstance(line, field) else field(default=line)
+                for name, line in said.items()
             }
             compared = [name for name in names if name not in fields or fields[name].compare]
             space |= {
@@ -97,7 +97,7 @@ else:
                 "__match_args__": () if kw_only else names,
                 "_names": names,
                 "_all": frozenset(names),
-                "_makes": {name: one.make for name, one in fields.items()},
+                "_makes": {name: found_field.make for name, found_field in fields.items()},
                 "_compared": attrgetter(*compared),
             }
             return type(cls.__name__, (_Value,), space)

@@ -136,7 +136,7 @@ class NodeCgroups:
         """Find the limiter's container below a pod; return False if it is not there."""
         me = str(os.getpid())
         inside = (leaf.path for leaf in self.leaves(pod))
-        here = (one for one in inside if me in self._read(one, "cgroup.procs").split())
+        here = (item for item in inside if me in self._read(item, "cgroup.procs").split())
         found = next(here, "").removeprefix(f"{pod}/").partition("/")[0]
         self.own_leaf = f"{pod}/{found}" if found else ""
         return bool(found)

@@ -138,8 +138,8 @@ class _Snapshot(Collector):
             "empty). Absent while the assignment list cannot be watched.",
             labels=[*_GPU, "pod_uid"],
         )
-        all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
-        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MAX_PODS]:
+        all_held = [(gpu, *item) for gpu, pods in unmanaged.items() for item in pods.items()]
+        for gpu, pod, held_bytes in sorted(all_held, key=lambda item: -item[2])[:MAX_PODS]:
             held.add_metric([*self._gpu(gpu), pod], held_bytes)
         return held
 

@@ -129,18 +129,18 @@ class Killer:
         """
         mounts = self._mounts(pod, sidecar=sidecar)
         sure = bool(mounts) or not sidecar
-        done = {one for one in listed if not self._may_be_spared(one, mounts)}
-        sent = Counter(self._node.send(one, signal.SIGKILL) for one in done)
+        done = {item for item in listed if not self._may_be_spared(item, mounts)}
+        sent = Counter(self._node.send(item, signal.SIGKILL) for item in done)
         until_s = float("inf")
         for _ in range(ROUNDS):
             found, sandbox, enforcers = self._spared(pod, mounts, held, again=again)
             until_s = min(until_s, self._clock() + ENDING_S)
             fresh = [
-                one
-                for one in found
-                if one not in done and one != sandbox and one.place.container not in enforcers
+                item
+                for item in found
+                if item not in done and item != sandbox and item.place.container not in enforcers
             ]
-            fresh.sort(key=lambda one: (one not in listed, one.place.container not in held))
+            fresh.sort(key=lambda item: (item not in listed, item.place.container not in held))
             before = sent.copy()
             for owner in fresh:
                 if self._clock() >= until_s:
@@ -181,10 +181,10 @@ class Killer:
         """
         found = list(self._node.in_pod(pod))
         first = self._first_processes(found)
-        theirs = [container for container, one in first.items() if self._is_enforcer(one, mounts)]
-        sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0
+        theirs = [container for container, item in first.items() if self._is_enforcer(item, mounts)]
+        sum_bytes = sum(held[item] for item in held.keys() - first.keys()) if again else 0
         enforcers: set[str] = set()
-        for container in sorted(theirs, key=lambda one: held.get(one, 0)):
+        for container in sorted(theirs, key=lambda their: held.get(their, 0)):
             sum_bytes += held.get(container, 0)
             if sum_bytes <= CONTEXT_BYTES:
                 enforcers.add(container)
@@ -198,12 +198,12 @@ class Killer:
         a tenant can make that slow.
         """
         first: dict[str, Owner] = {}
-        for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
-            before = first.get(one.place.container)
-            if before is None or before.process.started == one.process.started:
-                number = self._number(one)
+        for item in sorted(found, key=lambda item: (item.process.started, item.process.pid)):
+            before = first.get(item.place.container)
+            if before is None or before.process.started == item.process.started:
+                number = self._number(item)
                 if number > 0 and (before is None or (number == 1 and self._number(before) > 1)):
-                    first[one.place.container] = one
+                    first[item.place.container] = item
         return first
 
     def _sandbox(
@@ -231,23 +231,25 @@ class Killer:
         the kubelet. A process found by the first row stays the sandbox's when the other containers
         have ended.
         """
-        known = {container: one for container, one in first.items() if container}
-        inits = [one for one in known.values() if self._number(one) == 1]
+        known = {container: item for container, item in first.items() if container}
+        inits = [item for item in known.values() if self._number(item) == 1]
         before = self._sandboxes.get(pod)
         if before in inits:
             return before
         if len(inits) == 1 and len(known) > 1 and not self._is_of_kubelet(inits[0]):
             known_before = self._sandboxes.items()
             self._sandboxes = {
-                of: one for of, one in known_before if not self._node.is_gone(one.process)
+                of: item for of, item in known_before if not self._node.is_gone(item.process)
             } | {pod: inits[0]}
             return inits[0]
         if not known:
             return None
-        oldest = min(known, key=lambda one: (known[one].process.started, one))
-        living = (one for one in found if one.place.container == oldest and self._number(one) > 0)
+        oldest = min(known, key=lambda item: (known[item].process.started, item))
+        living = (
+            item for item in found if item.place.container == oldest and self._number(item) > 0
+        )
         theirs = list(islice(living, 2))
-        hidden = any(not one.place.container for one in found)
+        hidden = any(not item.place.container for item in found)
         if len(theirs) != 1 or oldest in held or (hidden and self._is_of_kubelet(theirs[0])):
             return None
         return theirs[0]

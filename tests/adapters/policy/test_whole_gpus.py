@@ -53,9 +53,9 @@ def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = loaded(file)
     # Namespaces of the policy's own examples, since some policies apply to no other one.
     judged = [
-        (one, rule)
-        for one in policy.examples
-        if (rule := policy.rule_for(a_subject(one))) and rule.action is not Action.IGNORE
+        (example, rule)
+        for example in policy.examples
+        if (rule := policy.rule_for(a_subject(example))) and rule.action is not Action.IGNORE
     ]
     assert judged
     for example, rule in judged:

@@ -177,7 +177,7 @@ def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tm
         os.mkfifo(tmp_path / "7" / name)
     found = list(processes.list_processes(proc=str(tmp_path)))
     assert found == [Process(7, 4711), Process(8, 5), Process(12, 4711)]
-    assert [one.container for one in found] == [ID, "", OTHER_ID]
+    assert [item.container for item in found] == [ID, "", OTHER_ID]
 
 
 def test_in_a_namespace_the_pids_are_the_namespaces_own():

@@ -89,11 +89,11 @@ INCIDENTS = {
 
 def played(pattern, cap=CAP):
     """Play an incident second by second; return its timed actions and final state."""
-    log, state = run_script([(second, SEEN[one]) for second, one in enumerate(pattern)], cap)
+    log, state = run_script([(second, SEEN[item]) for second, item in enumerate(pattern)], cap)
     done = [
-        f"{second} {'GiveUp' if getattr(one, 'returned', 1) is False else type(one).__name__}"
-        f"{WHO[getattr(one, 'process', None)]}"
-        for second, one in log
+        f"{second} {'GiveUp' if getattr(item, 'returned', 1) is False else type(item).__name__}"
+        f"{WHO[getattr(item, 'process', None)]}"
+        for second, item in log
     ]
     return ", ".join(done), log, state
 
@@ -120,7 +120,7 @@ def test_a_victim_is_reported_by_the_command_that_it_has_when_it_is_stopped():
     named = name_victim(state, Process(100, 1000, "python train.py"))
     (kill,) = step(named, seen, CAP, 6)[1]
     (freed,) = step(named, using((other, 10)), CAP, 2)[1]
-    assert [one.process.command for one in (kill, freed)] == ["python train.py"] * 2
+    assert [item.process.command for item in (kill, freed)] == ["python train.py"] * 2
 
 
 @pytest.mark.parametrize("who", [LOADER, Process(100, 1)])

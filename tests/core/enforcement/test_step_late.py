@@ -169,7 +169,7 @@ def test_who_could_not_be_stopped_ends_no_pod():
 def test_blindness_counts_as_ever(ends):
     cap = replace(REPORTING, terminate_when_blind=ends)
     log, _ = run_script([(t, using((TRAINER, None))) for t in range(0, 100, 10)], cap)
-    assert [type(one) for _, one in log] == [ReportBlind, EndPod][: 1 + ends]
+    assert [type(item) for _, item in log] == [ReportBlind, EndPod][: 1 + ends]
 
 
 AMOUNTS = st.one_of(st.integers(1, 3000), st.none())
@@ -177,7 +177,7 @@ AMOUNTS = st.one_of(st.integers(1, 3000), st.none())
 
 @given(st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=40))
 def test_whatever_is_seen_nothing_is_stopped(amounts):
-    seen = [using((TRAINER, one), (LOADER, other)) for one, other in amounts]
+    seen = [using((TRAINER, item), (LOADER, other)) for item, other in amounts]
     log, _ = run_script(list(enumerate(seen)), REPORTING)
     assert {type(action) for _, action in log} <= {ReportExcess, ReportBlind}
     assert all(action.excess.gpu == GPU for _, action in log if isinstance(action, ReportExcess))

@@ -129,10 +129,10 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
     for _, observation, actions in played(seen):
         listed = {(usage.gpu, usage.process) for usage in observation.usages}
         let_go = [action for action in actions if isinstance(action, Freed)]
-        waiting -= {(one.gpu, one.process) for one in let_go if not one.returned}
-        given_up |= {one.process for one in let_go if not one.returned}
+        waiting -= {(item.gpu, item.process) for item in let_go if not item.returned}
+        given_up |= {item.process for item in let_go if not item.returned}
         given_up &= {process for _, process in listed}
-        freed = {(one.gpu, one.process) for one in let_go if one.returned}
+        freed = {(item.gpu, item.process) for item in let_go if item.returned}
         assert freed == {
             (gpu, process)
             for gpu, process in waiting - listed
@@ -181,7 +181,9 @@ def test_one_process_is_stopped_at_a_time_until_that_was_not_enough_then_a_conta
         assert len({action.excess.gpu for action in measures}) == len(measures)
         for action in measures:
             gpu = action.excess.gpu
-            assert action.process in {one.process for one in observation.usages if one.gpu == gpu}
+            assert action.process in {
+                usage.process for usage in observation.usages if usage.gpu == gpu
+            }
             assert action.process.pid not in CAP.protected
             if stops[gpu] < ESCALATE_AFTER:
                 assert isinstance(action, Terminate)
@@ -199,7 +201,9 @@ AMOUNTS = st.integers(0, 10 * CONTEXT_BYTES)
 @given(st.lists(AMOUNTS, max_size=20), AMOUNTS | st.none(), AMOUNTS)
 def test_what_the_driver_does_not_count_is_judged_beyond_two_contexts(figures, counted, cap):
     judged, listed = judged_bytes(figures, counted, cap), sum(figures)
-    contexts = sorted((min(one, CONTEXT_BYTES) for one in figures), reverse=True)[:MOST_CONTEXTS]
+    contexts = sorted((min(figure, CONTEXT_BYTES) for figure in figures), reverse=True)[
+        :MOST_CONTEXTS
+    ]
     margin = min(sum(contexts), cap)
     assert listed - margin <= judged <= listed
     if counted is None or counted >= listed:
@@ -222,7 +226,7 @@ def test_what_the_driver_does_not_count_is_judged_beyond_two_contexts(figures, c
     ],
 )
 def test_contexts_explain_no_more_than_they_hold(cap, figures, counted, over):
-    judged = judged_bytes([one * MIB for one in figures], counted * MIB, cap * MIB)
+    judged = judged_bytes([figure * MIB for figure in figures], counted * MIB, cap * MIB)
     assert max(0, judged - cap * MIB) == over * MIB
 
 
@@ -243,14 +247,14 @@ def test_under_a_limit_a_pod_is_acted_on_by_what_is_judged_and_by_nothing_else(l
     """MiB that the driver counts on each GPU with a limit, whatever the lists show."""
     held = {gpu: mib * MIB for gpu, mib in counted.items()}
     script = [Observation(tuple(listed), counted=held) for listed in lists for _ in range(50)]
-    acted = {now_s // 50 for now_s, _, actions in played(script) for one in actions
-             if isinstance(one, ACTS) and not isinstance(one, Kill)}  # fmt: skip
+    acted = {now_s // 50 for now_s, _, actions in played(script) for action in actions
+             if isinstance(action, ACTS) and not isinstance(action, Kill)}  # fmt: skip
     for number, listed in enumerate(lists):
         uses = {}
-        for one in listed:
-            of_gpu = uses.setdefault(one.gpu, {})
-            of_gpu[one.process] = max(of_gpu.get(one.process, 0), one.used_bytes)
+        for item in listed:
+            of_gpu = uses.setdefault(item.gpu, {})
+            of_gpu[item.process] = max(of_gpu.get(item.process, 0), item.used_bytes)
         judged = (
             judged_bytes(used.values(), held.get(gpu), CAP.cap_bytes) for gpu, used in uses.items()
         )
-        assert (number in acted) == any(one > CAP.ceiling_bytes for one in judged)
+        assert (number in acted) == any(item > CAP.ceiling_bytes for item in judged)

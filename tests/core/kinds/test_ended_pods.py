@@ -49,8 +49,10 @@ def a_raw(*, enforcer=None, main=None, other=None, deleted=False, last=None):
     containers = [{"name": "main", "state": main}, {"name": "other", "state": other}]
     status = {
         "startTime": BEGAN,
-        "initContainerStatuses": [one for one in [sidecar] if one["state"] is not None],
-        "containerStatuses": [one for one in containers if one["state"] is not None],
+        "initContainerStatuses": [item for item in [sidecar] if item["state"] is not None],
+        "containerStatuses": [
+            container for container in containers if container["state"] is not None
+        ],
     }
     metadata = {"deletionTimestamp": DELETED} if deleted else {}
     return a_pod("llama-5d9c7-x2x2x", owner="Deployment/llama", status=status, metadata=metadata)

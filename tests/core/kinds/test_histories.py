@@ -183,7 +183,7 @@ def test_no_more_than_the_last_twenty_runs_are_read():
 @given(HISTORIES, A_RUN)
 def test_a_history_never_shrinks_except_by_age(history, run):
     after = append(history, run, NOW_S)
-    young = [one for one in history.runs if NOW_S - one.ended_s <= MAX_AGE_S]
+    young = [found_run for found_run in history.runs if NOW_S - found_run.ended_s <= MAX_AGE_S]
     assert len(after.runs) >= len(young)
     assert len(after.runs) <= MAX_RUNS
     assert append(after, run, NOW_S) is after

@@ -36,7 +36,9 @@ def due(now):
 
 
 def with_gpu(gpu=SMALL, **values):
-    gpus = tuple(replace(one, **values) if one is gpu else one for one in NODE.gpus)
+    gpus = tuple(
+        replace(found_gpu, **values) if found_gpu is gpu else found_gpu for found_gpu in NODE.gpus
+    )
     return replace(NODE, gpus=gpus)
 
 

@@ -146,7 +146,7 @@ NOW = {"age_s": 0, "acts": True, "measured": (True, True), "fault": ""}
 )
 def test_figures_prove_a_sentry_that_acts_on_each_gpu_that_answers(change, fault):
     given = NOW | change
-    gpus = [a_gpu(79, uuid=f"GPU-{n}", measured=one) for n, one in enumerate(given["measured"])]
+    gpus = [a_gpu(79, uuid=f"GPU-{n}", measured=item) for n, item in enumerate(given["measured"])]
     figures = replace(a_node("n1", *gpus, age_s=given["age_s"]).figures, acts=given["acts"])
     shared = [a_gpu(79, uuid="GPU-0"), a_gpu(79, uuid="GPU-1", fault=given["fault"])]
     assert find_sentry_fault(figures, shared, NOW_S) == fault

@@ -84,7 +84,7 @@ def test_names_that_changed_are_the_new_ones_at_once():
     ],
 )
 def test_what_a_cluster_admin_should_change_is_said(access, reasons):
-    assert tuple(one.reason for one in find_access_problems(access)) == reasons
+    assert tuple(problem.reason for problem in find_access_problems(access)) == reasons
 
 
 @pytest.mark.parametrize(

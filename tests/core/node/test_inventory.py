@@ -268,7 +268,7 @@ def settled(inventory):
     st.lists(st.tuples(st.floats(0, GRACE_S, exclude_max=True), SCANS.map(without_mig))),
 )
 def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans):
-    for now_s, scan in sorted(scans, key=lambda one: one[0]):
+    for now_s, scan in sorted(scans, key=lambda scan: scan[0]):
         later = apply_scan(inventory, scan, now_s, GRACE_S)
         before = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
         now = {gpu.uuid: gpu.memory_bytes for gpu in later.gpus}

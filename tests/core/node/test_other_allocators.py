@@ -65,7 +65,9 @@ def test_a_sign_is_found_and_the_cure_is_the_one_that_helps_there(
     capacity, allocatable, labels, beside, cure
 ):
     amounts = {"capacity": capacity, "allocatable": allocatable}
-    status = {part: {"nvidia.com/gpu": one} for part, one in amounts.items() if one is not None}
+    status = {
+        part: {"nvidia.com/gpu": amount} for part, amount in amounts.items() if amount is not None
+    }
     node = {"metadata": {"name": "n", "labels": labels}, "status": status}
     found = judge_with(node, **beside)
     assert found.shared is (Shared.YES if cure is None else Shared.NO)

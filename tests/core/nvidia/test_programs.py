@@ -74,7 +74,7 @@ def test_a_context_is_left_beside_what_a_framework_may_allocate(cap_bytes, usabl
 )
 def test_what_we_wrote_is_written_again_wherever_it_is(ours, rest):
     for env in ([*ours, *rest], [*rest, *ours], [*rest[:1], *ours, *rest[1:]]):
-        right = [one for one in env if one in (MIB, FRACTION)] == [MIB, FRACTION]
+        right = [variable for variable in env if variable in (MIB, FRACTION)] == [MIB, FRACTION]
         is_right = right and len(env) == len(rest) + 2
         assert shown(env) == (env if is_right else [MIB, FRACTION, *rest])
         is_right = ours == [MIB]
@@ -282,14 +282,14 @@ def test_twice_equals_once(env, programs, cap_bytes, fraction):
 @given(st.lists(ENTRIES, max_size=8), st.booleans())
 def test_what_a_user_wrote_keeps_its_place(env, fraction):
     after = set_cap_variables(env, 8 * GI, fraction=fraction)
-    kept, users = ([one for one in each if not is_ours(one)] for each in (after, env))
+    kept, users = ([item for item in each if not is_ours(item)] for each in (after, env))
     assert kept == users
 
 
 def is_ours(entry):
     """Return True for our variables and those of programs, which may follow them."""
     is_of_program = entry["name"] in {
-        one.name for found in PROGRAM_VARIABLES.values() for one in found
+        item.name for found in PROGRAM_VARIABLES.values() for item in found
     }
     return is_of_program or entry in (MIB, mib("4096"), FRACTION, BARE)
 

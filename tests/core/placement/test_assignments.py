@@ -27,7 +27,15 @@ HOLD = CapTerms(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, delay_s=6.5, enfor
 
 
 def planned(assignments, pods, one, gpus=TWO, **more):
-    return plan(NODE, gpus, assignments, {one.uid: one for one in pods}, one, NOW_S, **more)
+    return plan(
+        NODE,
+        gpus,
+        assignments,
+        {found_pod.uid: found_pod for found_pod in pods},
+        one,
+        NOW_S,
+        **more,
+    )
 
 
 def test_a_pod_that_is_not_entered_gets_gpus_and_is_entered():
@@ -116,7 +124,7 @@ def test_entries_whose_terms_could_not_be_read_take_them_from_their_pods():
     old, new = pod("old", 300, node=NODE, terms=HOLD), pod("new", 300, terms=HOLD)
     entered = {"old": entry("a"), "else": entry("a")}
     result = planned(entered, [old, new], new)
-    assert {uid: one.terms for uid, one in result.assignments.items()} == {
+    assert {uid: assignment.terms for uid, assignment in result.assignments.items()} == {
         "old": HOLD,
         "else": None,
         "new": HOLD,
@@ -136,7 +144,7 @@ def test_who_is_planned_after_another_gets_what_that_one_left():
     has = pod("has", 800, node=NODE, gpus="a")  # and is not entered
     wanted = [pod("one", 300), has, pod("two", 900), pod("three", 700), pod("four", 200)]
     draft = plan_assignments(NODE, TWO, {}, {"has": has}, wanted, NOW_S)
-    got = [None if isinstance(one, Denial) else one for one in draft.results]
+    got = [None if isinstance(result, Denial) else result for result in draft.results]
     assert got == [("GPU-b",), ("GPU-a",), None, ("GPU-b",), ("GPU-a",)]
     assert list(draft.assignments) == ["one", "has", "three", "four"]
 

@@ -55,9 +55,9 @@ PODS = st.builds(
     at_binding=st.booleans(),
     terms=st.none() | HOLDS,
 )
-BINDABLE = PODS.filter(lambda one: one.need and not one.finished and one.node != "n2")
-KNOWN = st.lists(PODS, max_size=5, unique_by=lambda one: one.uid).map(
-    lambda pods: {one.uid: one for one in pods}
+BINDABLE = PODS.filter(lambda item: item.need and not item.finished and item.node != "n2")
+KNOWN = st.lists(PODS, max_size=5, unique_by=lambda found_pod: found_pod.uid).map(
+    lambda pods: {found_pod.uid: found_pod for found_pod in pods}
 )
 ENTRIES = st.builds(
     Assignment,
@@ -68,7 +68,7 @@ ENTRIES = st.builds(
     terms=st.none() | HOLDS,
 )
 ENTRIES |= ENTRIES.flatmap(
-    lambda one: st.integers(1, 64).map(lambda n: replace(one, uuids=(EVERY_GPU,), count=n))
+    lambda item: st.integers(1, 64).map(lambda n: replace(item, uuids=(EVERY_GPU,), count=n))
 )
 LISTS = st.dictionaries(st.sampled_from("uvwxyz") | st.text(), ENTRIES, max_size=5)
 TIMES = st.floats(0, 1e9)
@@ -76,7 +76,7 @@ TIMES = st.floats(0, 1e9)
 
 @given(LISTS)
 def test_what_is_written_is_read(entered):
-    is_whole = all(one.terms for one in entered.values())
+    is_whole = all(item.terms for item in entered.values())
     assert read_assignments(write_assignments(entered)) == (entered, is_whole)
 
 
@@ -92,7 +92,7 @@ def test_what_somebody_writes_into_the_list_hides_no_entry(entered, noise, line)
 @given(ANY_JSON | st.dictionaries(st.just("assignments"), ANY_JSON | st.text()))
 def test_nothing_that_is_read_is_an_accident(data):
     read, _ = read_assignments(data)
-    assert all(one.memory_bytes > 0 and one.uuids for one in read.values())
+    assert all(item.memory_bytes > 0 and item.uuids for item in read.values())
 
 
 @given(LISTS, KNOWN, BINDABLE, TIMES)
@@ -134,14 +134,16 @@ def test_an_entry_has_the_limit_that_is_written_with_its_gpus(entered, pods, one
         assert terms.limit is limit or (before and terms.limit is entered_with)
 
 
-@given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda one: one.uid), TIMES)
+@given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda item: item.uid), TIMES)
 def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pods, wanted, now_s):
-    uids = {one.uid for one in wanted}
-    pods = {uid: one for uid, one in pods.items() if uid not in uids}
-    pods |= {one.uid: one for one in wanted[::2]}  # of the others the watch has not said anything
+    uids = {item.uid for item in wanted}
+    pods = {uid: found_pod for uid, found_pod in pods.items() if uid not in uids}
+    pods |= {
+        item.uid: item for item in wanted[::2]
+    }  # of the others the watch has not said anything
     results, assignments, changed = [], entered, False
-    for one in wanted:
-        made = plan(NODE, GPUS, assignments, pods, one, now_s)
+    for item in wanted:
+        made = plan(NODE, GPUS, assignments, pods, item, now_s)
         results.append(made)
         if isinstance(made, Plan):
             results[-1], assignments = made.uuids, made.assignments
@@ -168,15 +170,15 @@ def test_who_sees_all_gpus_is_never_denied(entered, pods, one, now_s):
 @given(LISTS, KNOWN)
 def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, pods):
     found = complete_terms(entered, pods)
-    assert {uid: replace(one, terms=entered[uid].terms) for uid, one in found.items()} == entered
+    assert {uid: replace(item, terms=entered[uid].terms) for uid, item in found.items()} == entered
     assert complete_terms(found, pods) is found
-    for uid, one in found.items():
+    for uid, item in found.items():
         known = pods[uid].terms if uid in pods else None
         terms = entered[uid].terms or known
         if terms and uid in pods and (pods[uid].uuids or entered[uid].terms is None):
             limit = pods[uid].limit if pods[uid].uuids else DriverLimit.OFF
             terms = replace(terms, limit=limit)
-        assert one.terms == terms
+        assert item.terms == terms
 
 
 @given(LISTS, KNOWN, KNOWN, TIMES)
@@ -265,15 +267,17 @@ class OneNode(RuleBasedStateMachine):
     @invariant()
     def no_gpu_is_overcommitted(self):
         for gpu in GPUS:
-            entered = [one.memory_bytes for one in self.entered.values() if gpu.uuid in one.uuids]
+            entered = [
+                item.memory_bytes for item in self.entered.values() if gpu.uuid in item.uuids
+            ]
             assert sum(entered) <= gpu.memory_bytes
 
     @invariant()
     def what_runs_is_entered(self):
-        for uid, one in self.truth.items():
-            if one.node == NODE and not one.finished:
-                assert self.entered[uid].uuids == one.uuids
-                assert self.entered[uid].memory_bytes == one.need.memory_bytes
+        for uid, item in self.truth.items():
+            if item.node == NODE and not item.finished:
+                assert self.entered[uid].uuids == item.uuids
+                assert self.entered[uid].memory_bytes == item.need.memory_bytes
 
     def teardown(self):
         """Check that pods that fit on an empty node are placed once all others are gone."""

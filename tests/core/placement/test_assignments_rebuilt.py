@@ -62,7 +62,7 @@ def test_entries_without_readable_terms_take_those_of_their_pods():
     pods = [pod("p", 300, node=NODE, gpus="b", terms=HOLD), pod("q", 300, node=NODE, gpus="b")]
     old = {"p": entry("a", since_s=1), "q": entry("b"), "unknown": entry("b")}
     new = old | {"p": entry("a", since_s=1, terms=HOLD)}
-    known = {one.uid: one for one in pods}
+    known = {found_pod.uid: found_pod for found_pod in pods}
     assert complete_terms(old, known) == rebuild_from_pods(NODE, old, pods, NOW_S) == new
     assert complete_terms(new, known) is new
 

@@ -119,14 +119,14 @@ def test_of_our_keys_exactly_what_we_give_is_left_and_all_else_stays(metadata, v
     after = patched(binding, verdict)
     added = GIVEN if verdict is PLACED else {}
     for part, wanted in (("annotations", added), ("labels", {})):
-        before, now = (one["metadata"].get(part) or {} for one in (binding.obj, after))
+        before, now = (item["metadata"].get(part) or {} for item in (binding.obj, after))
         ours = {key: value for key, value in now.items() if key.startswith(OURS)}
         assert ours == wanted
         others = {key: value for key, value in before.items() if not key.startswith(OURS)}
         assert {key: value for key, value in now.items() if key not in ours} == others
     rest = [
-        {key: value for key, value in one["metadata"].items() if key not in FORGED}
-        for one in (binding.obj, after)
+        {key: value for key, value in item["metadata"].items() if key not in FORGED}
+        for item in (binding.obj, after)
     ]
     assert rest[0] == rest[1]
     assert {**after, "metadata": None} == {**binding.obj, "metadata": None}

@@ -320,7 +320,9 @@ def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
     decision = decide(a_request(raw), load_spec(tmp_path, spec), UNKNOWN_CLUSTER, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
     named = [
-        env["name"] for one in decision.obj["spec"].get("initContainers", ()) for env in one["env"]
+        env["name"]
+        for container in decision.obj["spec"].get("initContainers", ())
+        for env in container["env"]
     ]
     assert named.count("VRAM_DRIVER_LIMIT") == (promised != "Off")
     assert decision.obj["spec"]["nodeSelector"].get(LABEL) == (

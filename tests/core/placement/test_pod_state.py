@@ -276,7 +276,7 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
         container.get("resources", {"requests": {VRAM: "0"}})["requests"][VRAM]
         for container in raw["spec"]["containers"]
     ]
-    admitted = sum(sizes.get(one, 0) for one in asked if not isinstance(one, list))
+    admitted = sum(sizes.get(request, 0) for request in asked if not isinstance(request, list))
     before, after = (
         free_bytes_by_gpu(NODE, TWO, {}, {}),
         free_bytes_by_gpu(NODE, TWO, {}, {"u-1": state}),

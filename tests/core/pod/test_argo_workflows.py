@@ -122,7 +122,7 @@ def test_volumes_of_the_workflow_are_those_that_a_container_mounts():
         "volumes: [{name: own, emptyDir: {}}], ",
         "{image: a, volumeMounts: [{name: used, mountPath: /dev}, {name: own, mountPath: /b}]}",
     )
-    assert [one["name"] for one in template.pod["spec"]["volumes"]] == ["own", "used"]
+    assert [volume["name"] for volume in template.pod["spec"]["volumes"]] == ["own", "used"]
     assert template.shown("spec.volumes[1].hostPath.path") == "spec.volumes[1].hostPath.path"
     assert template.shown("spec.volumes[0]") == "spec.templates[0].volumes[0]"
 
@@ -135,7 +135,7 @@ def test_mounts_of_a_set_are_those_of_each_of_its_containers():
     )
     (container,) = template.pod["spec"]["containers"]
     assert container["volumeMounts"] == [{"name": "a", "mountPath": "/a"}]
-    assert [one["name"] for one in template.pod["spec"]["volumes"]] == ["a"]
+    assert [volume["name"] for volume in template.pod["spec"]["volumes"]] == ["a"]
 
 
 def test_defaults_fill_what_a_template_leaves_out_and_no_other_kind_of_template():

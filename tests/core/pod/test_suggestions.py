@@ -72,11 +72,11 @@ def test_beyond_the_budget_the_verdict_is_the_same_without_suggestions(monkeypat
     helped = decide_pod(wrong_lists(16), rule)
     monkeypatch.setattr(suggestions, "WORK_BUDGET", 0)
     spent = decide_pod(wrong_lists(16), rule)
-    assert [(one.reason, one.path) for one in spent.findings] == [
-        (one.reason, one.path) for one in helped.findings
+    assert [(finding.reason, finding.path) for finding in spent.findings] == [
+        (finding.reason, finding.path) for finding in helped.findings
     ]
-    assert all("; use 8G" in one.detail for one in helped.findings)
-    assert all(one.detail.endswith("; write a size") for one in spent.findings)
+    assert all("; use 8G" in finding.detail for finding in helped.findings)
+    assert all(finding.detail.endswith("; write a size") for finding in spent.findings)
 
 
 def test_a_pod_of_many_wrong_amounts_spends_the_budget_and_no_more(monkeypatch):
@@ -128,5 +128,5 @@ def test_an_update_of_many_amounts_judges_the_new_pod_once(readings):
         ]
     )
     decision = decide_update(old, new)
-    assert len([one for one in decision.findings if one.reason == "Immutable"]) >= 32
+    assert len([finding for finding in decision.findings if finding.reason == "Immutable"]) >= 32
     assert len(readings) == 1

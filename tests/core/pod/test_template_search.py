@@ -97,8 +97,10 @@ spec:
 @pytest.mark.parametrize(("text", "fields"), KINDS.values(), ids=KINDS)
 def test_templates_are_found_where_they_stand(text, fields):
     templates = found(text)
-    assert [one.field for one in templates] == fields
-    assert [(one.pod, one.form) for one in templates] == [(POD, Form.POD)] * len(fields)
+    assert [template.field for template in templates] == fields
+    assert [(template.pod, template.form) for template in templates] == [(POD, Form.POD)] * len(
+        fields
+    )
     place = templates[0].place(("metadata", "annotations"))
     assert format_path(place) == f"{fields[0]}.metadata.annotations"
 
@@ -139,7 +141,7 @@ spec:
 
 def test_a_workflows_templates_are_pods_of_one_container():
     train, script, many = found(WORKFLOW)
-    assert {one.form for one in (train, script, many)} == {Form.CONTAINER}
+    assert {item.form for item in (train, script, many)} == {Form.CONTAINER}
     assert train.field == "spec.templates[0]"
     assert train.pod == {
         "metadata": {"annotations": {DEFAULT: "main", "a": "own", "b": "common"}},
@@ -157,7 +159,7 @@ def test_a_cron_workflow_is_one_level_deeper():
     text = WORKFLOW.replace("kind: Workflow", "kind: CronWorkflow").replace(
         "spec:\n", "spec:\n workflowSpec:\n", 1
     )
-    assert [one.field for one in found(text)] == [
+    assert [item.field for item in found(text)] == [
         f"spec.workflowSpec.templates[{n}]" for n in (0, 2, 3)
     ]
 
@@ -178,14 +180,17 @@ spec:
 
 def test_kserves_components_are_pods_with_the_services_metadata():
     predictor, transformer = found(KSERVE)
-    assert {one.form for one in (predictor, transformer)} == {Form.INLINE}
-    assert [one.field for one in (predictor, transformer)] == ["spec.predictor", "spec.transformer"]
+    assert {item.form for item in (predictor, transformer)} == {Form.INLINE}
+    assert [item.field for item in (predictor, transformer)] == [
+        "spec.predictor",
+        "spec.transformer",
+    ]
     metadata = {"annotations": {"a": "own", MEMORY: "8Gi"}, "labels": {"c": "d"}}
     assert predictor.pod["metadata"] == metadata
     (container,) = predictor.pod["spec"]["containers"]
     assert (container["name"], container["args"]) == ("kserve-container", ["x"])
     assert predictor.pod["spec"]["nodeSelector"] == {"e": "f"}
-    names = [one["name"] for one in transformer.pod["spec"]["containers"]]
+    names = [container["name"] for container in transformer.pod["spec"]["containers"]]
     assert names == ["kserve-container", "side"]
     at = {
         ("metadata", "annotations", "a"): "spec.predictor.annotations[a]",
@@ -221,7 +226,7 @@ spec:
 
 def test_pods_of_an_llm_inference_service_get_the_metadata_of_their_workload():
     main, worker, prefill = found(LLM)
-    assert {one.form for one in (main, worker, prefill)} == {Form.INLINE}
+    assert {item.form for item in (main, worker, prefill)} == {Form.INLINE}
     assert main.pod["metadata"] == worker.pod["metadata"] == {"annotations": {"a": "own"}}
     assert prefill.pod["metadata"] == {"labels": {"c": "d"}}
     fields = {
@@ -232,7 +237,7 @@ def test_pods_of_an_llm_inference_service_get_the_metadata_of_their_workload():
         ),
     }
     for path, shown in fields.items():
-        assert tuple(format_path(one.place(path)) for one in (main, prefill)) == shown
+        assert tuple(format_path(item.place(path)) for item in (main, prefill)) == shown
 
 
 def test_a_nim_service_is_one_container():
@@ -276,7 +281,7 @@ def test_only_kinds_of_others_may_leave_out_a_containers_name():
     )
     (knative,) = found(f"apiVersion: serving.knative.dev/v1\nkind: Service\n{nameless}")
     spec = knative.pod["spec"]
-    assert [one["name"] for one in spec["containers"]] == ["user-container", "b"]
+    assert [container["name"] for container in spec["containers"]] == ["user-container", "b"]
     assert spec["initContainers"] == [{"name": "user-container-init"}]
     (deployment,) = found(f"apiVersion: apps/v1\nkind: Deployment\n{nameless}")
     assert deployment.pod["spec"]["containers"][0] == {"image": "a"}
@@ -296,7 +301,7 @@ def test_only_kinds_of_others_may_leave_out_a_containers_name():
 def test_keys_that_no_template_has_are_found_and_in_texts_where_there_is_none(text, fields):
     templates = find_templates(text, "A", "a.io/v1")
     said = search_stray_keys(text, "a.io/v1", templates)
-    assert [one.field.partition("[vramwarden")[0] for one in said] == fields
+    assert [line.field.partition("[vramwarden")[0] for line in said] == fields
     assert search_stray_keys(text, "vramwarden.io/v1alpha1", []) == ()
 
 

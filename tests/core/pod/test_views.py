@@ -13,8 +13,8 @@ OF_POD = {"requests": ROOMY, "limits": ROOMY}
 
 
 def a_pod_of(*resources, init=(), **spec):
-    containers = [a_container(f"c{i}", resources=one) for i, one in enumerate(resources)]
-    inits = [a_container(f"i{i}", resources=one) for i, one in enumerate(init)]
+    containers = [a_container(f"c{i}", resources=resource) for i, resource in enumerate(resources)]
+    inits = [a_container(f"i{i}", resources=item) for i, item in enumerate(init)]
     return a_pod(containers=containers, initContainers=inits, **spec)
 
 

@@ -89,7 +89,7 @@ def test_rules_before_the_one_that_asks_for_labels_govern_without_them():
 @pytest.mark.parametrize("name", CRITERIA)
 def test_what_a_match_asks_for(name):
     match = Match(**{name: MET[name]})
-    for one in (match, Match(exception=match)):
-        assert one.depends_on_pod is (name in {"pod_labels", "service_accounts"})
-        labels = a_policy(a_rule(match=one)).namespace_labels
+    for item in (match, Match(exception=match)):
+        assert item.depends_on_pod is (name in {"pod_labels", "service_accounts"})
+        labels = a_policy(a_rule(match=item)).namespace_labels
         assert labels == (frozenset({"tier"}) if name == "namespace_labels" else frozenset())

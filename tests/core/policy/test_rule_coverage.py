@@ -54,13 +54,15 @@ def narrowed(match: Match) -> st.SearchStrategy[Match]:
 def test_whoever_meets_a_covered_match_meets_the_one_that_covers_it(data, wide, subjects):
     narrow = data.draw(narrowed(wide))
     if covers(wide, narrow):
-        assert not [one for one in subjects if narrow.matches(one) and not wide.matches(one)]
+        assert not [
+            subject for subject in subjects if narrow.matches(subject) and not wide.matches(subject)
+        ]
 
 
 @given(st.lists(MATCHES, min_size=2, max_size=4), SUBJECTS)
 def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
     rules = [a_rule(name=str(n), match=match) for n, match in enumerate(matches)]
-    dead = [one.text for one in rule_warnings(rules) if "applies to no pod" in one.text]
+    dead = [warning.text for warning in rule_warnings(rules) if "applies to no pod" in warning.text]
     first = next((rule for rule in rules if rule.match.matches(subject)), None)
     assert not [text for text in dead if first and text.startswith(f'rule "{first.name}"')]
 
@@ -94,7 +96,7 @@ def test_what_a_match_covers(wide, narrow):
 
 
 def said(*rules) -> list[str]:
-    return [str(one) for one in rule_warnings(rules)]
+    return [str(warning) for warning in rule_warnings(rules)]
 
 
 def test_a_rule_after_a_catch_all_is_named_with_both_places():
@@ -193,10 +195,13 @@ def test_a_cap_that_nobody_holds_is_doubtful(rule, of_class, warned):
     def said(**changes):
         first = a_rule(name="first", where="a.yaml:7", accounting=rule, **changes)
         gpu_class = replace(A100, accounting=of_class)
-        return [str(one) for one in policy_warnings(a_policy(first, classes={"a100": gpu_class}))]
+        return [
+            str(warning)
+            for warning in policy_warnings(a_policy(first, classes={"a100": gpu_class}))
+        ]
 
     found = said(enforcement={"by": EnforceBy.NONE})
     assert len(found) == warned
-    assert all(one.startswith('a.yaml:7: rule "first" holds nobody to') for one in found)
+    assert all(item.startswith('a.yaml:7: rule "first" holds nobody to') for item in found)
     assert not said()
     assert not said(enforcement={"by": EnforceBy.NONE}, action=Action.IGNORE)

@@ -291,7 +291,10 @@ class World(ApiServer):
 
     def annotate(self, uid: str, **annotations: str) -> None:
         """Write annotations with our prefix on a pod."""
-        ours = {f"vramwarden.io/{key.replace('_', '-')}": one for key, one in annotations.items()}
+        ours = {
+            f"vramwarden.io/{key.replace('_', '-')}": annotation
+            for key, annotation in annotations.items()
+        }
         self.change(uid, metadata={"annotations": ours})
 
     def finish(self, uid: str) -> None:
@@ -357,8 +360,8 @@ class World(ApiServer):
     def lists(self) -> dict[str, Any]:
         """ConfigMaps with assignment lists, by node."""
         return {
-            one["metadata"]["annotations"][ASSIGNMENTS_NODE_ANNOTATION]: one
-            for path, one in self.objects.items()
+            item["metadata"]["annotations"][ASSIGNMENTS_NODE_ANNOTATION]: item
+            for path, item in self.objects.items()
             if path.startswith(LISTS)
         }
 
@@ -395,7 +398,9 @@ class World(ApiServer):
 
     def count(self, pattern: str = "") -> int:
         """Count the requests since `asked` was cleared whose method and URL match."""
-        return sum(bool(re.match(pattern, f"{one.method} {one.url}")) for one in self.asked)
+        return sum(
+            bool(re.match(pattern, f"{request.method} {request.url}")) for request in self.asked
+        )
 
     def used(self, node: GpuNode) -> dict[str, int]:
         """Return the memory that pods use of each GPU."""
@@ -417,9 +422,9 @@ class World(ApiServer):
             return False
         used_bytes = self.used(node)
         seen_bytes = sum(
-            one.need.memory_bytes
-            for one in self.pods.values()
-            if one.node == node.name and not (one.finished or one.at_binding) and one.need
+            pod.need.memory_bytes
+            for pod in self.pods.values()
+            if pod.node == node.name and not (pod.finished or pod.at_binding) and pod.need
         )
         for uid, entry in self.assignments(node.name).items():
             one = self.pods.get(uid)
@@ -427,7 +432,7 @@ class World(ApiServer):
                 for uuid in entry.uuids:
                     used_bytes[uuid] += entry.memory_bytes
         free = [gpu.memory_bytes - used_bytes[gpu.uuid] - seen_bytes for gpu in node.gpus]
-        return sum(one >= pod.need.memory_bytes for one in free) >= pod.need.gpu_count
+        return sum(item >= pod.need.memory_bytes for item in free) >= pod.need.gpu_count
 
 
 class _Lists(AssignmentLists):
@@ -591,8 +596,8 @@ class Replica:
     def finish(self, task: Task) -> None:
         """Work until a task is done."""
         for _ in range(PATIENCE):
-            for one in [one for one in self.tasks if not one.done]:
-                one.step()
+            for item in [task for task in self.tasks if not task.done]:
+                item.step()
             if task.done:
                 return
         raise AssertionError("it never ends")

@@ -73,7 +73,7 @@ def second(replicas):
 
 def create(world, *mib, **how):
     """Create pods that all replicas know."""
-    uids = [world.create(one, **how) for one in mib]
+    uids = [world.create(item, **how) for item in mib]
     world.resync()
     return uids
 
@@ -357,13 +357,16 @@ def test_a_pod_that_sees_all_gpus_is_never_denied(world, first):
 def test_one_that_is_denied_does_not_keep_out_one_that_sees_all_gpus(world, first):
     (uid,) = seeing_all(world, 6)
     (large,) = create(world, 11)
-    asked = [first.ask(one) for one in (large, uid)]
-    assert [says(one.done()) for one in asked] == [(DENIED, BindingReason.NO_GPU_FITS), UNTOUCHED]
+    asked = [first.ask(item) for item in (large, uid)]
+    assert [says(request.done()) for request in asked] == [
+        (DENIED, BindingReason.NO_GPU_FITS),
+        UNTOUCHED,
+    ]
     world.relabel("n0", DeviceNames.NONE)
     first.hear_node()
     (other,) = seeing_all(world, 6)
-    asked = [first.ask(one) for one in (large, other)]
-    assert [one.done().outcome for one in asked] == [DENIED, BindingOutcome.UNTOUCHED]
+    asked = [first.ask(item) for item in (large, other)]
+    assert [request.done().outcome for request in asked] == [DENIED, BindingOutcome.UNTOUCHED]
     assert entered(world) == {uid, other}
 
 
@@ -402,7 +405,7 @@ def test_tidying_enters_who_was_bound_past_us(world, first, second):
     second.tidy_now()
     assert asked(world) == (0, 3, 1)
     found = world.assignments("n0")
-    assert {uid: one.uuids for uid, one in found.items()} == {
+    assert {uid: item.uuids for uid, item in found.items()} == {
         other: ("G0-0",),
         named: ("G0-0",),
         missed: (EVERY_GPU,),
@@ -624,10 +627,10 @@ def test_on_a_node_that_is_held_only_what_was_promised_is_given(world, first, se
 
 def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, first):
     (uid, idle), (seeing,) = create(world, 6, None), seeing_all(world, 6)
-    for one in (uid, seeing):
-        world.annotate(one, gpu_memory="8GB")
+    for item in (uid, seeing):
+        world.annotate(item, gpu_memory="8GB")
     first.resync()
-    verdicts = [says(first.bind(one)) for one in (uid, seeing, idle)]
+    verdicts = [says(first.bind(item)) for item in (uid, seeing, idle)]
     assert verdicts == [(DENIED, BindingReason.UNREADABLE_DEMAND), UNTOUCHED, UNTOUCHED]
 
 
@@ -724,7 +727,7 @@ def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, fir
     unknown = world.create(1)
     world.fails(".", 0, forever=True)
     verdicts = [first.bind(uid) for uid in (ours, unknown)]
-    assert [(one.outcome, one.reason) for one in verdicts] == [
+    assert [(verdict.outcome, verdict.reason) for verdict in verdicts] == [
         (BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY),
         (BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY),
     ]
@@ -846,7 +849,9 @@ def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(
 def test_all_that_were_planned_together_get_what_is_theirs(world, first):
     relabel(world, DeviceNames.RUNTIME)
     asked = [first.ask(uid) for uid in create(world, 2, 4)]
-    for verdict, fraction in zip((one.done() for one in asked), ("0.1000", "0.2000"), strict=True):
+    for verdict, fraction in zip(
+        (request.done() for request in asked), ("0.1000", "0.2000"), strict=True
+    ):
         assert verdict.annotations == {
             GPU_ANNOTATION: "G0-0",
             VISIBLE_DEVICES_ANNOTATION: "runtime.nvidia.com/gpu=G0-0",
@@ -869,8 +874,8 @@ def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, names, firs
 
 def test_what_has_gpus_of_a_node_whose_names_do_not_work_now_keeps_them(world, first):
     uid, gone = create(world, 4, 4)
-    for one in (uid, gone):
-        first.bind(one)
+    for item in (uid, gone):
+        first.bind(item)
     relabel(world, DeviceNames.NONE)
     world.delete(gone)
     world.resync()
@@ -897,7 +902,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     world.hear_node()
     assert first.bind(requiring).outcome is DENIED  # although it is entered
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
-    limits = {uid: one.terms.limit for uid, one in world.assignments("n0").items()}
+    limits = {uid: assignment.terms.limit for uid, assignment in world.assignments("n0").items()}
     assert limits == {auto: DriverLimit.OFF, requiring: DriverLimit.REQUIRE}
 
 

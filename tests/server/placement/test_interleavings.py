@@ -67,8 +67,8 @@ class Story:
         self.world.policy = policy_with(grace=f"{grace_s}s")
 
     def ask(self, pod, node, replica):
-        waiting = [uid for uid, one in self.world.pods.items() if not one.node]
-        asked = [request for one in self.replicas for request in one.requests]
+        waiting = [uid for uid, pod in self.world.pods.items() if not pod.node]
+        asked = [request for replica in self.replicas for request in replica.requests]
         if waiting and len(asked) < AT_ONCE:
             pick(self.replicas, replica).ask(pick(waiting, pod), pick(self.world.nodes, node))
 
@@ -77,12 +77,14 @@ class Story:
 
         Tasks for that pod continue, and their answers are ignored.
         """
-        asked = [request for one in self.replicas for request in one.requests]
-        waiting = [(uid, "") for uid, one in self.world.pods.items() if not one.node]
-        uid, on = pick([(one.uid, one.node) for one in asked] or waiting or [("", "")], pod)
+        asked = [request for replica in self.replicas for request in replica.requests]
+        waiting = [(uid, "") for uid, pod in self.world.pods.items() if not pod.node]
+        uid, on = pick(
+            [(request.uid, request.node) for request in asked] or waiting or [("", "")], pod
+        )
         self.world.bind_bare(uid, on or pick(self.world.nodes, node))
         for replica in self.replicas:
-            replica.requests = [one for one in replica.requests if one.uid != uid]
+            replica.requests = [request for request in replica.requests if request.uid != uid]
 
     def late(self, replica, *_):
         if len(self.tasks()) < AT_ONCE:
@@ -113,7 +115,7 @@ class Story:
             self.world.delete(uid)
 
     def finish(self, pod, *_):
-        uid = pick([uid for uid, one in self.world.pods.items() if one.node], pod)
+        uid = pick([uid for uid, pod in self.world.pods.items() if pod.node], pod)
         if uid:
             self.world.finish(uid)
 
@@ -155,7 +157,7 @@ class Story:
         if not any(replica.requests or replica.is_late() for replica in self.replicas):
             name = pick(self.world.nodes, node)
             self.world.lose_list(name, spoilt=bool(spoilt % 2))
-            self.terms = {key: one for key, one in self.terms.items() if key[0] != name}
+            self.terms = {key: term for key, term in self.terms.items() if key[0] != name}
 
     def check(self):
         """Check the memory that pods use, and the annotations of pods that got GPUs."""

@@ -50,7 +50,7 @@ def world():
 
 def bare(world, *mib, node="n0", **how):
     """Create pods that were bound without vramwarden."""
-    uids = [world.create(one, **how) for one in mib]
+    uids = [world.create(item, **how) for item in mib]
     for uid in uids:
         world.bind_bare(uid, node)
     return uids
@@ -85,8 +85,8 @@ def test_the_list_is_written_before_the_pod(world):
     task = replica.late()
     while not world.pods[uid].uuids:
         assert not task.done
-        for one in list(replica.tasks):
-            one.step()
+        for found_task in list(replica.tasks):
+            found_task.step()
         if world.pods[uid].uuids:
             assert entered(world) == {uid}
 
@@ -293,7 +293,7 @@ def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, mo
 
     monkeypatch.setattr(assignment_lists, "plan_assignments", counted)
     replica.late_now()
-    assert [world.count(one) for one in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
+    assert [world.count(item) for item in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
     assert len(planned) == 2  # the second once it is known that none who denies room is gone
     replica.resync()
     world.asked.clear()
@@ -327,10 +327,14 @@ def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
     replica = Replica(world)
     task, most = replica.late(), 0
     while not task.done:
-        lines = [one for one in replica.tasks if one is not task and not one.done]
+        lines = [
+            found_task
+            for found_task in replica.tasks
+            if found_task is not task and not found_task.done
+        ]
         most = max(most, len(lines))
-        for one in [task, *lines]:
-            one.step()
+        for line in [task, *lines]:
+            line.step()
     assert most <= AT_ONCE // 2
     assert all(world.pods[uid].uuids for uid in uids)
 

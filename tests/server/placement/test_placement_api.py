@@ -68,7 +68,7 @@ def version(server, path):
 
 
 def urls(server):
-    return [f"{one.method} {one.url}".removesuffix("?") for one in server.asked]
+    return [f"{request.method} {request.url}".removesuffix("?") for request in server.asked]
 
 
 def test_a_node_s_list_is_read_with_its_version(api, server):
@@ -265,7 +265,7 @@ BOUND = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
 
 def put_on_node(server, name, *claims, status=BOUND, **limits):
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
-    spec |= {"nodeName": "n1", "resourceClaims": [{"resourceClaimName": one} for one in claims]}
+    spec |= {"nodeName": "n1", "resourceClaims": [{"resourceClaimName": claim} for claim in claims]}
     server.put(f"{PODS}/{name}", {"spec": spec, "status": status})
 
 

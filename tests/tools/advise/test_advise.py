@@ -56,7 +56,7 @@ def test_programs_read_the_same(api):
         "why": "largest peak + 15 %; saves 8.75Gi a pod",
     }  # fmt: skip
     assert (rag["verdict"], rag.keys() ^ llama.keys()) == ("denied", {"adviceBytes"})
-    assert [one["name"] for one in others] == ["embed", "vllm", "silent", "tiny"]
+    assert [other["name"] for other in others] == ["embed", "vllm", "silent", "tiny"]
     assert not {"peakBytes", "medianBytes"} & others[2].keys()
 
 

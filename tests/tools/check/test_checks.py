@@ -81,7 +81,7 @@ def test_reports_are_as_recorded():
         *details,
         *(printable(problem[key]) for problem in problems for key in ("message", "fix")),
     ]
-    assert [one for one in said if one not in text] == []
+    assert [line for line in said if line not in text] == []
 
 
 ASCII = {"✓": "[ok]", "!": "[!]", "✗": "[x]", "-": "[-]", "?": "[?]", "    →": "    ->"}

@@ -29,7 +29,7 @@ def outcomes(api: ApiServer, **options: object) -> dict[str, CheckOutcome]:
 
 def not_ok(found: dict[str, CheckOutcome]) -> dict[str, str]:
     """Return the results that are not ok, by ID."""
-    return {name: str(one.result) for name, one in found.items() if one.result != "ok"}
+    return {name: str(item.result) for name, item in found.items() if item.result != "ok"}
 
 
 @pytest.fixture

@@ -66,9 +66,9 @@ def figures(name, gpus, assignments):
 
     def shown(gpu):
         holders = (
-            PodFigures(uid=uid, cap_bytes=one.memory_bytes)
-            for uid, one in assignments.items()
-            if {gpu.uuid, EVERY_GPU} & {*one.uuids}
+            PodFigures(uid=uid, cap_bytes=assignment.memory_bytes)
+            for uid, assignment in assignments.items()
+            if {gpu.uuid, EVERY_GPU} & {*assignment.uuids}
         )
         more = {"uuid": gpu.uuid, "free_bytes": free[gpu.uuid], "healthy": gpu.healthy}
         return a_gpu(gpu.memory_bytes / GIB, *holders, **more)
@@ -115,7 +115,11 @@ def test_the_end_of_each_pod_that_is_named_makes_room_and_of_no_other(cluster, a
         if not accepts((name, gpus, assignments), amount, count)
         for uid in assignments
         if accepts(
-            (name, gpus, {key: one for key, one in assignments.items() if key != uid}),
+            (
+                name,
+                gpus,
+                {key: assignment for key, assignment in assignments.items() if key != uid},
+            ),
             amount,
             count,
         )

@@ -113,7 +113,7 @@ def test_the_last_word_on_measuring_counts(written):
     ],
 )
 def test_the_last_word_on_the_driver_counts(said, why):
-    lines = [json.dumps({"msg": one, "why": str(number)}) for number, one in enumerate(said)]
+    lines = [json.dumps({"msg": line, "why": str(number)}) for number, line in enumerate(said)]
     assert read_log(lines).not_held == why
 
 

@@ -49,7 +49,7 @@ def record(title: str, situation: Situation) -> str:
     same = [] if is_plain else [command for command in COMMANDS if found[command] == plain[command]]
     if is_plain:
         found["check"] = section(situation, "check", whole=True)
-    parts = [f"# {title}", *(text for one, text in found.items() if one not in same)]
+    parts = [f"# {title}", *(text for item, text in found.items() if item not in same)]
     if same:
         parts.append(f"As in {PLAIN}.txt: {', '.join(same)}")
     return "\n\n".join(parts) + "\n"
@@ -58,7 +58,7 @@ def record(title: str, situation: Situation) -> str:
 def record_each(command: str, rows: Mapping[str, Situation]) -> str:
     """Return the recording of one command in all these situations."""
     heading = f"$ vramwarden {command}\n"
-    parts = {title: section(one, command).removeprefix(heading) for title, one in rows.items()}
+    parts = {title: section(row, command).removeprefix(heading) for title, row in rows.items()}
     return "\n".join(f"# {title}\n{text}\n" for title, text in parts.items())
 
 

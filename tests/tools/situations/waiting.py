@@ -133,10 +133,10 @@ def rollout() -> Situation:
     made = a_deployment("roll", waits("template", "15Gi"), replicas=2, readyReplicas=1)
     older = deepcopy(made[1])
     older["metadata"] |= {"name": "roll-7f", "uid": "roll-7f"}
-    for one, hash_ in ((old, "7f"), (new, "5d9c7")):
-        one["metadata"]["labels"] |= {"app": "roll", "pod-template-hash": hash_}
+    for item, hash_ in ((old, "7f"), (new, "5d9c7")):
+        item["metadata"]["labels"] |= {"app": "roll", "pod-template-hash": hash_}
         named = {"name": f"roll-{hash_}", "uid": f"roll-{hash_}"}
-        one["metadata"]["ownerReferences"][0] |= named
+        item["metadata"]["ownerReferences"][0] |= named
     return Situation("deployment/roll", a_cluster([node], [old, new], *made, older))
 
 

@@ -51,7 +51,7 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
     given = ((*keys, None), (*values, None), (*effects, None))
     for key, value, effect, level, repels in product(*given, ("5", ""), effects):
         named = {"key": key, "operator": operator, "value": value, "effect": effect}
-        toleration = {name: one for name, one in named.items() if one is not None}
+        toleration = {name: item for name, item in named.items() if item is not None}
         taint = {"key": "team", "value": level, "effect": repels}
         node = a_node("n1", a_gpu(79), taints=(taint,)).read
         rules = tuple(replace(rule, tolerations=(toleration,)) for rule in POLICY.rules)

@@ -120,7 +120,9 @@ def test_sums_of_rows_are_the_totals(cluster):
         figure.used_bytes for pod in report.pods for figure in pod.figures
     )
     assert known_sum(row.promised_bytes for row in per_workload) == known_sum(
-        one.cap_bytes if one else pod.cap_bytes for pod in report.pods for _, one in pod.gpu_figures
+        item.cap_bytes if item else pod.cap_bytes
+        for pod in report.pods
+        for _, item in pod.gpu_figures
     )
 
 

@@ -55,8 +55,8 @@ def team_a():
 
 def long_names():
     figures = [
-        replace(one.figures, name=f"ip-10-0-12{index}-45.eu-west-1.compute.internal")
-        for index, one in enumerate(team_nodes())
+        replace(node.figures, name=f"ip-10-0-12{index}-45.eu-west-1.compute.internal")
+        for index, node in enumerate(team_nodes())
     ]
     long = {"namespace": "a-namespace-of-a-large-team"}
     pods = [

@@ -64,12 +64,16 @@ def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
         return None
     began_s = read_time(status.get("startTime")) or read_time(metadata.get("creationTimestamp"))
     containers = [
-        one
+        item
         for key in ("initContainerStatuses", "containerStatuses")
-        for one in as_objects(status.get(key), MAX_ENTRIES)
+        for item in as_objects(status.get(key), MAX_ENTRIES)
     ]
-    enforcers = [one for one in containers if one.get("name") == ENFORCER_CONTAINER]
-    last = [_terminated(one, "state").get("finishedAt") for one in enforcers or containers]
+    enforcers = [
+        container for container in containers if container.get("name") == ENFORCER_CONTAINER
+    ]
+    last = [
+        _terminated(enforcer, "state").get("finishedAt") for enforcer in enforcers or containers
+    ]
     ends = [*map(read_time, last)]
     known = [end for end in ends if end is not None]
     is_over = bool(known) and len(known) == len(ends)
@@ -161,7 +165,7 @@ def read_termination_messages(enforcers: Sequence[Json]) -> TerminationMessage |
     for words in said:
         for uuid, peak in words.peaks.items():
             peaks[uuid] = max(peak, peaks.get(uuid, 0))
-    stops, seconds = sum(one.stops for one in said), sum(one.seconds for one in said)
+    stops, seconds = sum(line.stops for line in said), sum(line.seconds for line in said)
     return TerminationMessage(said[-1].cap_bytes, peaks, stops, seconds)
 
 

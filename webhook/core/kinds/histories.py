@@ -136,7 +136,7 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
         return None
     runs = status.get("runs")
     found = runs[-MAX_RUNS:] if isinstance(runs, list) else []
-    kept = tuple(run for one in found if (run := _run(as_object(one))))
+    kept = tuple(run for item in found if (run := _run(as_object(item))))
     return History(namespace, kind, name, kept)
 
 
@@ -178,10 +178,10 @@ def append(history: History, run: Run, now_s: float) -> History:
     | ends more than a day from now | the same history |
     | any other | added in order of its end; old, surplus and future runs are dropped |
     """
-    if any(_key(run) == _key(one) for one in history.runs):
+    if any(_key(run) == _key(found_run) for found_run in history.runs):
         return history
-    known = [one for one in (*history.runs, run) if _counts(one, now_s)]
-    runs = sorted(known, key=lambda one: one.ended_s)[-MAX_RUNS:]
+    known = [found_run for found_run in (*history.runs, run) if _counts(found_run, now_s)]
+    runs = sorted(known, key=lambda item: item.ended_s)[-MAX_RUNS:]
     return replace(history, runs=tuple(runs)) if run in runs else history
 
 

@@ -55,9 +55,11 @@ def has_significant_change(before: NodeFigures, now: NodeFigures) -> bool:
         return True
     pairs = zip(before.gpus, now.gpus, strict=True)
     return any(
-        _moved(was, one, max(SIGNIFICANT_BYTES, now_gpu.total_bytes * SIGNIFICANT_PERCENT // 100))
+        _moved(
+            was, amount, max(SIGNIFICANT_BYTES, now_gpu.total_bytes * SIGNIFICANT_PERCENT // 100)
+        )
         for was_gpu, now_gpu in pairs
-        for was, one in zip(_amounts(was_gpu), _amounts(now_gpu), strict=True)
+        for was, amount in zip(_amounts(was_gpu), _amounts(now_gpu), strict=True)
     )
 
 

@@ -177,7 +177,7 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
     name, observed_s = metadata.get("name"), read_time(status.get("observedAt"))
     if not isinstance(name, str) or observed_s is None:
         return None
-    gpus = [found for one in as_objects(status.get("gpus"), MAX_GPUS) if (found := _gpu(one))]
+    gpus = [found for item in as_objects(status.get("gpus"), MAX_GPUS) if (found := _gpu(item))]
     return NodeFigures(
         name=name,
         observed_s=observed_s,
@@ -215,7 +215,7 @@ def held_by(figures: Iterable[PodFigures]) -> str:
 
     Empty if one of them has none, or it is unknown.
     """
-    found = {one.held_by for one in figures} or {""}
+    found = {figure.held_by for figure in figures} or {""}
     return "" if found - {*HOLDERS} else max(found, key=HOLDERS.index)
 
 
@@ -231,10 +231,10 @@ def get_idle_since_s(figures: Iterable[PodFigures]) -> float | None:
     None if a kernel of it runs, or if that is unknown for a GPU.
     """
     since_s: float | None = None
-    for one in figures:
-        if one.idle_since_s is None:
+    for figure in figures:
+        if figure.idle_since_s is None:
             return None
-        since_s = max(since_s or 0.0, one.idle_since_s)
+        since_s = max(since_s or 0.0, figure.idle_since_s)
     return since_s
 
 
@@ -334,11 +334,11 @@ def _gpu(raw: Json) -> GpuFigures | None:
         free_bytes=_bytes(raw, "freeMi", negative=True),
         unattributed_bytes=_bytes(raw, "unattributedMi"),
         healthy=raw.get("healthy") is not False,
-        pods=tuple(pod for one in as_objects(raw.get("pods"), MAX_PODS) if (pod := _pod(one))),
+        pods=tuple(pod for item in as_objects(raw.get("pods"), MAX_PODS) if (pod := _pod(item))),
         unmanaged={
-            _text(one, "uid"): used
-            for one in as_objects(raw.get("unmanaged"), MAX_PODS)
-            if (used := _bytes(one, "usedMi")) is not None
+            _text(item, "uid"): used
+            for item in as_objects(raw.get("unmanaged"), MAX_PODS)
+            if (used := _bytes(item, "usedMi")) is not None
         },
         fault=_text(raw, "fault", MAX_FAULT_LENGTH),
         measured=raw.get("measured") is True,

@@ -133,7 +133,7 @@ def _with_pending(state: PodState, pod: Pod) -> PodState:
     owners = metadata.get("ownerReferences")
     pending = PendingAssignment(
         has_controller=isinstance(owners, list)
-        and any(as_object(one).get("controller") for one in owners),
+        and any(as_object(owner).get("controller") for owner in owners),
         last_message=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:MAX_SENTENCE_LENGTH],
     )
     return replace(state, pending=pending)

@@ -73,7 +73,9 @@ def read_workflow_template(
     places: dict[Path, Path] = {}
     defaults = above.get("templateDefaults")
     if type(defaults) is dict:
-        known = {key: one for key, one in defaults.items() if key not in _TYPES or key == kind}
+        known = {
+            key: default for key, default in defaults.items() if key not in _TYPES or key == kind
+        }
         item = merge(item, known, (), (*path[:-2], "templateDefaults"), places, wins=False)
     if kind not in _SINGLE_CONTAINER_TYPES and not is_object_list(item[kind].get("containers")):
         return None
@@ -119,7 +121,7 @@ class _PodBuilder:
         for index, place in enumerate(places):
             self._place(("spec", "containers", index), *place)
         self.spec["containers"] = [*containers, *sidecars]
-        names = [str(one.get("name") or "") for one in containers]
+        names = [str(container.get("name") or "") for container in containers]
         return "main" if "main" in names else names[-1]
 
     def add_fields(self) -> None:
@@ -196,9 +198,9 @@ def _read_parameters(above: Json) -> dict[str, str]:
     """Return the parameters whose values are in the workflow and short enough."""
     found = as_objects(find_object(above, "arguments").get("parameters"), MAX_ENTRIES)
     return {
-        str(one.get("name")): str(one["value"])
-        for one in found
-        if type(one.get("value")) in (str, int) and len(str(one["value"])) <= MAX_STRING_LENGTH
+        str(item.get("name")): str(item["value"])
+        for item in found
+        if type(item.get("value")) in (str, int) and len(str(item["value"])) <= MAX_STRING_LENGTH
     }
 
 
@@ -207,9 +209,9 @@ def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
     if not parameters:
         return value
     if type(value) is dict:
-        return {key: _fill_parameters(one, parameters) for key, one in value.items()}
+        return {key: _fill_parameters(item, parameters) for key, item in value.items()}
     if type(value) is list:
-        return [_fill_parameters(one, parameters) for one in value]
+        return [_fill_parameters(item, parameters) for item in value]
     if type(value) is str and "{{" in value:
         return _PARAMETER.sub(lambda found: parameters.get(found[1], found[0]), value)
     return value

@@ -314,7 +314,11 @@ def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
 def name_request_sources(pod: Pod) -> str:
     """Return the annotations and the resource by which a pod requests VRAM, as text."""
     names = [key for key in REQUEST_ANNOTATIONS if key in pod.annotations]
-    if any(VRAM_RESOURCE in one.resources(kind) for one in pod.containers for kind in _KINDS):
+    if any(
+        VRAM_RESOURCE in container.resources(kind)
+        for container in pod.containers
+        for kind in _KINDS
+    ):
         names.append(VRAM_RESOURCE)
     return " and ".join(names)
 

@@ -165,7 +165,9 @@ def find_string(value: object, *keys: str) -> str:
 
 def as_objects(value: object, most: int | None = None) -> list[Json]:
     """Return the objects among the first `most` values of a list; none if it is not a list."""
-    return [one for one in value[:most] if isinstance(one, dict)] if isinstance(value, list) else []
+    return (
+        [item for item in value[:most] if isinstance(item, dict)] if isinstance(value, list) else []
+    )
 
 
 def replace_by_name(items: list[Any], name: str, wanted: Json | None) -> list[Any]:

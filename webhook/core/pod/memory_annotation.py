@@ -255,7 +255,7 @@ def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
 
 def _find_similar(name: str, names: Iterable[str]) -> str:
     """Return the name that was probably meant; empty if none is similar."""
-    compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= MAX_LABEL_LENGTH]
+    compared = [name for name in islice(names, _SHOWN_NAMES) if len(name) <= MAX_LABEL_LENGTH]
     return next(iter(get_close_matches(name[:MAX_LABEL_LENGTH], compared, n=1)), "")
 
 

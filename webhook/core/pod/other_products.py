@@ -89,7 +89,7 @@ class Product:
         If the unit is configurable, an amount larger than any GPU's memory is taken as MiB.
         """
         units = (self.unit, "Mi") if self.has_configurable_unit else (self.unit,)
-        return next((one for one in units if number * UNITS[one] <= MAX_GPU_BYTES), "")
+        return next((unit for unit in units if number * UNITS[unit] <= MAX_GPU_BYTES), "")
 
     def format_quantity(self, number: int) -> str:
         """Return an amount as a quantity; empty if no GPU has that much memory."""

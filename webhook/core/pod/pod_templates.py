@@ -140,9 +140,9 @@ def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
         if values_read > MAX_VALUES:
             raise TooMuchToSearchError(f"holds more than {MAX_VALUES:,} values; split it")
         inside = [
-            (one, (*path, key)) for key, one in iterate_items(value) if type(one) in {dict, list}
+            (item, (*path, key)) for key, item in iterate_items(value) if type(item) in {dict, list}
         ]
-        left += [(one, at) for one, at in reversed(inside) if one]
+        left += [(item, at) for item, at in reversed(inside) if item]
 
 
 def iterate_items(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -160,7 +160,7 @@ def value_at(obj: Json, path: Path) -> Any:
 
 def is_object_list(value: object) -> bool:
     """Return True if a value is a list of objects and not empty."""
-    return type(value) is list and bool(value) and all(type(one) is dict for one in value)
+    return type(value) is list and bool(value) and all(type(item) is dict for item in value)
 
 
 def as_object_list(value: object) -> list[Json]:
@@ -210,29 +210,29 @@ def merge(
     """
     if type(value) is dict and type(other) is dict:
         both = {**value}
-        for key, one in other.items():
+        for key, item in other.items():
             if wins and str(key).startswith("$"):
                 raise DirectiveError(key)
             here, there = (*at, key), (*origin, key)
-            if wins and one is None:
+            if wins and item is None:
                 both.pop(key, None)
             elif both.get(key) is not None:
-                both[key] = merge(both[key], one, here, there, places, wins=wins)
-            elif one is not None:
-                both[key], places[here] = one, there
+                both[key] = merge(both[key], item, here, there, places, wins=wins)
+            elif item is not None:
+                both[key], places[here] = item, there
         return both
     key = _MERGE_KEYS.get(str(at[-1])) if at else None
     if key and is_object_list(value) and is_object_list(other):
         items = [*value]
-        found = {str(one.get(key)): index for index, one in enumerate(items)}
-        for index, one in enumerate(other):
+        found = {str(item.get(key)): index for index, item in enumerate(items)}
+        for index, item in enumerate(other):
             there = (*origin, index)
-            mine = found.get(str(one.get(key)))
+            mine = found.get(str(item.get(key)))
             if mine is None:
                 places[*at, len(items)] = there
-                items.append(one)
+                items.append(item)
             else:
-                items[mine] = merge(items[mine], one, (*at, mine), there, places, wins=wins)
+                items[mine] = merge(items[mine], item, (*at, mine), there, places, wins=wins)
         return items
     if not wins or value == other:
         return value
@@ -263,8 +263,8 @@ def add_mounted_volumes(spec: Json, volumes: Any, origin: Path, places: dict[Pat
         for container in as_objects(spec.get(field))
         for mount in as_objects(container.get("volumeMounts"))
     }
-    missing = mounted - {str(one.get("name")) for one in as_objects(own)}
-    for index, one in enumerate(volumes if is_object_list(volumes) else ()):
-        if str(one.get("name")) in missing:
+    missing = mounted - {str(item.get("name")) for item in as_objects(own)}
+    for index, volume in enumerate(volumes if is_object_list(volumes) else ()):
+        if str(volume.get("name")) in missing:
             places["spec", "volumes", len(own)] = (*origin, index)
-            own = spec["volumes"] = [*own, one]
+            own = spec["volumes"] = [*own, volume]

@@ -60,7 +60,8 @@ class QuantityError(ValueError):
         first, *others = guesses
         text = f"for {first.unit} write " if first.unit else f"{self.verb} "
         more = (
-            f", for {one.unit} {one.amount}" if one.unit else f" or {one.amount}" for one in others
+            f", for {other.unit} {other.amount}" if other.unit else f" or {other.amount}"
+            for other in others
         )
         return f"{text}{first.amount}{''.join(more)}"
 
@@ -289,7 +290,7 @@ def _guess_amounts(text: str) -> list[Guess]:
     elif unit := _UNIT.fullmatch(written[2]):
         letter = unit[0][0].upper()
         decimal = [] if unit["binary"] else ["k" if letter == "K" else letter]
-        found = [Guess(number + one) for one in (*decimal, f"{letter}i")]
+        found = [Guess(number + item) for item in (*decimal, f"{letter}i")]
     else:
         return []
     return [guess for guess in found if _is_vram(guess.amount)]

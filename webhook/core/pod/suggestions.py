@@ -92,7 +92,9 @@ class Suggestions:
 
         `amounts_with` returns the pod's amounts per GPU, including the given bytes.
         """
-        limits = [one for bound in self.bounds for one in (bound.max_bytes, bound.min_bytes) if one]
+        limits = [
+            item for bound in self.bounds for item in (bound.max_bytes, bound.min_bytes) if item
+        ]
         for text in (EXAMPLE_AMOUNT, *map(format_bytes, limits), *_SMALL_EXAMPLES):
             if self.rejection(amounts_with(parse_vram(text))) is None:
                 return text
@@ -115,9 +117,11 @@ class Suggestions:
             fits = self.rejection(amounts_with(agreed_bytes)) is None
             amount = format_bytes(agreed_bytes) if fits else ""
             return f"{error.why}; {error.advice((), amount)}", amount
-        rejections = [self._rejection_of(one.amount, amounts_with) for one in error.guesses]
-        fitting = [one for one, why in zip(error.guesses, rejections, strict=True) if why is None]
-        if not is_last and any(one.max_bytes for one in self.bounds):
+        rejections = [self._rejection_of(guess.amount, amounts_with) for guess in error.guesses]
+        fitting = [
+            guess for guess, why in zip(error.guesses, rejections, strict=True) if why is None
+        ]
+        if not is_last and any(bound.max_bytes for bound in self.bounds):
             fitting = fitting[:1]
         if fitting:
             return f"{error.why}; {error.advice(fitting, '')}", fitting[0].amount

@@ -149,7 +149,10 @@ def find_templates(
         templates = [_notebook_template(obj, template) for template in templates]
     elif (kind, group) == _REVISION:
         templates = [Template((), obj)]
-    return [_name_containers(one, _CONTAINER_NAMES.get(group, "container")) for one in templates]
+    return [
+        _name_containers(template, _CONTAINER_NAMES.get(group, "container"))
+        for template in templates
+    ]
 
 
 def _notebook_template(obj: Json, template: Template) -> Template:
@@ -163,13 +166,13 @@ def _name_containers(template: Template, name: str) -> Template:
     spec, given = find_object(template.pod, "spec"), {}
     for field in CONTAINER_FIELDS:
         containers = as_object_list(spec.get(field))
-        if any(one.get("name") is None for one in containers):
+        if any(container.get("name") is None for container in containers):
             called = name if field == "containers" else f"{name}-init"
             given[field] = [
-                one
-                if one.get("name") is not None
-                else {**one, "name": f"{called}-{index}" if index else called}
-                for index, one in enumerate(containers)
+                container
+                if container.get("name") is not None
+                else {**container, "name": f"{called}-{index}" if index else called}
+                for index, container in enumerate(containers)
             ]
     pod = {**(template.pod or {}), "spec": {**spec, **given}}
     return replace(template, pod=pod) if given else template
@@ -339,7 +342,9 @@ def _spark_template(application: Json, role: str, above: Path) -> Template:
     metadata = _own_metadata(component)
     for field in METADATA_FIELDS:
         begin = f"spark.kubernetes.{role}.{field.removesuffix('s')}."
-        keys = {key.removeprefix(begin): one for key, one in conf.items() if key.startswith(begin)}
+        keys = {
+            key.removeprefix(begin): item for key, item in conf.items() if key.startswith(begin)
+        }
         metadata = merge_metadata(metadata, {field: keys} if keys else {}, (), {})
         for key in keys:
             places["metadata", field, key] = (*conf_path, begin + key)

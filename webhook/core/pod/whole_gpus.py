@@ -57,7 +57,8 @@ def _has_node(pod: Mapping[str, Any]) -> bool:
     status = as_object(pod.get("status"))
     conditions = as_objects(status.get("conditions"))
     scheduled = any(
-        one.get("type") == "PodScheduled" and one.get("status") == "True" for one in conditions
+        condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+        for condition in conditions
     )
     return (scheduled or bool(status.get("startTime"))) and not has_ended(pod)
 
@@ -80,7 +81,7 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
     holders = (spec, *as_objects(spec.get("containers")), *as_objects(spec.get("initContainers")))
     extended = as_object(status.get("extendedResourceClaimStatus"))
     mappings = as_objects(extended.get("requestMappings"))
-    return any(is_gpu_resource(str(one.get("resourceName"))) for one in mappings) or any(
+    return any(is_gpu_resource(str(mapping.get("resourceName"))) for mapping in mappings) or any(
         is_gpu_resource(name) and is_positive_amount(amount)
         for holder in holders
         for kind in ("requests", "limits")
@@ -109,7 +110,7 @@ def find_claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
     """Return the drivers of a ResourceClaim's devices; empty if it is not allocated."""
     allocation = as_object(as_object(claim.get("status")).get("allocation"))
     results = as_objects(as_object(allocation.get("devices")).get("results"))
-    return frozenset(str(one.get("driver")) for one in results)
+    return frozenset(str(result.get("driver")) for result in results)
 
 
 _MAX_DEVICES: Final = 128  # the API's limits for a slice and for a device
@@ -149,9 +150,9 @@ def find_dra_drivers(slices: Iterable[ResourceSlice], uuids: Collection[str]) ->
     return tuple(
         sorted(
             {
-                one.driver
-                for one in slices
-                if one.driver == AMD_DRA_DRIVER or not one.texts.isdisjoint(uuids)
+                found_slice.driver
+                for found_slice in slices
+                if found_slice.driver == AMD_DRA_DRIVER or not found_slice.texts.isdisjoint(uuids)
             }
         )
     )

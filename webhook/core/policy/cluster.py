@@ -86,7 +86,7 @@ def find_smallest_profiles(
     found = [chosen for node in nodes if (chosen := _choose_profiles(node, amounts)) is not None]
     if not found:
         return None
-    best = min(found, key=lambda one: (sum(size for size, _ in one), [name for _, name in one]))
+    best = min(found, key=lambda item: (sum(size for size, _ in item), [name for _, name in item]))
     return {amount: name for amount, (_, name) in zip(amounts, best, strict=True)}
 
 

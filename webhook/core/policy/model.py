@@ -386,7 +386,10 @@ class Policy:
         classes = (
             self.classes[name] for name in allowed_class_names(self.classes, rule.allowed_classes)
         )
-        return {rule.accounting, *(one.accounting for one in classes if one.accounting)}
+        return {
+            rule.accounting,
+            *(gpu_class.accounting for gpu_class in classes if gpu_class.accounting),
+        }
 
 
 def allowed_class_names(classes: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

@@ -31,7 +31,7 @@ def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
     for index, rule in enumerate(rules):
         before = _find_covering(rule.match, rules[:index])
         if before:
-            shown = " and ".join(f'"{one.name}"{_format_location(one)}' for one in before)
+            shown = " and ".join(f'"{item.name}"{_format_location(item)}' for item in before)
             verb = "match" if len(before) > 1 else "matches"
             yield PolicyWarning(
                 rule.where,
@@ -93,12 +93,12 @@ def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning
     | | allows the same | none |
     """
     unlabelled = replace(rule.match, pod_labels={})
-    other = next((one for one in after if covers(one.match, unlabelled)), None)
+    other = next((item for item in after if covers(item.match, unlabelled)), None)
     cure = "match by namespaces or namespaceLabels, which they do not choose"
     if other is None:
         if any(
-            _RANKS[one.action] > _RANKS[rule.action] and _may_overlap(one.match, rule.match)
-            for one in after
+            _RANKS[item.action] > _RANKS[rule.action] and _may_overlap(item.match, rule.match)
+            for item in after
         ):
             yield PolicyWarning(
                 rule.where,
@@ -120,8 +120,8 @@ def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning
 def _may_overlap(match: Match, other: Match) -> bool:
     """Return False if two matches provably have no namespace in common."""
     return any(
-        _patterns_may_overlap(one, two)
-        for one in match.namespaces or ("*",)
+        _patterns_may_overlap(namespace, two)
+        for namespace in match.namespaces or ("*",)
         for two in other.namespaces or ("*",)
     )
 

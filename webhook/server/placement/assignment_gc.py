@@ -50,7 +50,9 @@ class AssignmentGC:
             self._lists.forget(name)
             self._delete(stored)
             return
-        leaving = {uid: one for uid, one in stored.assignments.items() if uid not in left}
+        leaving = {
+            uid: assignment for uid, assignment in stored.assignments.items() if uid not in left
+        }
         unlisted = unlisted_pods(name, stored.assignments, pods)
         # An incomplete list is rebuilt when it is read (`AssignmentLists._read`).
         joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []

@@ -255,7 +255,7 @@ class AssignmentLists:
         is_collected = entered is not stored.assignments and entered != stored.assignments
         is_lost = not stored.whole and bool(stored.version or entered) and not is_dry_run
         answer = stored.answer
-        for question in (one for one in requests if isinstance(one, AnswerRequest)):
+        for question in (request for request in requests if isinstance(request, AnswerRequest)):
             if answer is None or answer.asked != question.whole.asked:
                 answer = question.whole
         return PlannedWrite(

@@ -107,8 +107,8 @@ class ListMaintenance:
                 events.append(self._events.get_nowait())
         except Empty:
             pass
-        asked = {one.node: one for one in events if isinstance(one, Question)}
-        ended = [one for one in events if not isinstance(one, Question)]
+        asked = {event.node: event for event in events if isinstance(event, Question)}
+        ended = [event for event in events if not isinstance(event, Question)]
         works = [partial(self._answers.answer, question) for question in asked.values()]
         return works + self._collect(dict.fromkeys(sorted(self._lists.nodes_with_entries(ended))))
 

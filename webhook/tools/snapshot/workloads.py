@@ -280,7 +280,7 @@ def read_workload_by_pods(
             partial(snapshot.newest_event_messages, fields, denied_kind), "Events"
         )
         states = (
-            WorkloadState(kind=one, name=name, denial=why) for one, why in (events or {}).items()
+            WorkloadState(kind=item, name=name, denial=why) for item, why in (events or {}).items()
         )
         return next(states, None)
     rows = [row for _, row in owned]
