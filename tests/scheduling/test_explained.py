@@ -56,7 +56,7 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
         pod = ClusterPod(api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c"))
         need = Need(5 * GIB)
         fits = find_fits(pod, need, nodes, seen, time.time())
-        room = Room(need=need, nodes=nodes, fits=fits, names={}, reads_nodes=True)
+        room = Room(need=need, nodes=nodes, fits=fits, own_pods={}, reads_nodes=True)
         problems = [*find_pending(pod, room, explained=False)]
         return (problems, find_best_fit(fits)) if len(problems) > 1 else None
 
