@@ -1,4 +1,4 @@
-"""Commands that people run: one package for each, which does not import the others.
+"""Commands that users run. Each has its own package and imports no other command's package.
 
 In each, `command` has the options, `fetch` does I/O, `report` is pure, and `render` returns the
 output. They may import `webhook.options`, `webhook.adapters`, `webhook.core` and `webhook.names`.

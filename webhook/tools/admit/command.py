@@ -46,10 +46,11 @@ def admit(
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
-    A text that could not be read is replaced by the reason. Return the exit code: 2 if a text
-    cannot be read (the others are decided, but no manifests are written); else 1 if a pod is denied
-    or not migrated, if nothing reads a key of ours, or, if strict, for a warning; else 0. With an
-    origin, manifests are first rewritten from that product, and written in that form.
+    An unreadable input is given as the reason instead of its text. Return the exit code: 2 if an
+    input is unreadable (the others are decided, but no manifests are written). Return 1 if a pod is
+    denied or not migrated, if nothing reads a vramwarden key, or, with `strict`, if there is a
+    warning. Otherwise return 0. With an origin, manifests are first migrated from that product and
+    written as migrated.
     """
     sources: list[ManifestText] = []
     about = (policy, cluster, namespace, namespace_labels or {}, origin)
@@ -84,7 +85,7 @@ Examples:
 def _names(
     context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Combine FILES with the files of -f; without any, read piped standard input."""
+    """Combine FILES with the files of -f. Without either, read standard input if it is piped."""
     names = (*context.params.pop("filenames"), *names)
     if names or context.resilient_parsing:
         return names
@@ -96,7 +97,7 @@ def _names(
 
 
 _FILE: Final = click.Path(readable=False)
-"""Completed as a path, and opened later: an unreadable file does not prevent reading the others."""
+"""Completed as a path. Files are opened later, so one unreadable file does not hide the others."""
 
 
 @click.command("admit", epilog=_EXAMPLES)

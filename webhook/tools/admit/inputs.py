@@ -1,4 +1,4 @@
-"""Input of `vramwarden admit`: options, and files, some of which are no manifests."""
+"""Input of `vramwarden admit`: options, and files that may not be manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webhook.tools.admit.migration.requests import PRODUCTS
 from webhook.tools.manifests.reading import STANDARD_INPUT
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A DNS label (RFC 1123), the form of a namespace's name."""
+"""Regular expression that matches a namespace name: a DNS label (RFC 1123)."""
 _ADDRESS: Final = re.compile("https?://")
 _WHOLE: Final = "whole"
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
@@ -26,10 +26,10 @@ _KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomizat
 
 
 def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) -> Iterator[str]:
-    """Yield the files; a folder yields its own in the order of their names, then its subfolders'.
+    """Yield the files. A folder yields its files by name, then those of its subfolders.
 
-    `say` is called for each file of a folder that is not read. Raise click.UsageError for a folder
-    without manifests, for a Helm chart and for an address.
+    `say` is called for each skipped file of a folder. Raises click.UsageError for a folder without
+    manifests, a Helm chart or a URL.
     """
     for name in names:
         folder = Path(name)
@@ -73,7 +73,7 @@ def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> 
 
 
 def _is_subfolder(path: Path) -> bool:
-    """Return True for a folder that is neither hidden nor a link, which could lead to itself."""
+    """Return True if a folder is neither hidden nor a symbolic link, which may form a cycle."""
     return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
 
 
@@ -82,7 +82,7 @@ def _chart(folder: Path) -> str:
 
 
 def read_namespace(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """Return a valid name of a namespace; raise BadParameter."""
+    """Return the namespace. Raises BadParameter if its name is invalid."""
     if _NAMESPACE.fullmatch(value):
         return value
     raise click.BadParameter(
@@ -93,7 +93,7 @@ def read_namespace(_context: click.Context, _parameter: click.Parameter, value: 
 def read_labels(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return labels written as key=value; raise BadParameter."""
+    """Parse labels written as key=value. Raises BadParameter if one is malformed."""
     labels: dict[str, str] = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -106,7 +106,7 @@ def read_labels(
 def read_mig_profiles(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
-    """Return slices by profile name; raise BadParameter."""
+    """Return the size of a MIG slice by profile name. Raises BadParameter if one is malformed."""
     found: dict[str, int] = {}
     for value in values:
         name, _, size = value.partition("=")
@@ -126,7 +126,7 @@ def read_mig_profiles(
 def read_origin(
     product: str | None, gpu_bytes: int | None, unit_bytes: int | None
 ) -> Origin | None:
-    """Return the product of the manifests; None without a migration. Raise click.UsageError."""
+    """Return the product of the manifests, or None without --migrate. Raises click.UsageError."""
     given = {"--gpu-memory": gpu_bytes, "--gpu-memory-unit": unit_bytes}
     if product is None:
         for name, value in given.items():
@@ -147,7 +147,7 @@ def read_origin(
 def read_size(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> int | None:
-    """Return a size in bytes; raise BadParameter."""
+    """Parse a size into bytes. Raises BadParameter if it is malformed."""
     if value is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A pod template of another product, its requests, and the result of its migration.
+"""A pod template for another product, its requests and the result of its migration.
 
 Everything that is not migrated is reported, and only pods are changed. Kubernetes counts the
 requests of an extended resource in a quota, and HAMi counts the limits itself
-(pkg/device/quota.go); Kubernetes counts our resource.
+(pkg/device/quota.go). Kubernetes counts the vramwarden resource.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark for the author about a field."""
+    """A note about a field, for the author of the manifest."""
 
     path: str
     """Path of the field within the pod."""
@@ -42,46 +42,46 @@ class Note:
 
 
 class NotCarriedError(ValueError):
-    """A request has no counterpart or cannot be read."""
+    """Raised if a request is unreadable or has no vramwarden equivalent."""
 
     def __init__(self, path: str, detail: str) -> None:
-        """`path` is the field within the pod; `detail` is the problem and its remedy."""
+        """`path` is the field within the pod. `detail` states the problem and its fix."""
         super().__init__(detail)
         self.note = Note(path, detail)
 
 
 class ContainerRequest(NamedTuple):
-    """Request of one container."""
+    """GPU request of one container."""
 
     memory_bytes: int
-    """Memory on each of its GPUs, in whole MiB."""
+    """Memory on each GPU of the container, in bytes; whole MiB."""
     gpu_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The product of the manifests, with facts that only its configuration has."""
+    """The product of the manifests, and settings that only the product's configuration has."""
 
     product: Product
     gpu_bytes: int | None = None
-    """Replaces a whole GPU; percentages and fractions refer to it."""
+    """Memory that replaces a whole GPU, in bytes. Percentages and fractions refer to it."""
     unit_bytes: int | None = None
-    """Size of the product's unit of memory; None for its default."""
+    """Size of the product's memory unit, in bytes; None for the product's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """A pod's requests to the other product."""
+    """Requests of a pod to the other product."""
 
     containers: Mapping[str, ContainerRequest] = field(default_factory=dict)
-    """Requests by container name."""
+    """Requests keyed by container name."""
     problems: tuple[Note, ...] = ()
-    """Reasons why the requests could not be read; none is migrated then."""
+    """Reasons why requests are unreadable. If there are any, no request is migrated."""
     notes: tuple[Note, ...] = ()
-    """Remarks about requests that are migrated with a difference."""
+    """Notes on requests whose meaning changes in the migration."""
     annotations: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    """Keys of the pod's labels that our annotations replace."""
+    """Keys of the pod labels that vramwarden annotations replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +90,26 @@ class Migration:
 
     product: str
     operations: tuple[Operation, ...] = ()
-    """The edits, by JSON pointers relative to the template."""
+    """Edits; their JSON pointers are relative to the template."""
     asks: str = ""
-    """Our annotations as lines; empty if the pod requests no VRAM."""
+    """vramwarden annotations, one per line; empty if the pod requests no VRAM."""
     notes: tuple[Note, ...] = ()
     problems: tuple[Note, ...] = ()
-    """Reasons why the pod is unchanged."""
+    """Reasons why the pod is not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignPod:
-    """A pod as its product would receive it, and its form in the manifest."""
+    """A pod as its product would receive it, and its source in the manifest."""
 
     pod: Pod
     template: Template
     raw: Json
-    """The template in the manifest."""
+    """Template in the manifest."""
     above: Json
-    """For a template of a Workflow, the enclosing object, with fields of all its templates."""
+    """Workflow object with fields shared by all its templates; empty for any other template."""
     own_metadata: Json
-    """The metadata that may be edited: the pod's own, without that of a Workflow."""
+    """Metadata that may be edited: that of the pod, not that of a Workflow."""
 
     def place(self, container: Container) -> str:
         """Return the JSON pointer to a container, relative to the template."""
@@ -123,7 +123,7 @@ class ForeignPod:
 
     @property
     def spec(self) -> Json:
-        """Return the spec in the manifest."""
+        """Spec in the manifest."""
         is_pod = self.template.form is Form.POD
         return as_object(self.raw.get("spec")) if is_pod else self.raw
 
@@ -133,7 +133,7 @@ class ForeignPod:
 
 
 def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
-    """Read the pod of an owner's template; raise MalformedObjectError."""
+    """Read the pod of a template in `owner`. Raises MalformedObjectError."""
     is_item = template.form is Form.CONTAINER
     raw = value_at(owner, template.path)
     above = value_at(owner, template.path[:-2]) if is_item else {}
@@ -142,7 +142,7 @@ def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
 
 
 def amounts(container: Container, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the amounts of a resource with their paths: the limit, then the request."""
+    """Yield path and amount of a container's limit for a resource, then of its request."""
     for kind in ("limits", "requests"):
         resources = container.resources(kind)
         if name in resources:
@@ -153,19 +153,22 @@ _STAYS: Final = "stays without effect"
 
 
 def is_removed(entry: Json) -> bool:
-    """Return True for a variable that shows or limits GPUs: no share is admitted with it."""
+    """Return True if an environment variable exposes GPUs or limits their memory.
+
+    Admission denies a share to a pod with such a variable.
+    """
     if chooses_devices(entry):
         return not hides_gpus(entry) and not shows_bound_gpus(entry)
     return limits_memory(entry)
 
 
 def asks_product(product: Product, resource: str) -> bool:
-    """Return True if a resource is a request to the product."""
+    """Return True if the product reads a resource as a request."""
     return matches_any(resource, tuple(product.resources))
 
 
 def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
-    """Yield a note for each name without a counterpart, in the order of the pod."""
+    """Yield a note for each name without a vramwarden equivalent, in the order of the pod."""
     pod = source.pod
     for key in pod.annotations:
         if key in asked.annotations and key not in source.keys("annotations"):
@@ -213,7 +216,7 @@ def _of_container(container: Container, product: Product) -> Iterator[Note]:
 
 
 def _why(known: Mapping[str, str], name: str) -> str:
-    """Return the text for the first pattern that a name matches; empty if none does."""
+    """Return the explanation of the first pattern that matches a name, or "" if none matches."""
     return next((why for pattern, why in known.items() if matches_any(name, (pattern,))), "")
 
 
@@ -232,7 +235,7 @@ def notes_about_object(obj: Json, kind: str, version: str, product: Product) -> 
 
 
 def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -> tuple[Note, ...]:
-    """Return a note for each resource of a product in an object without its own pods.
+    """Return a note for each request to a product in an object without pods.
 
     NVIDIA's DynamoGraphDeployment calls a whole GPU `gpu`.
     """

@@ -1,39 +1,39 @@
-"""Read what a pod asks another product for, by that product's own rules.
+"""Parse a pod's requests to another product, by the product's rules.
 
 HAMi: a number of GPUs by container, and MiB or percent of each.
 
 | limits (else requests) of a container | here, on each GPU |
 | --- | --- |
-| nvidia.com/gpumem above 0 | so many units of memory, whatever the percentage says |
-| nvidia.com/gpumem-percentage 1 to 99 | so much of a GPU |
-| neither, or 0, or 100 percent | all of a GPU |
-| nvidia.com/gpu N | gpu-count N; without it and with one of the others in the limits, 1 |
+| nvidia.com/gpumem above 0 | this number of memory units; the percentage is ignored |
+| nvidia.com/gpumem-percentage 1 to 99 | this percentage of a GPU |
+| neither of them, 0, or 100 percent | a whole GPU |
+| nvidia.com/gpu N | gpu-count N; 1 if absent and the limits have one of the others |
 
 KAI: MiB, or a part of a GPU, for one container of a pod, on one GPU or several. Pods that ask for
-whole GPUs ask KAI for nothing of its own: they are left as they are.
+whole GPUs use no KAI annotation and stay unchanged.
 
 | annotation | here |
 | --- | --- |
 | gpu-memory: "2000" | gpu-memory: 2000Mi |
-| gpu-fraction: "0.5" | half of a GPU |
+| gpu-fraction: "0.5" | half of a GPU's memory |
 | gpu-fraction-num-devices: "2" | gpu-count: "2" |
-| gpu-fraction-container-name | the container's name in the list; without it, the first container |
+| gpu-fraction-container-name | container name in the annotation; by default, the first container |
 | nvidia.com/container.NAME.gpu-memory.limit, .request | gpu-memory of that container |
 
-gpushare of Alibaba Cloud: units of memory by container, all of them on one GPU.
+gpushare of Alibaba Cloud: memory units per container, all on one GPU.
 
-| of a pod | here |
+| the pod's | here |
 | --- | --- |
 | aliyun.com/gpu-mem: 3 of a container | 3Gi for it, where a unit is 1Gi |
 | label aliyun.com/gpu-count: "2" (ACK) | gpu-count: "2", and half of the amounts on each |
 
 Whole GPUs, and replicas of time-slicing: NVIDIA's device plugin names no amount of memory. MIG
-slices stay as they are: they are GPUs of their own.
+slices stay unchanged.
 
 | limits (else requests) of a container | here |
 | --- | --- |
-| nvidia.com/gpu: N | the amount that is given for a whole GPU, gpu-count N |
-| nvidia.com/gpu.shared: N | that amount on one GPU: replicas, however many, may be of one |
+| nvidia.com/gpu: N | the amount of `--gpu-memory`, gpu-count N |
+| nvidia.com/gpu.shared: N | that amount on one GPU, since all replicas may be on one GPU |
 
 Sources, beside those of `core.pod.other_products`: HAMi's pkg/device/nvidia/device.go
 (`GenerateResourceRequests`, `mutateContainerResource`, `Fit`); KAI's
@@ -96,9 +96,9 @@ from webhook.tools.admit.migration.foreign_pod import (
 )
 
 _HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
-"""Each of them in the limits requests one GPU if no number of GPUs is given."""
+"""Resources that request one GPU if they are in the limits without a number of GPUs."""
 _ALL: Final = 100
-"""A whole, in percent."""
+"""100 percent."""
 _KAI_CONTAINER: Final = "gpu-fraction-container-name"
 _KAI_OWN: Final = (KAI_MEMORY, KAI_FRACTION, KAI_DEVICES, _KAI_CONTAINER)
 _KAI_BY_CONTAINER: Final = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(limit|request)")
@@ -108,7 +108,7 @@ _GPUSHARE_LABEL: Final = f"metadata.labels[{GPUSHARE_COUNT}]"
 
 
 def read_request(source: ForeignPod, origin: Origin) -> PodRequest:
-    """Read a pod's requests to a product; unreadable ones become problems."""
+    """Parse a pod's requests to a product. Unreadable requests become problems."""
     try:
         return _READERS[origin.product.name](source, origin)
     except NotCarriedError as error:
@@ -144,7 +144,7 @@ def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
 
 
 def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
-    """Read the annotations about one container of the pod."""
+    """Parse the annotations that apply to one container of the pod."""
     annotations = source.pod.annotations
     used = tuple(key for key in _KAI_OWN if key in annotations)
     asking = [key for key in KAI.request_annotations if key in annotations]
@@ -175,7 +175,7 @@ def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
 
 
 def _kai_container(source: ForeignPod) -> str:
-    """Return the container that gets the GPU: the named one, else the first."""
+    """Return the name of the container that gets the GPU: the annotated one, else the first."""
     names = [container.name for container in source.pod.containers]
     wanted = source.pod.annotations.get(_KAI_CONTAINER)
     if wanted in names:
@@ -189,7 +189,7 @@ def _kai_container(source: ForeignPod) -> str:
 
 
 def _kai_by_names(source: ForeignPod) -> PodRequest | None:
-    """Read the annotations that name containers, whose limit is the cap; None without them."""
+    """Parse the annotations that name containers; their limit becomes the cap. None if absent."""
     found: dict[str, dict[str, int]] = {}
     used: list[str] = []
     for key, text in source.pod.annotations.items():
@@ -295,7 +295,7 @@ PRODUCTS: Final[Mapping[str, Product]] = {
     "gpushare": GPUSHARE,
     "whole": DEVICE_PLUGIN,
 }
-"""Products by the name that users type."""
+"""Products keyed by the name that users type."""
 _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
     HAMI.name: lambda source, origin: _by_container(source, partial(_of_hami, origin=origin)),
     KAI.name: lambda source, origin: _kai_by_names(source) or _kai_by_pod(source, origin),
@@ -307,7 +307,7 @@ _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
 def _by_container(
     source: ForeignPod, read: Callable[[Container], ContainerRequest | None]
 ) -> PodRequest:
-    """Read each container, so that all problems are reported at once."""
+    """Parse each container, so that all problems are reported at once."""
     found: dict[str, ContainerRequest] = {}
     problems: list[Note] = []
     for container in source.pod.containers:
@@ -320,13 +320,13 @@ def _by_container(
 
 
 def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
-    """Return path and number of a resource, from its limit or request; None if absent."""
+    """Return path and number of a container's limit or request; None if both are absent."""
     found = next(amounts(container, name), None)
     return None if found is None else (found[0], _read_whole(*found))
 
 
 def _read_whole(path: str, text: str) -> int:
-    """Return a number without unit and fraction; raise NotCarriedError."""
+    """Parse a whole number without a unit. Raises NotCarriedError."""
     try:
         return parse_count(text)
     except QuantityError:
@@ -335,14 +335,14 @@ def _read_whole(path: str, text: str) -> int:
 
 
 def _gpu_count(path: str, number: int) -> int:
-    """Return a number of GPUs within the range of our annotation; raise NotCarriedError."""
+    """Return the number of GPUs if the annotation allows it. Raises NotCarriedError."""
     if 0 < number <= MAX_GPU_COUNT:
         return number
     raise NotCarriedError(path, f"no pod gets {number} GPUs; correct the number first")
 
 
 def _in_units(path: str, number: int, unit_bytes: int) -> int:
-    """Return an amount in bytes, rounded up to whole MiB."""
+    """Convert a number of memory units to bytes, rounded up to whole MiB."""
     amount_bytes = -(-number * unit_bytes // MIB) * MIB
     if amount_bytes <= MAX_GPU_BYTES:
         return amount_bytes
@@ -354,7 +354,7 @@ def _in_units(path: str, number: int, unit_bytes: int) -> int:
 
 
 def _part_of_gpu(path: str, what: str, part: Fraction, origin: Origin) -> int:
-    """Return a part of a GPU, rounded down to whole MiB, so that all parts fit into one."""
+    """Return the bytes of a fraction of a GPU, rounded down to MiB so that the parts fit."""
     if origin.gpu_bytes is None:
         detail = f"{what}, and nothing here says how much that is; say it: --gpu-memory 16Gi"
         raise NotCarriedError(path, detail)

@@ -1,15 +1,15 @@
-"""Rewrite a pod template of another product, so that it requests memory from vramwarden.
+"""Rewrite another product's pod template so that it requests memory from vramwarden.
 
 | the pod | becomes |
 | --- | --- |
-| requests the product's GPUs, and all of it can be read | one with our annotations instead |
-| has a request to the product without a counterpart | itself, with the reason |
-| requests VRAM from vramwarden already | itself without the product's requests |
-| does neither | itself |
+| requests the product's GPUs, and all requests are readable | has vramwarden annotations instead |
+| has a request to the product without an equivalent | unchanged, with the reason |
+| already requests VRAM from vramwarden | loses the product's requests |
+| does neither | unchanged |
 
-Compute, priorities and the like are removed with the requests, with a note for each. Annotations,
-labels, selectors and variables without a counterpart are harmless: they stay, with a note. Only
-variables that show GPUs or limit memory are removed, since no share is admitted with them.
+Settings such as compute and priority are removed with the requests, with a note for each.
+Annotations, labels, selectors and environment variables without an equivalent stay, with a note.
+Only variables that expose GPUs or limit memory are removed, since admission denies them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
 
 
 def _remove_product_requests(source: ForeignPod, product: Product, asked: PodRequest) -> Migration:
-    """Remove the product's requests from a pod that requests VRAM already."""
+    """Remove the product's requests from a pod that already requests VRAM."""
     operations = _build_edits(source, product, asked, {})
     if not operations:
         return Migration(product.name)
@@ -89,7 +89,7 @@ def _remove_product_requests(source: ForeignPod, product: Product, asked: PodReq
 
 
 def _find_unsupported(asked: PodRequest) -> Iterator[Note]:
-    """Yield the requests that our annotations cannot express."""
+    """Yield a problem for each request that vramwarden annotations cannot express."""
     counts = {name: container.gpu_count for name, container in asked.containers.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{name}={count}" for name, count in counts.items())
@@ -101,7 +101,7 @@ def _find_unsupported(asked: PodRequest) -> Iterator[Note]:
 
 
 def _note_shared_gpus(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
-    """Yield notes on the fact that all containers of a pod have the same GPUs here."""
+    """Yield a note if containers would share GPUs: in vramwarden, a pod's containers all do."""
     sharing = [
         container for container in source.pod.containers if container.name in asked.containers
     ]
@@ -120,7 +120,7 @@ def _note_shared_gpus(source: ForeignPod, product: Product, asked: PodRequest) -
 
 
 def _note_unmigrated(source: ForeignPod, product: Product) -> Iterator[Note]:
-    """Yield notes on a pod without a request to the product."""
+    """Yield notes on a pod that requests nothing from the product."""
     scheduler = source.spec.get("schedulerName")
     if product.has_scheduler(scheduler):
         detail = f"{scheduler} places this pod, which asks for no share, and is not changed"
@@ -135,10 +135,10 @@ def _note_unmigrated(source: ForeignPod, product: Product) -> Iterator[Note]:
 def _build_edits(
     source: ForeignPod, product: Product, asked: PodRequest, entries: Mapping[str, str]
 ) -> tuple[Operation, ...]:
-    """Return the edits that set our annotations and remove the product's requests.
+    """Build the edits that add vramwarden annotations and remove the product's requests.
 
-    A map of resources, variables or annotations that becomes empty is removed too. The last of
-    several keys is removed first, which keeps the comments above it.
+    A map that becomes empty is removed too. Of several keys, the last is removed first, which keeps
+    the comments above it.
     """
     edits = Edits()
     _edit_metadata(source, asked, entries, edits)
@@ -156,7 +156,7 @@ def _build_edits(
 def _edit_metadata(
     source: ForeignPod, asked: PodRequest, entries: Mapping[str, str], edits: Edits
 ) -> None:
-    """Add our keys before removing theirs, so that the map never becomes empty in between."""
+    """Add vramwarden keys before removing the product's, so that the map never becomes empty."""
     present = source.own_metadata.get("annotations")
     edits.merge("/metadata", "annotations", present, entries)
     for kind, theirs in (("annotations", asked.annotations), ("labels", asked.labels)):
@@ -166,7 +166,7 @@ def _edit_metadata(
 
 
 def _remove(edits: Edits, place: str, kind: str, names: list[str], holder: Json) -> None:
-    """Remove keys of a map, or the whole map if it would be empty."""
+    """Remove keys from a map, or the whole map if it would become empty."""
     if names and len(names) == len(holder):
         edits.remove(place, kind)
         return

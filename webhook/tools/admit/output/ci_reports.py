@@ -47,7 +47,7 @@ _COMMANDS: Final = {
 
 
 def github(sources: Iterable[ManifestText]) -> str:
-    """Return workflow commands: an error for each finding that denies, a warning for others."""
+    """Return GitHub workflow commands: an error for each denying finding, a warning for others."""
     written = ""
     for source in sources:
         if one := source.unreadable:
@@ -75,7 +75,7 @@ def _commands(verdict: PodVerdict) -> Iterator[tuple[str, Remark]]:
 
 
 def junit(sources: Iterable[ManifestText]) -> str:
-    """Return a test case per pod or pod template, and a suite per file."""
+    """Return a JUnit report with a suite per file and a case per pod or pod template."""
     return write_junit("vramwarden admit", {source.name: _cases(source) for source in sources})
 
 
@@ -100,7 +100,7 @@ def _case(file: str, verdict: PodVerdict) -> JUnitCase:
 
 
 def _failure(verdict: PodVerdict) -> tuple[str, str]:
-    """Return the reasons of a failed case, and its sentence."""
+    """Return the reasons and the message of a failed case."""
     if not verdict.allowed:
         reasons = dict.fromkeys(finding.reason for finding in verdict.findings)
         return ",".join(reasons), verdict.summary
@@ -186,7 +186,7 @@ def _remark(one: Remark, *field: str) -> dict[str, Any]:
 
 
 def _build_migration(verdict: PodVerdict) -> dict[str, Any]:
-    """Return the migration of a pod; empty without one."""
+    """Return the JSON of a pod's migration, or an empty object without one."""
     migration = verdict.migration
     if migration is None:
         return {}

@@ -1,7 +1,7 @@
-"""The additions of admission to a pod in about ten lines, for `-o summary`.
+"""Summary of what admission adds to a pod, in about ten lines, for `-o summary`.
 
-A diff has about 140. They are computed from the pod before and after, so they are correct under any
-policy.
+A diff has about 140 lines. The additions are computed from the pod before and after admission, so
+the summary is correct under any policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def describe(file: str, verdict: PodVerdict) -> Iterator[str]:
-    """Yield the decision about a pod, and its additions or findings."""
+    """Yield the decision about a pod, and what admission adds or finds."""
     is_audited = verdict.sort is VerdictKind.LEFT_ALONE and verdict.findings
     decided = "left alone (audit)" if is_audited else verdict.sort.value
     shown = decided if verdict.findings else verdict.summary
@@ -56,7 +56,7 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
         if VRAM_RESOURCE in (limits := _limits(item))
     )
     yield "VRAM", ", ".join(amounts)
-    # A MIG slice or a slot of time-slicing in place of VRAM
+    # The pod uses a MIG slice or a time-slicing replica instead of VRAM.
     others = (
         f"{name} {resource}: {amount}"
         for name, item in now.items()
@@ -122,7 +122,7 @@ def _preferred(spec: Json) -> Iterator[Json]:
 
 
 def _describe_requirement(expression: Json) -> str:
-    """Return a requirement for nodes that admission added, in words.
+    """Describe a node requirement that admission added.
 
     Only memory is compared by `Gt`, in MiB.
 
@@ -147,7 +147,7 @@ def _describe_requirement(expression: Json) -> str:
 
 
 def _variables(before: Json, after: Json) -> list[str]:
-    """Return the names of added variables, with the value if it hides GPUs."""
+    """Return the names of added environment variables, with the value if it hides GPUs."""
     added = _added_items(as_objects(before.get("env")), as_objects(after.get("env")))
     return [
         f"{item.get('name')}=void" if item.get("value") == "void" else str(item.get("name"))
@@ -161,7 +161,7 @@ def _containers(spec: Json) -> dict[str, Json]:
 
 
 def _added_items(before: list[Any], after: list[Any]) -> list[Any]:
-    """Return the new items of a list, each once."""
+    """Return the new items of a list, without duplicates."""
     return [
         item for index, item in enumerate(after) if item not in before and item not in after[:index]
     ]

@@ -1,4 +1,4 @@
-"""Output of `vramwarden admit`: manifests, patches or a diff, and a line for every object."""
+"""Output of `vramwarden admit`: manifests, patches or a diff, and a line per object."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Output(StrEnum):
 
 
 _MANIFESTS: Final = frozenset({Output.YAML, Output.JSON, Output.PATCH})
-"""Formats for programs: none is written if a file could not be read."""
+"""Formats for programs. They are not written if a file is unreadable."""
 _SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
-"""Formats that contain each verdict, so standard error does not repeat it."""
+"""Formats that contain each verdict. Standard error does not repeat the verdicts."""
 
 
 def show(
@@ -70,7 +70,7 @@ def show(
     *,
     verbose: bool = False,
 ) -> None:
-    """Write the output."""
+    """Write the results in a format: manifests to `stdout`, verdicts to `stderr`."""
     is_held = output in _MANIFESTS and any(source.unreadable for source in sources)
     for source in sources:
         if source.unreadable:
@@ -127,7 +127,7 @@ _REPORTS: Final = {
 
 
 def tally(sources: Sequence[ManifestText]) -> str:
-    """Return the last line with the number of each result; empty if no text could be read."""
+    """Return the final line, which counts results; empty if no input is readable."""
     others = [other for source in sources for other in source.others]
     made = [
         verdict.migration for source in sources for verdict in source.verdicts if verdict.migration
@@ -164,13 +164,13 @@ def _report(name: str, verdict: PodVerdict, stderr: TextIO) -> None:
 
 
 def _write_line(line: str, said: str, stream: TextIO) -> None:
-    """Write a line in the colour of the verdict or remark with which it begins."""
+    """Write a line in the colour of the verdict or remark that `said` begins with."""
     start = next((start for start in _SUMMARY_COLOURS if said.startswith(start)), "")
     stream.write(_painted(printable(line), _SUMMARY_COLOURS.get(start, ""), stream) + "\n")
 
 
 def _after(source: ManifestText) -> str:
-    """Return a text after admission: the same text if nothing changed."""
+    """Return the manifests after admission, or the original text if nothing changed."""
     if all(new is old for new, old in zip(source.after, source.before, strict=True)):
         return source.text
     return join(document.text for document in source.after)
@@ -182,7 +182,7 @@ def _as_json(values: list[Any]) -> str:
 
 
 def _diff(source: ManifestText, stdout: TextIO) -> None:
-    """Write a unified diff; JSON that changed is compared as YAML, its new form."""
+    """Write a unified diff. Changed JSON documents are compared as YAML."""
     pairs = list(zip(source.before, source.after, strict=True))
     before = join(old.text if new is old else old.as_yaml for old, new in pairs)
     after = join(new.text for _, new in pairs)
@@ -201,7 +201,7 @@ def _diff(source: ManifestText, stdout: TextIO) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Split only at line feeds: a diff must apply."""
+    """Split at line feeds only, as diffs require."""
     return [line for line in _LINE_START.split(text) if line]
 
 

@@ -1,1 +1,1 @@
-"""Decisions about manifests, made as the webhook makes them, and migration from other products."""
+"""Decisions about manifests by the webhook's own code, and migration from other products."""

@@ -1,4 +1,4 @@
-"""The pod as the API server would receive it, and the decision about its valid parts."""
+"""The pod as the API server would receive it, and the decision about its valid fields."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _AMOUNTS: Final = ("limits", "requests")
 _HOLD_AMOUNTS: Final = frozenset(("resources", kind) for kind in _AMOUNTS)
 _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 _MOST_REJECTED: Final = 32
-"""Maximum number of malformed fields that are reported for one pod."""
+"""Maximum number of malformed fields reported for one pod."""
 
 
 def sent_pod(pod: Json) -> tuple[Json, str]:
-    """Return a pod as its author would create it again, and a note if it is copied from a cluster.
+    """Return the pod without a copied `spec.nodeName`, and a note if that was removed.
 
-    A stored pod has a node, with which a new one would bypass the scheduler.
+    A manifest copied from a cluster has a node. A new pod with it would bypass the scheduler.
     """
     is_copy = "status" in pod or bool(find_string(pod, "metadata", "uid"))
     spec = find_object(pod, "spec")
@@ -49,10 +49,10 @@ def sent_pod(pod: Json) -> tuple[Json, str]:
 def decide_accepted(
     creation: Request, policy: Policy, cluster: Cluster
 ) -> tuple[Decision, Decision, tuple[str, ...]]:
-    """Decide a creation without the parts that Kubernetes rejects, and return those as sentences.
+    """Decide a creation without fields that Kubernetes rejects, and describe those fields.
 
-    The webhook never receives such a pod. A malformed key of ours is kept, since it never means
-    that nothing is requested.
+    Return the decisions of both phases and a message per rejected field. The webhook never receives
+    such a pod. Malformed vramwarden keys are kept, since a pod with one may request VRAM.
     """
     first, last = decide_both_phases(creation, policy, cluster)
     rejected = list(islice(_no_quantities(creation.obj), _MOST_REJECTED))
@@ -66,7 +66,7 @@ def decide_accepted(
 
 
 def _no_quantities(pod: Json) -> Iterator[str]:
-    """Yield a sentence for each malformed amount of a resource that is not ours."""
+    """Yield a message for each malformed amount of a resource of another product."""
     spec = find_object(pod, "spec")
     for field in CONTAINER_FIELDS:
         for index, container in enumerate(as_object_list(spec.get(field))):
@@ -78,7 +78,7 @@ def _no_quantities(pod: Json) -> Iterator[str]:
 
 
 def _no_quantity(name: str, amount: object) -> str:
-    """Return the sentence for a malformed amount; empty for a quantity."""
+    """Return the message for a malformed amount; empty if the amount is valid."""
     if type(amount) is not str or is_placeholder(amount):
         return ""
     try:
@@ -93,10 +93,10 @@ def _no_quantity(name: str, amount: object) -> str:
 
 
 def _without(value: Any, path: Path, blank: str | Json) -> Any:
-    """Return a copy without the field at a path, so that the rest can be decided.
+    """Return a copy without the field at a path.
 
-    A name and an item of a list become blank, so that indices in messages match the manifest. If
-    nothing is at the path, the copy is unchanged.
+    Names and list items are blanked instead, so that indices in messages match the manifest. If the
+    path does not exist, the copy is unchanged.
     """
     if not path or not isinstance(value, (dict, list)):
         return value
@@ -113,7 +113,7 @@ def _without(value: Any, path: Path, blank: str | Json) -> Any:
 
 
 def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
-    """Return plain JSON; numeric amounts of a manifest become text with the same digits."""
+    """Return plain JSON. Amounts written as floats become strings with the same digits."""
     if isinstance(value, dict):
         return {
             key: item.text

@@ -1,4 +1,4 @@
-"""The decision about one pod or pod template, as at its creation."""
+"""Decision about one pod or pod template."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def decide_target(
     lines: LineIndex,
     namespace_labels: Mapping[str, str],
 ) -> PodVerdict:
-    """Decide a pod as at its creation: mutate, then validate."""
+    """Decide a pod as the webhook does at its creation: mutate, then validate."""
     found = target.object
     namespace = find_string(found.value, "metadata", "namespace") or namespace
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _decide_amounts(target) if is_apart else None
-        # Rules may match any label of a namespace.
+        # Rules may match any namespace label.
         useless = [item for item in target.unread if item.key not in policy.namespace_labels]
         return PodVerdict(
             target=target,
@@ -102,7 +102,7 @@ def decide_target(
 
 
 def _requests(pod: Json, cure: str) -> Iterator[str]:
-    """Yield each VRAM request of a pod that can have no share, with the remedy."""
+    """Yield a message for each VRAM request of a pod that can get no share."""
     for key in REQUEST_ANNOTATIONS:
         if key in find_object(pod, "metadata", "annotations"):
             yield f"{annotation_path(key)}: {cure}"
@@ -112,14 +112,14 @@ def _requests(pod: Json, cure: str) -> Iterator[str]:
 
 
 def _virtual_machine_requests(template: Template) -> Iterator[str]:
-    """Return each VRAM request of a virtual machine, with the remedy."""
+    """Return a message for each VRAM request of a virtual machine."""
     devices = format_path((*template.path, "spec", "domain", "devices", "gpus"))
     cure = f"remove the annotation and use {devices}; a share of a GPU reaches no virtual machine"
     return map(template.shown_text, _requests(template.pod or {}, cure))
 
 
 def _decide_amounts(target: Target) -> Decision:
-    """Decide only the amounts of an object whose pods another controller creates."""
+    """Decide only the amounts in an object whose pods another controller creates."""
     findings = tuple(
         finding
         for item in target.stray

@@ -1,4 +1,4 @@
-"""Decisions about the pods in one text with manifests, with or without `--migrate`."""
+"""Decisions about the pods of one manifest file, with or without `--migrate`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OPENING: Final = "{{"
 _ACTION: Final = re.compile(
     r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
 )
-"""Braces in the text are not always Helm's: Argo's Workflows have `{{inputs.parameters.image}}`."""
+"""Regular expression that matches a Helm action. Argo Workflows use other braces."""
 UNRENDERED: Final = (
     "looks like a Helm template that is not rendered; run: helm template CHART | "
     "vramwarden admit -f -"
@@ -56,22 +56,22 @@ UNRENDERED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ObjectWithoutPod:
-    """An object without a pod template, and its line."""
+    """An object without a pod template, and its line in the file."""
 
     object: ManifestObject
     line: int
     notes: tuple[Remark, ...] = ()
-    """Notes of a migration about it."""
+    """Notes from the migration of this object."""
 
     @property
     def is_policy(self) -> bool:
-        """True for a policy of ours, which `policy check` validates."""
+        """True for a VRAMPolicy object, which `policy check` validates."""
         return (self.object.kind, self.object.version) == (VRAM_POLICY_KIND, GROUP_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestText:
-    """A text with manifests: its documents before and after, and the verdicts on its pods."""
+    """A manifest file: its documents before and after admission, and the verdicts on its pods."""
 
     name: str
     text: str = ""
@@ -80,9 +80,9 @@ class ManifestText:
     verdicts: list[PodVerdict] = field(default_factory=list)
     others: list[ObjectWithoutPod] = field(default_factory=list)
     unreadable: Remark | None = None
-    """Reason why the text cannot be read; all other fields are empty then."""
+    """Reason why the file is unreadable; all other fields are empty then."""
     is_migrated: bool = False
-    """True if the documents after are migrated, and not admitted."""
+    """True if `after` is the result of a migration, without admission."""
 
 
 def decide_text(
@@ -96,7 +96,7 @@ def decide_text(
     *,
     is_strict: bool = False,
 ) -> ManifestText:
-    """Decide the pods of one text; raise ManifestError, also for templates of manifests."""
+    """Decide the pods of one file. Raises ManifestError, also for unrendered Helm templates."""
     before = read_documents(text)
     after: list[ManifestDocument] = []
     verdicts: list[PodVerdict] = []
@@ -114,7 +114,7 @@ def decide_text(
             ]
             if origin:
                 made = [(item, migrations.get(item.target.at)) for item in judged]
-                # The patch then applies to the manifest.
+                # This patch applies to the manifest as written, before the migration.
                 judged = [
                     replace(item, migration=became, patch=became.operations if became else ())
                     for item, became in made
@@ -140,7 +140,7 @@ def decide_text(
 
 
 def _targets(found: ManifestObject, origin: Origin | None) -> list[Target]:
-    """Return the targets of an object; the object itself if it has none and is to be migrated."""
+    """Return the targets of an object, or the object itself if only a migration concerns it."""
     targets = list(found.targets())
     if not targets and origin and _requests_of(found, origin):
         targets.append(Target(found, Template((), None, Form.ELSEWHERE)))
@@ -152,7 +152,7 @@ def _requests_of(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
 
 
 def _check(found: ManifestObject, lines: LineIndex) -> None:
-    """Raise ManifestError for a document that resembles a Kubernetes object and is none."""
+    """Raise ManifestError for an unrendered template or a misspelt kind."""
     paths = (("kind",), ("metadata", "name"), ("metadata", "namespace"))
     if any(_OPENING in find_string(found.value, *path) for path in paths):
         raise ManifestError(UNRENDERED, lines.of(found.at))
@@ -165,9 +165,9 @@ def _check(found: ManifestObject, lines: LineIndex) -> None:
 def _check_size(
     document: ManifestDocument, read: ManifestDocument, changes: Mapping[Path, list[Operation]]
 ) -> ManifestDocument:
-    """Return a document; raise ManifestError if it is out of proportion to its source.
+    """Return the document. Raises ManifestError if it is too large for its source.
 
-    An author's indentation and aliases would otherwise multiply the output.
+    The limit is needed because indentation and aliases can multiply the output.
     """
     added = sum(len(json.dumps(operations)) for operations in changes.values())
     most = MOST_GROWTH * (len(read.text) + added) + LEAST_WRITTEN
@@ -184,9 +184,9 @@ def _check_size(
 def _migrate_document(
     document: ManifestDocument, origin: Origin
 ) -> tuple[ManifestDocument, dict[Path, Migration]]:
-    """Return a migrated document, and the migration of each pod by its place.
+    """Return a migrated document, and the migration of each pod keyed by its path.
 
-    Raise ManifestError if an object is too large.
+    Raises ManifestError if an object is too large.
     """
     migrations: dict[Path, Migration] = {}
     changes: dict[Path, list[Operation]] = {}
@@ -202,7 +202,7 @@ def _migrate_document(
 
 
 def _build_migration(target: Target, origin: Origin) -> Migration | None:
-    """Migrate one pod; None without a pod, or if it is malformed, as admission reports."""
+    """Migrate one pod. Return None for a malformed pod, which admission reports."""
     if target.found.pod is None:
         problems = _requests_of(target.object, origin)
         return Migration(origin.product.name, problems=problems) if problems else None
@@ -220,7 +220,7 @@ def _build_migration(target: Target, origin: Origin) -> Migration | None:
 
 
 def _has_parts_elsewhere(template: Template) -> bool:
-    """Return True if no single edit changes the containers of a template."""
+    """Return True if several edits would be needed to change the containers of a template."""
     if template.form is not Form.CONTAINER:
         return template.form is Form.INLINE
     return any(
@@ -231,7 +231,7 @@ def _has_parts_elsewhere(template: Template) -> bool:
 
 
 def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
-    """Return a remark for each field without a counterpart in an object without a pod."""
+    """Return a note for each field without an equivalent in an object without a pod."""
     return tuple(
         Remark(lines.of((*found.at, *parse_path(note.path))), str(note), path=note.path)
         for note in notes_about_object(found.value, found.kind, found.version, origin.product)
@@ -245,7 +245,7 @@ def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
 
 
 def unreadable(name: str, text: str, error: ManifestError) -> ManifestText:
-    """Return a text that cannot be read, with the line and the remedy."""
+    """Return an unreadable file, with the line and message of the error."""
     if found := _ACTION.search(text):
         remark = Remark(text.count("\n", 0, found.start()) + 1, UNRENDERED)
     else:

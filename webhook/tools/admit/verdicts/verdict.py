@@ -1,4 +1,4 @@
-"""The decision about one pod or pod template, as lines of the command's output."""
+"""Decision about one pod or pod template, and its lines in the command's output."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NOTE: Final = "note"
 WARNING: Final = "warning"
 UNREAD: Final = "finding"
 UNREAD_KEY: Final = "UnreadKey"
-"""Reason of a finding about a key of ours that nothing reads."""
+"""Reason of a finding about a vramwarden key that nothing reads."""
 
 _NO_NAME: Final = "(no name)"
 
 
 class VerdictKind(StrEnum):
-    """Results that the summary counts, in its order and words."""
+    """Results that the summary counts, in output order."""
 
     TRANSLATED = "translated"
     ALREADY = "already translated"
@@ -49,23 +49,23 @@ _FORMS: Final = {
     VerdictKind.WARNED: "warning: {}",
     VerdictKind.LEFT_ALONE: "left alone (audit: {})",
 }
-"""Format of a finding's line."""
+"""Format of a finding's line, keyed by result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A remark about a pod, with the line of its cause."""
+    """A remark about a pod, with the line that causes it."""
 
     line: int
     text: str
     reason: str = ""
     path: str = ""
-    """Field that it is about, within the object."""
+    """Field that the remark is about, within the object."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, for cached properties
 class PodVerdict:
-    """A pod or pod template, and the last decision about it."""
+    """A pod or pod template, and the final decision about it."""
 
     target: Target
     namespace: str
@@ -73,30 +73,30 @@ class PodVerdict:
     decision: Decision | None
     """None if the object has no pod template."""
     patch: tuple[Operation, ...] = ()
-    """Changes of the manifest."""
+    """Changes to the manifest."""
     notes: tuple[str, ...] = ()
     """Warnings that the API server would return."""
     unread_keys: tuple[str, ...] = ()
-    """Sentences about keys of ours that nothing reads."""
+    """Messages about vramwarden keys that nothing reads."""
     remarks: tuple[str, ...] = ()
-    """Notes that are no warnings."""
+    """Notes that are not warnings."""
     rejected: tuple[str, ...] = ()
-    """Malformed fields, which Kubernetes rejects before our webhook; the rest is decided."""
+    """Malformed fields, which Kubernetes rejects before it calls the webhook."""
     is_translated: bool = False
-    """Whether admission changes the pod, even if the manifest cannot show that."""
+    """True if admission changes the pod, even if the manifest cannot show the change."""
     is_strict: bool = False
-    """Whether a warning counts as a denial."""
+    """True if a warning counts as a denial."""
     migration: Migration | None = None
-    """Earlier migration; the manifest is then printed migrated and not translated."""
+    """Earlier migration. If set, the manifest is printed as migrated, without admission."""
 
     @property
     def allowed(self) -> bool:
-        """Whether the API server would admit the pod."""
+        """True if the API server would admit the pod."""
         return self.decision is None or self.decision.allowed
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is left to do: the pod is admitted, and all its requests are migrated."""
+        """True if the pod is admitted and all its requests are migrated."""
         if not self.allowed or self.unread or (self.migration and self.migration.problems):
             return False
         return not self.is_strict or not (self.warnings or self.sort is VerdictKind.WARNED)
@@ -120,14 +120,14 @@ class PodVerdict:
 
     @property
     def outcome(self) -> str:
-        """The webhook's result, in its own words."""
+        """Outcome of the webhook's decision."""
         if self.is_translated:
             return Outcome.MUTATED.value
         return self.decision.outcome.value if self.decision else Outcome.SKIPPED.value
 
     @cached_property
     def asked(self) -> str:
-        """The demand in words, empty without one."""
+        """Description of the demand; empty if there is none."""
         return _describe_demand(self.decision.obj) if self.decision else ""
 
     @property
@@ -137,7 +137,7 @@ class PodVerdict:
 
     @property
     def summary(self) -> str:
-        """The decision as text, one line or one per finding, and fields that were not decided."""
+        """Text of the decision or of each finding, and the fields that were not decided."""
         sort, summary = self._decided
         if sort is VerdictKind.DENIED:
             return summary
@@ -149,7 +149,7 @@ class PodVerdict:
 
     @property
     def said(self) -> tuple[Remark, ...]:
-        """Lines of the summary, each with the line of its cause."""
+        """Lines of the summary, each with the line that causes it."""
         if not self.findings:
             return (Remark(self.line, self.summary),)
         form = _FORMS[self.sort]
@@ -192,7 +192,7 @@ class PodVerdict:
 
     @property
     def carries(self) -> str:
-        """Keys in the object that were not decided."""
+        """Vramwarden keys in the object that were not decided."""
         carried, found = self.target.stray, self.target.object
         keys = [f"{item.key} in a text" if item.is_in_text else item.key for item in carried]
         made = "its pods are made elsewhere"
@@ -205,7 +205,7 @@ class PodVerdict:
 
     @cached_property
     def findings(self) -> tuple[Remark, ...]:
-        """Findings about the pod, denied or not."""
+        """Findings of the decision, whether the pod is denied or not."""
         decision = self.decision
         if decision is None:
             return ()
@@ -218,37 +218,37 @@ class PodVerdict:
 
     @cached_property
     def warnings(self) -> tuple[Remark, ...]:
-        """Warnings of the API server and of Kubernetes."""
+        """Warnings that the API server would return, and fields that Kubernetes rejects."""
         rejected = (f"{item}; Kubernetes rejects that" for item in self.rejected[:MAX_HINTS])
         return tuple(map(self._remark, (*self.notes, *rejected)))
 
     @cached_property
     def unread(self) -> tuple[Remark, ...]:
-        """Findings about keys of ours that nothing reads; the pod is admitted nevertheless."""
+        """Findings about vramwarden keys that nothing reads. The pod is admitted nevertheless."""
         return tuple(self._remark(text, UNREAD_KEY) for text in self.unread_keys)
 
     @cached_property
     def noted(self) -> tuple[Remark, ...]:
-        """Notes."""
+        """Notes that are not warnings."""
         return tuple(map(self._remark, self.remarks))
 
     @property
     def guidance(self) -> str:
-        """The platform team's text about findings, for outputs that show it separately."""
+        """The platform team's guidance on findings, for outputs that show it separately."""
         return self.decision.guidance if self.decision else ""
 
     def _remark(self, text: str, reason: str = "", path: str = "") -> Remark:
-        """Return a remark about a field; without a path, the text begins with it."""
+        """Return a remark about a field. Without `path`, the field is the prefix of `text`."""
         path = path or text.partition(": ")[0]
         return Remark(self.find_line(path), text, reason, path)
 
     def find_line(self, shown: str) -> int:
-        """Return the line of a field of the object, by its path in messages."""
+        """Return the line of a field, given its path as shown in messages."""
         return self.lines.of((*self.target.object.at, *parse_path(shown)))
 
 
 def object_title(found: ManifestObject) -> str:
-    """Return kind and name of an object, and its namespace, if any."""
+    """Return the kind and name of an object, with its namespace if it has one."""
     namespace, name = find_string(found.value, "metadata", "namespace"), object_name(found)
     if not found.kind and name == _NO_NAME:
         return "(no kind)"
@@ -262,7 +262,7 @@ def object_name(found: ManifestObject) -> str:
 
 
 def _describe_demand(pod: Json) -> str:
-    """Return the demand in words, empty without one."""
+    """Describe the demand of a pod; empty if it has none."""
     demand, _ = find_demand(pod)
     if demand is None:
         return ""
@@ -273,7 +273,7 @@ def _describe_demand(pod: Json) -> str:
 
 
 def find_demand(pod: Json) -> tuple[Demand | None, bool]:
-    """Return the demand of a pod, and True if it requests VRAM, readably or not."""
+    """Return a pod's demand, and True if the pod requests VRAM, even if unreadably."""
     try:
         demand, unreadable = read_demand(read_pod(pod))
     except MalformedObjectError:
@@ -282,9 +282,9 @@ def find_demand(pod: Json) -> tuple[Demand | None, bool]:
 
 
 def remarks(judged: PodVerdict) -> Iterator[tuple[str, Remark]]:
-    """Yield all remarks beyond the summary, each with its kind: `warning`, `finding`, ...
+    """Yield each remark beyond the summary, with its kind, such as `warning`.
 
-    First come those of a migration: its changes, its problems, and fields without a counterpart.
+    Remarks about a migration come first: changes, problems, and fields without an equivalent.
     """
     if migration := judged.migration:
         if migration.asks:
