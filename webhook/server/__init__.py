@@ -1,4 +1,4 @@
-"""The webhook's server: it reads reviews over HTTPS, and assigns GPUs to pods at binding.
+"""The webhook's server, which answers reviews over HTTPS and assigns GPUs to pods at binding.
 
-Reviews do not pass through Flask: webhook/decisions/03-http-server.md has the measurements.
+Reviews bypass Flask because of the measurements in webhook/decisions/03-http-server.md.
 """

@@ -1,9 +1,9 @@
 """The serving certificate, from a folder or from the Secret that replicas share.
 
-A replaced certificate is served from the next handshake on. The worker creates one TLS context when
-it starts, and that context has no certificate. OpenSSL's server-name callback, which is called even
-if the client sends no name, gives each handshake the context with the current certificate. Open
-connections keep the certificate that they have.
+A replaced certificate is served from the next handshake on. The worker creates one TLS context
+without a certificate when it starts. OpenSSL's server-name callback, which is called even if the
+client sends no name, gives each handshake the context with the current certificate. Open
+connections keep their certificate.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from webhook.server.operations import ServerPart, run_periodically
 from webhook.server.registration import BindPath
 
 FOLDER_S: Final = 3600.0
-"""Time between two checks of a certificate from a folder."""
+"""Interval between two checks of a certificate from a folder, in seconds."""
 
 SYNC_S: Final = 30.0
-"""Time between two syncs of the Secret if no watch reports a change."""
+"""Interval between two syncs of the Secret if no watch reports a change, in seconds."""
 
 PAUSE_S: Final = 0.5
-"""Pause after a sync, so that a conflict with another writer of the caBundles stays slow."""
+"""Pause after a sync, in seconds. It slows down a conflict with another writer of the caBundles."""
 
 FIRST_RETRY_S: Final = 1.0
 
 
 class CertificateKeeper(ServerPart):
-    """Provides the certificate for handshakes, which is the last valid one.
+    """Provides handshakes with the last valid certificate.
 
-    Handshakes fail if there is none. `str` returns the place of the certificate.
+    Handshakes fail if no certificate was valid yet. `str` returns the certificate's location.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog, key: bytes) -> None:
         self.bind_path = BindPath(key)
-        """The paths of /bind, which are derived from the certificate."""
+        """Paths of /bind that are derived from the certificate."""
         self._metrics = metrics
         self._log = log
         self._current: ssl.SSLContext | None = None
@@ -64,7 +64,7 @@ class CertificateKeeper(ServerPart):
 
     @property
     def has_certificate(self) -> bool:
-        """Return True if there is a certificate to serve."""
+        """Return True if a certificate is being served."""
         return self._current is not None
 
     def listening_context(self) -> ssl.SSLContext:
@@ -77,7 +77,7 @@ class CertificateKeeper(ServerPart):
         """Load a replaced certificate; called at the start of each handshake."""
 
     def _load(self, bundle: Bundle) -> None:
-        """Serve a certificate from now on; raise CertificatesError if it is unusable."""
+        """Serve this certificate from now on. Raises CertificatesError if unusable."""
         context = _create_context()
         load_into(context, bundle, str(self))
         self.bind_path.use_certificate(bundle)
@@ -95,7 +95,7 @@ class CertificateKeeper(ServerPart):
             self._log.info("certificate loaded")
 
     def _set_context(self, connection: ssl.SSLObject, _name: str | None, _old: object) -> None:
-        """Set the context of a handshake to the one with the current certificate."""
+        """Give a handshake the context with the current certificate."""
         self._refresh()
         if self._current is not None:
             connection.context = self._current
@@ -104,13 +104,13 @@ class CertificateKeeper(ServerPart):
 def _create_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # The API server speaks HTTP/1.1 to webhooks, so that its calls spread over replicas.
+    # With HTTP/1.1, the calls of an API server are distributed over all replicas.
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class FolderKeeper(CertificateKeeper):
-    """Serves the certificate in a folder, and reads it again when it is replaced there."""
+    """Serves the certificate in a folder, and reloads it when it is replaced there."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class FolderKeeper(CertificateKeeper):
         log: JsonLog,
         key: bytes = b"",
     ) -> None:
-        """Issue a certificate for `names` if the folder has none; raises CertificatesError."""
+        """Issue a certificate for `names` if the folder contains none. Raises CertificatesError."""
         super().__init__(metrics, log, key)
         self._folder = folder
         if read_folder(folder) == Bundle():
@@ -129,7 +129,6 @@ class FolderKeeper(CertificateKeeper):
         self._load(read_folder(folder))
 
     def __str__(self) -> str:
-        """Return the folder's path."""
         return str(self._folder)
 
     def start(self) -> None:
@@ -153,8 +152,9 @@ class FolderKeeper(CertificateKeeper):
 class SecretKeeper(CertificateKeeper):
     """Reconciles the Secret and the caBundles together with other replicas.
 
-    `certs.replica` decides what is due, and `CertificatesApi` does it. This class has the threads,
-    the log lines and the metrics. Without the API server the last certificate stays in use.
+    `certs.replica` decides which changes are due, and `CertificatesApi` makes them. This class has
+    the threads, the log lines and the metrics. Without the API server the last certificate stays in
+    use.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SecretKeeper(CertificateKeeper):
         log: JsonLog,
         key: bytes = b"",
     ) -> None:
-        """Send no request to the cluster yet; raises CertificatesError for impossible names."""
+        """Store the settings; send no requests. Raises CertificatesError for unusable names."""
         super().__init__(metrics, log, key)
         self._api = api
         self._replica = Replica(names, periods)
@@ -177,25 +177,24 @@ class SecretKeeper(CertificateKeeper):
         self._unready = "no certificate yet"
 
     def __str__(self) -> str:
-        """Return the Secret's name."""
         return self._api.title
 
     def start(self) -> None:
-        """Start the daemon threads, which reconcile the certificates."""
+        """Start the daemon threads that reconcile the certificates."""
         Thread(target=self._run, name="certificates", daemon=True).start()
         for number, followed in enumerate(self._api.watched_objects()):
             set_on_change(self._changed, followed, self._log, f"certificates-watch-{number}")
 
     def obstacle(self) -> str:
-        """Return why this replica is not ready yet; empty as soon as it has been ready once.
+        """Return why this replica is not ready yet; empty once it has been ready.
 
-        A caBundle that is damaged later is reconciled, ready or not. If the replica were unready,
-        that would only delay the calls that follow.
+        A caBundle that is damaged later is reconciled whether this replica is ready or not. An
+        unready replica would only delay the following calls.
         """
         return self._unready
 
     def sync(self) -> bool:
-        """Do and log what is due; return True if all of it succeeded."""
+        """Make and log all due changes; return True if all succeeded."""
         failures: tuple[str, ...]
         try:
             result = self._api.round(self._replica)
@@ -236,7 +235,7 @@ class SecretKeeper(CertificateKeeper):
             )
 
     def _report(self, failures: tuple[str, ...]) -> None:
-        """Count each sync; log failures when they begin and when they end."""
+        """Count each sync; log when failures begin and end."""
         self._shared_metrics.syncs.labels("failed" if failures else "done").inc()
         if not failures:
             self._shared_metrics.synced_at.set_to_current_time()

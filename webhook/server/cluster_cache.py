@@ -35,16 +35,16 @@ from webhook.server.log import JsonLog
 T = TypeVar("T")
 
 SETTLE_TIMEOUT_S: Final = 10.0
-"""Time after which a replica becomes ready although facts are unknown. Decisions without them may
-be worse, but without any ready replica a pod is denied."""
+"""Time in seconds after which a replica becomes ready although facts are unknown. Decisions
+without them may be worse, but without any ready replica every pod is denied."""
 
 
 class ClusterCache:
     """Watches facts about the cluster; may be read from any thread.
 
     The labels of an unknown namespace are never guessed. Such a namespace is usually a few
-    milliseconds old, and the API server calls again after a second. If it is still unknown then,
-    the `failurePolicy` decides about the pod.
+    milliseconds old, and the API server calls again after a second. If the namespace is still
+    unknown then, the `failurePolicy` decides about the pod.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ClusterCache:
         clock: Callable[[], float] = time.monotonic,
         limits: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """Send no request yet.
+        """Store the settings without sending requests.
 
         `policy` returns the policy in force, and `limits` the value of `Cluster.limits`.
         """
@@ -68,16 +68,16 @@ class ClusterCache:
         self._started_s = clock()
         self._lock = Lock()
         self._state = Cluster(rollout), frozenset[str]()
-        """The facts, and the names of the labels in them; replaced as a whole."""
+        """The known facts, and the names of the namespace labels in them. Replaced as a whole."""
         self._label_cache: tuple[tuple[Any, ...], frozenset[str]] = ((), frozenset())
-        """The rules seen last, and the names of the labels that they select by."""
+        """The last rules, and the names of the labels that they select by."""
         self._serving: Informer[Any] | None = None
-        """Informer of the labels in `_state`."""
+        """Informer that reported the labels in `_state`."""
         self._latest: Informer[Any] | None = None
         """Informer of the labels that the current rules select by."""
         self._wanted: frozenset[str] = frozenset()
         self._has_labels = False
-        # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
+        # The permissions get and watch for only the RuntimeClass `nvidia` are enough.
         path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
         classes = Collection(kube=kube, path=path, project=_read_class, name=name)
         mixed = ",".join(f"{key}={value}" for key, value in MIXED_STRATEGY_LABEL.items())
@@ -93,10 +93,10 @@ class ClusterCache:
         self.policy_changed()
 
     def obstacle(self) -> str:
-        """Return why this replica is not ready yet; empty if no needed fact is missing.
+        """Return why this replica is not ready yet; empty if every needed fact is known.
 
-        It is also empty if a fact may not be read, and after `SETTLE_TIMEOUT_S`: the replica can
-        still judge pods whose rules do not need the fact.
+        Also empty if a fact may not be read, and after `SETTLE_TIMEOUT_S`: the replica can still
+        judge pods whose rules do not need the fact.
         """
         if self._clock() - self._started_s >= SETTLE_TIMEOUT_S:
             return ""
@@ -113,11 +113,11 @@ class ClusterCache:
         return "; ".join(missing)
 
     def view_for(self, policy: Policy) -> Cluster:
-        """Return the facts for a policy, without namespaces if it selects by other labels."""
+        """Return the facts for a policy, without namespaces until all needed labels are known."""
         limits = self._limits()
         if limits is not self._state[0].limits:
             self._replace(limits=limits)
-        cluster, labels = self._state  # once: another thread may replace it
+        cluster, labels = self._state  # read once: another thread may replace it
         return cluster if self._wanted_labels(policy) <= labels else replace(cluster, namespaces={})
 
     def policy_changed(self) -> None:
@@ -127,7 +127,7 @@ class ClusterCache:
             informer.start()
 
     def follow_labels(self) -> Informer[Any] | None:
-        """Return the new informer of labels; None if the labels are the same, or none are needed.
+        """Return a new informer of namespace labels, or None if no new one is needed.
 
         The informer for the previous policy is used until the new one has listed all namespaces.
         """
@@ -155,7 +155,7 @@ class ClusterCache:
         collection: Collection[tuple[str, T]],
         use: Callable[[Mapping[str, T]], None],
     ) -> Informer[tuple[str, T]]:
-        """Return an informer that calls `use` with a new mapping by name at each change."""
+        """Return an informer that calls `use` at each change with the objects, keyed by name."""
         by_name: dict[str, T] = {}
 
         def on_list(listed: Sequence[tuple[str, T]]) -> None:
@@ -190,7 +190,7 @@ class ClusterCache:
     def _use_labels(
         self, informer: Informer[Any] | None, wanted: frozenset[str], namespaces: Namespaces
     ) -> None:
-        """Use the labels of an informer from now on, unless it was stopped meanwhile."""
+        """Use an informer's labels from now on, unless the informer has been stopped."""
         with self._lock:
             if informer and informer.is_stopped:
                 return

@@ -1,16 +1,16 @@
-"""The connections of the TLS port: their number, their addresses, and the time of each.
+"""Limits on connections to the TLS port, in total, per address and in time.
 
 Any client that reaches the port may connect. A connection costs 50 KiB of a pod's 256 MiB, and up
-to 200 KiB after it has sent much. The number of connections is therefore limited, in all and per
-address. At the limit a new connection replaces another one, first of the address that has most.
+to 200 KiB after it has sent much. The number of connections is therefore limited, in total and per
+address. At the limit a new connection replaces one of the address with the most connections.
 
-An address at which API servers are known to be is trusted: it has no limit of its own, and no
-other address replaces its connections. An API server can therefore always connect, however many
-connections the pods of a tenant have. API servers at other addresses have the limits of any client.
-If they share an address with tenants, the webhook cannot distinguish them.
+An address from which API servers are known to connect is trusted. It has no limit per address, and
+untrusted addresses cannot replace its connections. An API server can therefore always connect,
+however many connections a tenant's pods have. API servers at untrusted addresses are limited like
+any client. If they share an address with tenants, the webhook cannot distinguish them.
 
-The time that reviews take is limited per address, too, and for all addresses together that are not
-trusted. Beyond the limit callers are asked to retry, and their reviews are not judged.
+The time that reviews take is also limited, per untrusted address and for all untrusted addresses
+together. Beyond the limit clients are asked to retry, and their reviews are not judged.
 """
 
 from __future__ import annotations
@@ -41,41 +41,40 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TRUST_S: Final = 600.0
-"""Time for which an address is trusted after it used the path of `bind`, which only API servers
-know."""
+"""Time for which an address is trusted after using the path of /bind, known only to API servers."""
 
 REQUEST_S: Final = 10.0
-"""Time from the connection to the end of the first request, and from the first to the last byte of
-each later request. It is twice the timeout with which the webhooks are registered."""
+"""Maximum time from the connection to the end of the first request, and from the first to the
+last byte of each later request. It is twice the timeout of the registered webhooks."""
 
 CLOSE_S: Final = 2.0
-"""Time that a client has to close a connection after the webhook did; what it sends is dropped."""
+"""Time for a client to close a connection that the webhook closed; further data is dropped."""
 
 SMALL_BODY_BYTES: Final = 64 * 2**10
-"""Maximum size of a small body."""
+"""Maximum size of a body that counts as small."""
 
 RECEIVE_BYTES: Final = 32 * 2**10
-"""Receive buffer of a socket; the kernel doubles it. uvloop reads all of it at once, and keeps a
-buffer of the largest read while the connection is open: up to 600 KiB each."""
+"""Receive buffer of a socket, which the kernel doubles. uvloop reads the whole buffer at once
+and keeps memory for the largest read of each open connection, up to 600 KiB."""
 
 _SWEEP_S: Final = 1.0
 _MAX_ACCEPTED: Final = 16
-"""Connections accepted per turn of the event loop; a handshake takes about a millisecond."""
+"""Maximum number of connections accepted per event-loop turn. A handshake takes about 1 ms."""
 
 _RETRY_S: Final = 1.0
-"""Delay before connections are accepted again after the process ran out of file descriptors."""
+"""Delay in seconds before connections are accepted again after file descriptors ran out."""
 
 
 class Stage(IntEnum):
-    """State of a connection; the lowest is the first to be closed for another connection."""
+    """State of a connection. To make room, connections with the lowest stage are closed first."""
 
     NEW = 0
     """No request has been answered yet."""
     IDLE = 1
     RECEIVING = 2
-    """The client sends a request, or has not read an answer yet."""
+    """The client is sending a request, or has not read a response yet."""
     ANSWERING = 3
-    """The client waits for the answer; the connection is never closed for another one."""
+    """The client waits for the response. The connection is never closed to make room."""
 
 
 @dataclass(eq=False, slots=True)
@@ -84,33 +83,33 @@ class TimeShare:
 
     share: float
     burst_s: float
-    """Maximum of unused time that is saved up."""
+    """Maximum unused time that can be saved up."""
     covered_at_s: float = 0.0
-    """Time at which the share covers all time used."""
+    """Time at which the share will have paid for all time used."""
 
     def has_time(self, now_s: float) -> bool:
         """Return True if more time may be used."""
         return (self.covered_at_s - now_s) * self.share < self.burst_s
 
     def charge(self, used_s: float, now_s: float) -> None:
-        """Count time that was used."""
+        """Charge time that was used."""
         self.covered_at_s = max(self.covered_at_s, now_s) + used_s / self.share
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Peer:
-    """The address of a client, with everything that is limited per address."""
+    """A client address and the resources that are limited per address."""
 
     address: str
     is_configured: bool = False
-    """The settings name this address as one of API servers."""
+    """The settings list this address as one of an API server."""
     is_trusted: bool = False
     slots: dict[Slot, None] = field(default_factory=dict)
-    """Its connections, oldest first."""
+    """Connections of this address, oldest first."""
     body_bytes: int = 0
-    """Memory reserved for its large bodies."""
+    """Memory reserved for large bodies from this address."""
     shares: tuple[TimeShare, ...] = ()
-    """Its own share of time, then the share of all untrusted addresses."""
+    """The time share of this address, and the share of all untrusted addresses."""
     clock: Callable[[], float] = time.monotonic
 
     def has_time(self) -> bool:
@@ -121,7 +120,7 @@ class Peer:
     def run_timed(self, judge: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `judge`, charge the time that it takes, and return its result.
 
-        If two threads charge at the same time, one of the two charges may be lost.
+        If two threads charge at the same time, one charge may be lost.
         """
         began_s = self.clock()
         try:
@@ -135,12 +134,12 @@ class Peer:
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """The place of one connection among those that are allowed."""
+    """One of the limited places for connections."""
 
     peer: Peer
     close: Callable[[], Any]
     due_s: float
-    """Deadline after which the connection is closed, by the clock of the event loop."""
+    """Event-loop time at which the connection is closed."""
     stage: Stage = Stage.NEW
 
 
@@ -168,13 +167,13 @@ def choose_slot_to_close(slots: Iterable[Slot], newcomer: Peer) -> Slot | None:
 
 
 class Connections:
-    """Accepts connections, and closes those that are too many or too slow.
+    """Accepts connections, and closes slow ones and those beyond the limits.
 
     asyncio's own server has no limits, and hands over a connection only after its handshake.
     """
 
     is_draining = False
-    """Each answer is the last one on its connection."""
+    """Each response is the last one on its connection."""
 
     def __init__(
         self,
@@ -186,12 +185,12 @@ class Connections:
         api_servers: Iterable[IPv4Network | IPv6Network] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the settings; `start` begins to accept.
+        """Store the settings; `start` begins to accept connections.
 
         `create_protocol` creates the protocol of a connection, and `count_closed` counts a closed
-        connection by its reason. Addresses in `api_servers` are trusted. 0.0.0.0/0 is ignored,
-        because it contains all addresses. `clock` measures reviews: the time of the event loop
-        does not advance while it judges one.
+        connection by its reason. Addresses in `api_servers` are trusted, except for 0.0.0.0/0,
+        which contains all addresses. `clock` measures the duration of reviews: the event loop's
+        time does not advance while it judges a review.
         """
         self.loop = loop
         self.slots: dict[Slot, None] = {}
@@ -212,18 +211,18 @@ class Connections:
         self._clock = clock
         self._untrusted = TimeShare(MAX_TIME_OF_UNTRUSTED, MAX_BURST_OF_UNTRUSTED_S)
         self._trusted: dict[Peer, float] = {}
-        """Addresses that used the path of `bind`, with the end of their trust; the latest last."""
+        """End of trust for peers that used the path of /bind; the latest is last."""
 
     def start(self) -> None:
         """Begin to accept connections."""
         self._listener.setblocking(False)
-        # Accepted sockets inherit it.
+        # Accepted sockets inherit this option.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         self.loop.add_reader(self._listener, self._accept)
         self._sweep()
 
     def close(self) -> None:
-        """Accept no more connections, and close those that are open."""
+        """Accept no more connections, and close all open ones."""
         self._stop_accepting()
         for slot in list(self.slots):
             slot.close()
@@ -239,7 +238,7 @@ class Connections:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # No file descriptor is left: another try at once would only keep the loop busy.
+                # No file descriptor is left: another attempt now would only keep the loop busy.
                 self._stop_accepting()
                 self.loop.call_later(_RETRY_S, self.loop.add_reader, self._listener, self._accept)
                 return
@@ -256,7 +255,7 @@ class Connections:
         slot.close = handshake.cancel
 
     def allocate(self, address: str) -> Slot | None:
-        """Return a slot for a connection, if need be of another one; None if there is none."""
+        """Return a slot for a new connection, or None. At a limit, another connection is closed."""
         address = _as_ipv4(address)
         peer = self.peers.get(address) or self._create_peer(address)
         is_address_full = not peer.is_trusted and len(peer.slots) >= MAX_CONNECTIONS_PER_ADDRESS
@@ -284,7 +283,7 @@ class Connections:
         )
 
     def trust(self, slot: Slot) -> None:
-        """Trust the address of a connection for a while, because it used the path of `bind`."""
+        """Trust the address of a connection for `TRUST_S`, because it used the path of /bind."""
         peer = self.peers.setdefault(slot.peer.address, slot.peer)
         peer.is_trusted = True
         self._trusted.pop(peer, None)
@@ -307,7 +306,7 @@ class Connections:
         self._forget_unused(peer)
 
     def _forget_unused(self, peer: Peer) -> None:
-        """Forget an address without connections, unless that would give it new time."""
+        """Remove an address without connections, unless it has used up time."""
         is_covered = peer.shares[0].covered_at_s <= self._clock()
         if not peer.slots and peer not in self._trusted and is_covered:
             self.peers.pop(peer.address, None)
@@ -330,10 +329,10 @@ class Connections:
         self.slots.pop(slot, None)
         slot.peer.slots.pop(slot, None)
         self._forget_unused(slot.peer)
-        slot.close = lambda: None  # breaks a cycle: it refers to the transport
+        slot.close = lambda: None  # breaks a reference cycle through the transport
 
     def _sweep(self) -> None:
-        """Close overdue connections; count those that were not idle."""
+        """Close overdue connections, and count those that were not idle."""
         self.date = formatdate(usegmt=True).encode()
         now_s = self.loop.time()
         for slot in [slot for slot in self.slots if slot.due_s <= now_s]:
@@ -348,5 +347,4 @@ class Connections:
 
 
 def _as_ipv4(address: str) -> str:
-    """Return an IPv4-mapped IPv6 address as IPv4, and any other address unchanged."""
     return str((":" in address and IPv6Address(address).ipv4_mapped) or address)

@@ -16,14 +16,14 @@ from webhook.server.log import JsonLog
 from webhook.server.operations import ServerPart
 
 _RULES: Final = "the fence's rules"
-"""Name in log lines, and of the threads."""
+"""Name of these rules in log lines, and of the threads."""
 
 SYNC_S: Final = 30.0
 """Interval between two reads if neither the watch nor a reload reports a change; also the delay
 before a retry."""
 
 PAUSE_S: Final = 0.5
-"""Delay after each read, which slows down a conflict with another writer."""
+"""Delay after each read, in seconds. It slows down a conflict with another writer."""
 
 SETTLE_S: Final = 120.0
 """Time for which another replica's text is left unchanged. A changed policy reaches the replicas
@@ -52,7 +52,7 @@ class FenceKeeper(ServerPart):
         key: bytes,
         log: JsonLog,
     ) -> None:
-        """Send no request yet; `policy` returns the policy in force."""
+        """Store the settings without sending requests; `policy` returns the policy in force."""
         self._api = api
         self._policy = policy
         self._rollout = rollout
@@ -70,11 +70,11 @@ class FenceKeeper(ServerPart):
         set_on_change(self._write_due, self._api.watched_object(), self._log, f"{_RULES}, watch")
 
     def policy_changed(self) -> None:
-        """Make the thread write the new policy at once; return immediately."""
+        """Make the thread write the new policy at once; returns immediately."""
         self._write_due.set()
 
     def sync(self) -> bool:
-        """Write and log what is due; return True if that succeeded."""
+        """Write and log the ConfigMap if a write is due; return True if that succeeded."""
         policy = self._policy()
         if policy is not self._written_policy:
             data = fence_data(policy, self._rollout)

@@ -19,7 +19,7 @@ class Answer:
 
 
 def build_rejection(status: int, sentence: str) -> Answer:
-    """Return an answer that rejects a request with one sentence of plain text."""
+    """Return a response that rejects a request with a sentence of plain text."""
     return Answer(status, f"{sentence}\n".encode(), b"text/plain; charset=utf-8")
 
 
@@ -30,25 +30,25 @@ class Endpoint:
     max_bytes: int
     """Maximum size of a body."""
     answer: Callable[[bytes, Peer], Answer | Coroutine[Any, Any, Answer]]
-    """Answers a body from an address, at once if possible."""
+    """Returns the response to a body from an address, or a coroutine if it takes time."""
     too_large: Callable[[bytes], Answer]
-    """Answers a body that is too large, given its first `prefix_bytes`."""
+    """Answers a body that is too large, given its first bytes (`prefix_bytes`)."""
     prefix_bytes: int = 0
     is_secret: bool = False
-    """An address that requests this endpoint becomes trusted."""
+    """Clients that request this endpoint have their address trusted."""
 
 
 class Handler(Protocol):
     """Decides how requests are answered."""
 
     def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
-        """Return the endpoint of a request, or its answer if there is none."""
+        """Return a request's endpoint, or the response if there is no endpoint."""
 
     def count_rejected(self, code: int, /) -> None:
-        """Count a request that the HTTP server rejects, or that is cut off (400)."""
+        """Count a request that the HTTP server rejected. An interrupted request counts as 400."""
 
     def overloaded(self) -> Answer:
-        """Answer a request if memory for its body or time of its address is used up."""
+        """Return the response if the memory for bodies or the address's time is used up."""
 
     def failed(self) -> Answer:
-        """Answer a request on which the handler failed; called while the exception is handled."""
+        """Return the response after the handler failed; called while the exception is handled."""

@@ -1,4 +1,4 @@
-"""Histories of workloads as a watch reports them, and the advice that they give for new pods."""
+"""The histories of workloads that a watch reports, and the advice for new pods based on them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from webhook.server.informer import Informer
 from webhook.server.log import JsonLog
 
 HistoryKey = tuple[str, Workload]
-"""Namespace and workload."""
 
 
 def history_key(stored: StoredHistory) -> HistoryKey:
-    """Return the namespace and the workload of a history."""
+    """Return a history's namespace and workload."""
     history = stored.history
     return history.namespace, Workload(history.kind, history.workload)
 
@@ -32,7 +31,6 @@ class _Contents:
         self.counts: Counter[str] = Counter()
 
     def has_room(self, namespace: str) -> bool:
-        """Return True if another history of the namespace may be added."""
         is_full = len(self.histories) >= MAX_HISTORIES
         return not is_full and self.counts[namespace] < MAX_HISTORIES_PER_NAMESPACE
 
@@ -44,40 +42,39 @@ class _Contents:
             self.histories[key] = stored
 
     def remove(self, stored: StoredHistory) -> None:
-        """Remove a history if it is there."""
+        """Remove a history if it is present."""
         key = history_key(stored)
         if self.histories.pop(key, None):
-            self.counts -= Counter([key[0]])  # also drops a namespace that has none
+            self.counts -= Counter([key[0]])  # also drops a namespace without histories
 
 
 class HistoryCache:
-    """The histories as a watch reports them; may be read from any thread."""
+    """Caches the histories that a watch reports; may be read from any thread."""
 
     def __init__(self, api: HistoriesApi, log: JsonLog) -> None:
-        """Send no request yet."""
         self._contents = _Contents()
         self.informer = Informer(
             "histories", api.all, self._replace, self._change, log, level="warning"
         )
 
     def get(self, namespace: str, workload: Workload) -> History | None:
-        """Return the history of a workload; None if there is none or the watch is behind."""
+        """Return a workload's history, or None if it is missing or not reported yet."""
         if not self.informer.is_current:
             return None
         stored = self._contents.histories.get((namespace, workload))
         return stored.history if stored else None
 
     def has_room(self, namespace: str) -> bool:
-        """Return True if another history of the namespace may be created."""
+        """Return True if another history may be created in the namespace."""
         return self._contents.has_room(namespace)
 
     def find_replaceable(self, namespace: str) -> StoredHistory | None:
-        """Return the history to delete so that the namespace can have another; None for none.
+        """Return the history to delete so that the namespace can have another, or None.
 
-        A user with several namespaces could otherwise leave no history to others for `MAX_AGE_S`.
+        Otherwise a user with several namespaces could leave other users no history for `MAX_AGE_S`.
         """
         histories = self._contents.histories
-        counts = dict(self._contents.counts)  # a copy: the watch changes it
+        counts = dict(self._contents.counts)  # copied: the watch changes it
         largest = max(counts, key=counts.__getitem__, default="")
         count = counts.get(namespace, 0)
         if (
@@ -115,21 +112,21 @@ def _last_end_s(stored: StoredHistory) -> float:
 
 
 class Advisor:
-    """Warns that a new pod requests too much or too little VRAM; sends no request."""
+    """Warns that a new pod requests too much or too little VRAM; sends no requests."""
 
     def __init__(self, cache: HistoryCache, largest_gpu_bytes: Callable[[], int | None]) -> None:
         """Store the cache; `largest_gpu_bytes` returns None if no GPU is known."""
         self._cache = cache
         self._largest_gpu_bytes = largest_gpu_bytes
         self._cached: dict[tuple[HistoryKey, int], tuple[History, int | None, str]] = {}
-        """Sentences with their inputs: a controller creates many pods from one template."""
+        """Warnings with their inputs: a controller creates many pods from one template."""
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], requested_bytes: int) -> str:
-        """Return the warning for a pod that requests this amount per GPU; empty for none."""
+        """Return the warning for a pod that requests this amount per GPU, or an empty string."""
         return self._warn((namespace, find_workload(metadata)), requested_bytes)
 
     def warn_author(self, request: Request, pod: Mapping[str, Any], requested_bytes: int) -> str:
-        """Return the warning for the author of a workload, given its template's metadata."""
+        """Return the warning for a workload's author, based on the metadata of its pod template."""
         kind = request.kind.rpartition("/")[2]
         workload = predict_workload(kind, request.name, pod)
         return self._warn((request.namespace, workload), requested_bytes)

@@ -1,8 +1,8 @@
 """Appends the runs of ended pods to the histories of their workloads.
 
-No other work waits for it: ended pods go into a bounded queue, and a separate thread sends all
-requests. Every replica sees the same pods. One run is written for each, because a write names the
-`resourceVersion` that it is based on and a pod is counted once.
+Nothing waits for these writes: ended pods are put into a bounded queue, and a separate thread sends
+all requests. Every replica sees the same pods, but each run is written once: a write names the
+`resourceVersion` that it is based on, and a history counts each pod once.
 
 A pod that runs for weeks has no run until it ends.
 """
@@ -32,31 +32,31 @@ from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics
 
 WRITE_INTERVAL_S: Final = 60.0
-"""Minimum time between two writes of one history; further runs wait."""
+"""Minimum time in seconds between two writes of one history. Further runs wait."""
 GATHER_S: Final = 2.0
-"""Delay of the first write, on average. Pods of a workload that end together need one write, and
-another replica may write their runs before."""
+"""Mean delay of the first write. Pods of a workload that end together then need one write, and
+another replica may have written their runs already."""
 SWEEP_INTERVAL_S: Final = 3_600.0
-"""Mean time between two searches for expired histories."""
+"""Mean time between two searches for expired histories, in seconds."""
 MAX_ATTEMPTS: Final = 5
-"""Attempts of a write that fails because another replica wrote first."""
+"""Maximum number of attempts of a write that conflicts with another replica's write."""
 GIVE_UP_S: Final = 900.0
 """Time after which runs that cannot be written are dropped."""
 MAX_FIGURES_AGE_S: Final = 5.0
-"""Time for which a node's figures are reused, if several of its pods end together."""
+"""Maximum age of a node's figures that are reused, as several of its pods may end together."""
 MAX_END_AGE_S: Final = 600.0
-"""Time after its end at which a pod is no longer in the figures of its node's sentry."""
+"""Time in seconds after which an ended pod is no longer in the figures of its node's sentry."""
 
 _WRITES: Final = "histories written"
 
 
 @dataclass(slots=True)
 class _PendingRuns:
-    """Runs of one workload that are to be written."""
+    """Runs of one workload that are still to be written."""
 
     due_s: float
     runs: dict[str, tuple[EndedPod, Run]] = field(default_factory=dict)
-    """Runs by the pod's UID, in the order of their ends."""
+    """Runs keyed by pod UID, in the order in which the pods ended."""
     failing_since_s: float | None = None
 
 
@@ -72,7 +72,7 @@ class HistoryWriter:
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet; `find_gpus` returns the known GPUs of a node."""
+        """Store the settings without sending requests; `find_gpus` returns a node's known GPUs."""
         self._api = api
         self._cache = cache
         self._find_gpus = find_gpus
@@ -82,9 +82,9 @@ class HistoryWriter:
         self._lock = Lock()
         self._queue: Queue[EndedPod] = Queue(MAX_QUEUED)
         self._terminating: dict[str, EndedPod] = {}
-        """Last state of pods that are being deleted, by UID."""
+        """Last state of terminating pods, keyed by UID."""
         self._ended: dict[str, None] = {}
-        """UIDs of the latest pods that were put into the queue, oldest first."""
+        """UIDs of the pods that were queued last, oldest first."""
         self._ended_order: deque[str] = deque()
         self._pending: dict[HistoryKey, _PendingRuns] = {}
         self._written_at_s: dict[HistoryKey, float] = {}
@@ -96,10 +96,10 @@ class HistoryWriter:
         Thread(target=self._run, name="histories", daemon=True).start()
 
     def on_pod(self, raw: Json, state: PodState) -> None:
-        """Handle the current state of a pod; return at once.
+        """Handle the current state of a pod; returns at once.
 
-        The state of a pod that is being deleted is kept for `on_end`: its node may never report
-        how it ended.
+        The state of a terminating pod is kept for `on_end`, because its node may never report how
+        it ended.
         """
         ending = read_ended_pod(raw, state)
         if ending is None:
@@ -113,7 +113,7 @@ class HistoryWriter:
             self._enqueue(ending)
 
     def on_end(self, pod: PodState) -> None:
-        """Handle a pod that has finished or is deleted; return at once."""
+        """Handle a pod that has finished or is deleted; returns at once."""
         if pod.gone:
             with self._lock:
                 ending = self._terminating.pop(pod.uid, None)
@@ -142,7 +142,7 @@ class HistoryWriter:
                 time.sleep(WRITE_INTERVAL_S)
 
     def step(self, timeout_s: float = 1.0) -> None:
-        """Read the queue, waiting for this time at most, and write what is due."""
+        """Process the queue, waiting at most `timeout_s`, and write due histories."""
         try:
             ending = self._queue.get(timeout=timeout_s)
             while True:
@@ -167,7 +167,7 @@ class HistoryWriter:
             self._delete_expired()
 
     def _add_run(self, ending: EndedPod) -> None:
-        """Add the run of an ended pod to the pending ones, with the sentry's current figures."""
+        """Add an ended pod's run to the pending runs, with the sentry's current figures."""
         key = ending.namespace, ending.workload
         history = self._cache.get(*key)
         if history and has_run(history, ending.pod, ending.began_s):
@@ -197,7 +197,7 @@ class HistoryWriter:
         if now_s - read_at_s >= MAX_FIGURES_AGE_S:
             try:
                 figures = self._api.figures(ending.node)
-            except KubeError:  # a run is written without the sentry's figures, too
+            except KubeError:  # without the sentry's figures the run is still written
                 figures = None
             self._figures = {
                 node: cached
@@ -230,9 +230,9 @@ class HistoryWriter:
         del self._pending[key]
 
     def _append_runs(self, key: HistoryKey, runs: Sequence[tuple[EndedPod, Run]]) -> bool:
-        """Append runs to a stored history; return True if that changed it. Raises KubeError.
+        """Append runs to a stored history; return True if it changed. Raises KubeError.
 
-        The stored history is always read first: the cache of a new replica is empty.
+        The stored history is always read first, because the cache of a new replica is empty.
         """
         history = self._cache.get(*key)
         if history and all(has_run(history, ending.pod, ending.began_s) for ending, _ in runs):
@@ -269,7 +269,7 @@ class HistoryWriter:
         return False
 
     def _can_create(self, namespace: str) -> bool:
-        """Return True if the namespace may have another history; delete another one if need be.
+        """Return True if the namespace may have another history; delete another one if necessary.
 
         Raises KubeError.
         """
@@ -277,14 +277,14 @@ class HistoryWriter:
             return True
         replaceable = self._cache.find_replaceable(namespace)
         stored = replaceable and self._api.read(*history_key(replaceable))
-        if not stored or not stored.version:  # deleted, but the watch has not reported that yet
+        if not stored or not stored.version:  # deleted, but not reported by the watch yet
             return False
         self._api.remove(stored)
         self._metrics.writes.labels("deleted").inc()
         return True
 
     def _delete_expired(self) -> None:
-        """Delete histories whose last run ended too long ago, after reading them again."""
+        """Delete the expired histories, after reading each again."""
         now_s = self._api.now_s()
         for cached in self._cache.expired(now_s):
             try:

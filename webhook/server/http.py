@@ -1,6 +1,6 @@
-"""HTTP/1.1 on one connection: it parses requests and writes their answers, one after the other.
+"""HTTP/1.1 on one connection: parse requests and write their responses, one after the other.
 
-`httptools` is the parser (llhttp of Node.js). This module bounds the size of each part, rejects
+`httptools` is the parser (llhttp of Node.js). This module limits the size of each part, rejects
 ambiguous requests and decides when a connection ends. A request that arrives in one piece and can
 be answered at once, like nearly every review, needs no task and no timer. A `Handler` answers the
 requests. Specification: RFC 9110 and RFC 9112.
@@ -32,18 +32,19 @@ from webhook.server.connections import (
 from webhook.server.handler import Answer, Endpoint, Handler, build_rejection
 
 BODY_TIMEOUT_S: Final = 5.0
-"""Time for a body to arrive. The webhooks are registered with `timeoutSeconds: 5` at most, so no
-API server waits longer."""
+"""Maximum time in seconds for a body to arrive. The webhooks are registered with at most
+`timeoutSeconds: 5`, so no API server waits longer."""
 
 ANSWER_S: Final = 30.0
-"""Time from a request to the end of its answer; the API server waits at most 30 s for a webhook."""
+"""Maximum time in seconds from a request to the end of its response. An API server waits at most
+30 s for a webhook."""
 
 KEEPALIVE_S: Final = 120.0
-"""Time after which an idle connection is closed. The API server closes it after 90 s. If the
-webhook were first, a call could meet an EOF."""
+"""Time in seconds after which an idle connection is closed. The API server closes it after 90 s.
+If the webhook closed it first, a call could meet an EOF."""
 
 PREFIX_S: Final = 1.0
-"""Time for the beginning of a body that is too large; it arrives with the headers."""
+"""Time in seconds for the prefix of a body that is too large. It arrives with the headers."""
 
 _SINGLE_HEADERS: Final = frozenset(
     {b"content-type", b"content-length", b"transfer-encoding", b"expect", b"host"}
@@ -56,14 +57,14 @@ class _MalformedError(Exception):
 
 
 class _AbusiveError(Exception):
-    """The client causes costs that no API server causes."""
+    """The client causes costs that no API server would cause."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which reads a request and writes its answer before it reads the next.
+    """One connection, which reads a request only after the previous response is written.
 
-    It is closed if the client causes costs that no API server causes: by a head without an end, or
-    by a request before the previous one is answered, which no Go client sends.
+    The connection is closed if the client sends an endless head, or a request before the previous
+    one is answered. No Go client does either.
     """
 
     def __init__(self, handler: Handler, connections: Connections, slot: Slot) -> None:
@@ -75,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
-        """The client does not read the answers."""
+        """The client is not reading the responses."""
         self._is_closing = False
         """No further request is read."""
         self._framing_bytes = 0
@@ -83,13 +84,12 @@ class Connection(asyncio.Protocol):
         self._reset()
 
     def _reset(self) -> None:
-        """Prepare for the next request."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._chunk_count = 0
         self._endpoint: Endpoint | Answer | None = None
-        """Set from the end of the request's head until its answer."""
+        """Set from the end of the request's head until its response."""
         self._content_length = 0
         self._body: bytes | bytearray = b""
         self._has_begun = False
@@ -109,20 +109,20 @@ class Connection(asyncio.Protocol):
         self._slot.close = self._transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the request that is received or answered, and release the connection's slot."""
+        """Cancel the request in progress, and release the connection's slot."""
         del exc
         if self._task:
             self._task.cancel()
         elif self._endpoint:
-            self._handler.count_rejected(400)  # cut off: no client is left to answer
+            self._handler.count_rejected(400)  # interrupted: no client is left to answer
         self._end_request()
         self._is_closing = True
-        # These cycles of references would otherwise wait for the garbage collector.
+        # Otherwise these reference cycles would exist until the garbage collector runs.
         self._parser = self._transport = self._task = None
         self._connections.release(self._slot)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, and answer a request that is complete."""
+        """Parse data, and answer the request if it is complete."""
         if self._is_closing:
             return  # dropped; `Slot.due_s` limits the time
         self._framing_bytes += len(data)
@@ -144,13 +144,13 @@ class Connection(asyncio.Protocol):
                     self._bound_partial_request()
 
     def pause_writing(self) -> None:
-        """Read no further request until the client has read the answers."""
+        """Stop reading requests until the client has read the responses."""
         self._is_paused = True
         if self._transport:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read requests again: the client has read the answers."""
+        """Read requests again after the client has read the responses."""
         self._is_paused = False
         if self._transport and not self._is_closing:
             self._transport.resume_reading()
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
     # Called by the parser
 
     def on_message_begin(self) -> None:
-        """Start a request; raise _AbusiveError if the previous one is not answered yet."""
+        """Start a request. Raises _AbusiveError if the previous request is not answered yet."""
         if self._is_complete:
             raise _AbusiveError
         self._has_begun = True
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or trailer; store it if it is a header that this module reads."""
+        """Count a header or trailer; store it if this module reads it."""
         self._header_count += 1
         if self._header_count > MAX_HEADERS:
             raise _MalformedError(f"more than {MAX_HEADERS} headers")
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Route a request by its head; raise _MalformedError if the head is ambiguous."""
+        """Route a request by its head. Raises _MalformedError if the head is ambiguous."""
         headers, version = self._headers, self._parser.get_http_version()
         if version not in _VERSIONS:
             raise _MalformedError(f"HTTP/{version} is not supported")
@@ -226,10 +226,10 @@ class Connection(asyncio.Protocol):
         """Mark the request complete; it is answered after the parser has read all data."""
         self._is_complete = True
 
-    # Requests and answers
+    # Requests and responses
 
     def _bound_partial_request(self) -> None:
-        """Limit size and time of a request that is not complete."""
+        """Limit size and time of an incomplete request."""
         if self._slot.stage is Stage.IDLE:
             self._slot.stage = Stage.RECEIVING
             self._slot.due_s = self._connections.loop.time() + REQUEST_S
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _reserve_body(self, size: int) -> bool:
-        """Reserve memory for a body of this size if it is large; return False if none is left."""
+        """Reserve memory for a large body of this size; return False if no memory is left."""
         before = self._reserved_bytes
         self._reserved_bytes = size if size > SMALL_BODY_BYTES else 0
         more = self._reserved_bytes - before
@@ -268,7 +268,6 @@ class Connection(asyncio.Protocol):
             self._write(self._endpoint.too_large(prefix))
 
     def _respond(self) -> None:
-        """Answer the complete request."""
         endpoint, peer = self._endpoint, self._slot.peer
         if isinstance(endpoint, Answer):
             self._write(endpoint)
@@ -303,7 +302,7 @@ class Connection(asyncio.Protocol):
             self._write(answer)
 
     def _reject_upgrade(self) -> None:
-        """Answer a request for another protocol, and close: further data would be of that one."""
+        """Answer an upgrade request and close: further data would be in the other protocol."""
         self._is_last = True
         if isinstance(self._endpoint, Answer):
             self._write(self._endpoint)
@@ -327,7 +326,7 @@ class Connection(asyncio.Protocol):
         self._write(answer)
 
     def _write(self, answer: Answer) -> None:
-        """Write an answer; close the connection if the request was not received completely."""
+        """Write a response; close the connection if the request was not received completely."""
         connections, slot = self._connections, self._slot
         is_last = self._is_last or not self._is_complete or connections.is_draining
         head = _head(answer.status, answer.content_type, is_last)
@@ -341,8 +340,8 @@ class Connection(asyncio.Protocol):
             self._is_closing = True
             slot.stage = Stage.RECEIVING
             slot.due_s = min(slot.due_s, connections.loop.time() + CLOSE_S)
-            # Until the answer is sent, uvloop receives and drops further data (sslproto.pyx,
-            # FLUSHING), so no write of the client fails; `CLOSE_S` limits the time.
+            # Until the response is sent, uvloop receives and drops further data (sslproto.pyx,
+            # FLUSHING), so no write of the client fails. `CLOSE_S` limits the time.
             self._transport.close()
             return
         self._framing_bytes = 0
@@ -358,7 +357,7 @@ class Connection(asyncio.Protocol):
         self._slot.due_s = self._connections.loop.time() + KEEPALIVE_S
 
     def _end_request(self) -> None:
-        """Release everything that the request has reserved."""
+        """Release all resources reserved for the request."""
         self._release_body()
         if self._reserved_bytes:
             self._connections.reserve(self._slot.peer, -self._reserved_bytes)
@@ -368,7 +367,7 @@ class Connection(asyncio.Protocol):
             self._connections.in_flight -= 1
 
     def _release_body(self) -> None:
-        """Release the body, and stop the timer for its arrival."""
+        """Release the body, and stop its timer."""
         self._body = b""
         if self._timer:
             self._timer.cancel()
@@ -384,7 +383,7 @@ def _malformed_answer(sentence: str) -> Answer:
 
 @cache
 def _head(status: int, content_type: bytes, is_last: bool) -> bytes:
-    """Return the constant part of an answer's head."""
+    """Return the constant part of a response's head."""
     code = HTTPStatus(status)
     lines = [f"HTTP/1.1 {code.value} {code.phrase}", f"content-type: {content_type.decode()}"]
     if code is HTTPStatus.SERVICE_UNAVAILABLE:
