@@ -1,1 +1,1 @@
-"""A pod as JSON, and what can be read from it without a policy; jsonpatch only in `patch`."""
+"""Views of a pod's JSON that need no policy. Only `patch` imports jsonpatch."""

@@ -1,4 +1,4 @@
-"""Pods of Argo workflows: fields of a template, and those that the controller adds.
+"""Pods of Argo workflows: the fields of a template and the fields that the controller adds.
 
 | field of the pod | source |
 | --- | --- |
@@ -8,8 +8,8 @@
 | volumes | the template's, and those of the workflow that a container mounts |
 | all fields in `podSpecPatch` | the workflow's patch, then the template's |
 
-`templateDefaults` apply to fields that a template leaves out. Parameters of the workflow are filled
-in if the workflow holds their values. A patch with any other expression is not judged.
+`templateDefaults` apply to fields that a template leaves out. Workflow parameters are filled in if
+the workflow contains their values. A patch with any other expression is not judged.
 
 Source: argoproj/argo-workflows workflow/controller/workflowpod.go (`build`,
 `addSchedulingConstraints`, `setupServiceAccount`, `addVolumeReferences`), operator.go
@@ -42,11 +42,11 @@ from webhook.core.pod.pod_templates import (
 from webhook.names import DEFAULT_CONTAINER_ANNOTATION, PREFIX
 
 ReadText = Callable[[str], Any]
-"""Reader of YAML in a field; raises ValueError."""
+"""Function that parses YAML from a string field. Raises ValueError."""
 
 ARGO_GROUP: Final = "argoproj.io"
 _SINGLE_CONTAINER_TYPES: Final = ("container", "script")
-"""Fields of a template that hold its one container."""
+"""Fields of a template that contain its only container."""
 _TYPES: Final = (*_SINGLE_CONTAINER_TYPES, "containerSet")
 _INHERITED_FIELDS: Final = (
     *("affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "hostNetwork"),
@@ -55,7 +55,7 @@ _INHERITED_FIELDS: Final = (
 )
 """Fields that a pod gets from its template or, if the template lacks them, from the workflow."""
 _RENAMED: Final = {"podPriorityClassName": "priorityClassName", "podResources": "resources"}
-"""Names in a pod by the field's name in a workflow, if they differ."""
+"""Pod fields by workflow field, if the names differ."""
 _PATCH: Final = "podSpecPatch"
 _PARAMETER: Final = re.compile(r"\{\{\s*workflow\.parameters\.([A-Za-z0-9_-]+)\s*\}\}")
 _EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
@@ -65,7 +65,7 @@ _REFERENCES: Final = ("templateRef", "workflowTemplateRef")
 def read_workflow_template(
     item: Json, path: Path, obj: Json, read: ReadText | None
 ) -> Template | None:
-    """Return the pod of an item of a workflow's `templates`; None if the item makes no pod."""
+    """Return the pod of an item of a workflow's `templates`, or None if it creates no pod."""
     above = value_at(obj, path[:-2])
     kind = next((key for key in _TYPES if item.get(key)), "")
     if type(item.get(kind)) is not dict:
@@ -90,10 +90,10 @@ def read_workflow_template(
 
 
 class _PodBuilder:
-    """Builder of a pod, which also keeps the paths of its parts in the object."""
+    """Builder of a pod. Records the path of each part in the workflow object."""
 
     def __init__(self, item: Json, path: Path, above: Json, defaults: Mapping[Path, Path]) -> None:
-        """Take a template with its path, its workflow, and the paths of default values."""
+        """Create a builder for a template, its workflow, and the paths of default values."""
         self._item = item
         self._path = path
         self._above = above
@@ -102,7 +102,7 @@ class _PodBuilder:
         self.places: dict[Path, Path] = {("spec",): path}
 
     def _place(self, at: Path, *inside: str | int) -> None:
-        """Record the path of a field of the pod: in the template, or in the defaults."""
+        """Record the path of a pod field: in the template, or in the template defaults."""
         self.places[at] = (*self._path, *inside)
         for part_of_item, place in self._defaults.items():
             if part_of_item[: len(inside)] == inside:
@@ -125,7 +125,7 @@ class _PodBuilder:
         return "main" if "main" in names else names[-1]
 
     def add_fields(self) -> None:
-        """Add fields and volumes of the template, then those of the workflow."""
+        """Add the template's fields and volumes, then the workflow's."""
         for name in _INHERITED_FIELDS:
             field = _RENAMED.get(name, name)
             if self._item.get(name):
@@ -183,7 +183,7 @@ def _add_set_mounts(container: Json, container_set: Json) -> Json:
 
 
 def _read_patch(text: str, read: ReadText | None) -> Json:
-    """Parse a patch; raise ValueError if it cannot be judged."""
+    """Parse a patch. Raises ValueError if the patch cannot be judged."""
     if len(text) > MAX_TEXT_LENGTH:
         raise ValueError(f"it has more than {MAX_TEXT_LENGTH:,} characters")
     if expression := _EXPRESSION.search(text):
@@ -205,7 +205,6 @@ def _read_parameters(above: Json) -> dict[str, str]:
 
 
 def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
-    """Return a value with the workflow's parameters filled into its strings."""
     if not parameters:
         return value
     if type(value) is dict:
@@ -218,7 +217,7 @@ def _fill_parameters(value: Any, parameters: Mapping[str, str]) -> Any:
 
 
 def find_references(obj: Json) -> Iterator[UnjudgedField]:
-    """Yield fields that refer to templates of another object or hold a manifest as text."""
+    """Yield fields that refer to another object's templates or contain a manifest as a string."""
     found: list[UnjudgedField] = []
 
     def enter(value: Any, path: Path) -> bool:

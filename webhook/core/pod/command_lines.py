@@ -1,7 +1,8 @@
-"""Command lines of containers: the words in `command`, `args` and `env`.
+"""Command lines of containers: the arguments in `command`, `args` and `env`.
 
-The kubelet replaces `$(NAME)` in all of them. A shell replaces `$NAME` and `${NAME}` in its script.
-Words after the script of `sh -c` reach a program only if the script names them (POSIX).
+The kubelet replaces `$(NAME)` in these fields. A shell replaces `$NAME` and `${NAME}` in its
+script. Arguments after the script of `sh -c` reach a program only if the script refers to them
+(POSIX).
 """
 
 from __future__ import annotations
@@ -15,55 +16,56 @@ from webhook.core.bounds import MAX_ARGUMENTS, MAX_TEXT_LENGTH
 from webhook.core.pod.views import Container
 
 SEPARATOR_PATTERN: Final = r"[\s\0]+"
-"""Pattern of a separator between words, of a list and of a shell's script."""
+"""Regular expression that matches a separator between words in a list or a shell script."""
 OWN_VARIABLE_PREFIX: Final = "VRAMWARDEN_"
-"""Prefix of the variables that vramwarden adds to containers with VRAM."""
+"""Prefix of the environment variables that vramwarden adds to containers with VRAM."""
 
 _MOST_OF_POD: Final = 2 * MAX_TEXT_LENGTH
-"""Maximum number of characters of a pod's command lines that are judged."""
+"""Maximum number of characters in a pod's command lines. Longer command lines are not judged."""
 _END: Final = "\0"
 """Terminator of a word in `Words.text`."""
 _ONE_SPELLING: Final = str.maketrans(f"{string.ascii_uppercase}-", f"{string.ascii_lowercase}_")
 _SHELL: Final = re.compile(
     r"(?<![^\0/])(?:ba|da|a|z|k)?sh\0(?:(?:[-+][^\0]*|pipefail)\0)*?[-+][A-Zabd-z]*c[A-Za-z]*\0"
 )
-"""Words before a shell's script: `sh -c`, `tini -- bash -euo pipefail -c`."""
+"""Regular expression that matches the arguments before a script: `tini -- bash -euo pipefail
+-c`."""
 _NOT_RUN: Final = re.compile(r"\\\n|(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
-"""Line continuations and comments of a shell's script."""
+"""Regular expression that matches line continuations and comments in a shell script."""
 _POSITIONAL: Final = re.compile(r"\$(?:[@*0-9]|\{[@*0-9])")
-# Possessive, and an unclosed quote is searched for once: the time is linear in the length.
+# Possessive quantifiers, and one search for an unclosed quote, keep the time linear in the length.
 _COMMAND: Final = re.compile(
     r"""(?:\$\([^()]*\)|"[^"]*"|'[^']*'|`[^`]*`|[<>]&|&>|\\[;&|]|[^;&|\n])++"""
 )
-"""One command of a shell's script."""
+"""Regular expression that matches one command of a shell script."""
 _KEPT: Final = re.compile(
     r"""(?:(?:\w\+?=|<<<\s?)(?:"[^"]*|'[^']*|\([^()]*)|(?<!\w)set __(?:(?!set __)[^;&|\n])*"""
     r"""|(?<=[\s)])\{\s(?:[^{}]|\$\{[^{}]*\})*)\Z"""
 )
-"""Start of words that a variable or a function stores for a later command."""
+"""Regular expression that matches the start of a command stored in a variable or a function."""
 
 
 class Word(NamedTuple):
-    """One word of a command line, or one variable as `NAME=value`."""
+    """One command-line argument, or one environment variable as `NAME=value`."""
 
     path: str
-    """Field that holds the word, or the value of the variable."""
+    """Path of the field that holds the argument or the variable's value."""
     text: str
     variable: str = ""
-    """Name of the variable; empty for a word of a command line."""
+    """Name of the environment variable; empty for an argument."""
 
 
 class Words:
-    """Words joined to one text, so that one search covers all of them."""
+    """Words joined to one string, so that one search covers all of them."""
 
     def __init__(self, words: list[Word]) -> None:
         self.words = words
         self.text = "".join(word.text.replace(_END, " ") + _END for word in words)
         self.plain = self.text.translate(_ONE_SPELLING)
-        """The text in lowercase with `_` for `-`: one spelling for flags and variables."""
+        """Lowercase string with `_` for `-`: one spelling for flags and variables."""
 
     def at(self, found: re.Match[str], group: str | int = 0) -> Word:
-        """Return the word in which a group of a match starts."""
+        """Return the word that contains the start of a matched group."""
         return self.words[self.text.count(_END, 0, found.start(group))]
 
     def written(self, found: re.Match[str], group: str | int = 0) -> str:
@@ -72,16 +74,17 @@ class Words:
 
 
 class CommandLine(NamedTuple):
-    """Command line and variables of a container."""
+    """Command line and environment variables of a container."""
 
     words: Words
-    """Words that reach programs, then variables except ours. A shell's script starts a new line."""
+    """Arguments that reach programs, then environment variables except vramwarden's. A shell's
+    script starts a new line."""
     end: int
-    """Offset of the first variable."""
+    """Offset of the first environment variable."""
     line: Word | None
     """Script that a shell runs; None without a shell."""
     ignored: Words
-    """Words after the script that reach no program."""
+    """Arguments after the script that reach no program."""
 
     def given_to(self, start: re.Match[str] | None) -> str:
         """Return the part of `words.plain` that may reach the program started at `start`.
@@ -100,7 +103,7 @@ class CommandLine(NamedTuple):
 
 
 def read_command_line(container: Container) -> CommandLine | None:
-    """Read the command line of a container; None if it is too long or not a list."""
+    """Return a container's command line, or None if it is too long or not a list."""
     words: list[Word] = []
     for field in ("command", "args"):
         value = container.raw.get(field) or []

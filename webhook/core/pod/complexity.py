@@ -1,20 +1,21 @@
 """Limits on the size of a pod, checked by lengths alone before any other work on the pod.
 
-No honest pod comes near a limit: an object in etcd has at most 1.5 MiB, and a kubelet starts a few
-dozen containers.
+No ordinary pod comes near a limit: an object in etcd has at most 1.5 MiB, and a kubelet starts a
+few dozen containers.
 
-A translated pod is judged again, in the validating phase and in each later review. Therefore a pod
-with the annotation `admitted` may have more: the entries that translation adds. If a policy decides
-how many these are, the limit is a quarter higher. A forged annotation gains no more than this.
+A translated pod is judged again in the validating phase and in each later review. Therefore a pod
+with the annotation `admitted` may also have the entries that translation adds. If the policy
+determines their number, the limit is a quarter higher. A forged annotation gains only these
+entries.
 
 CEL expressions in the API server run before this code: the chart's matchConditions and admission
 policies. In API servers up to 1.36 their time grows with the square of a list's length. An
 expression that costs more than 1,000,000 units fails, which denies the pod. Therefore each list
-that a tenant can lengthen has a second limit in `CEL_LIMITS`. It is twice the first limit, so that
-CEL reads every pod that was admitted here. The second line denies longer lists. `make generate`
+that a tenant can lengthen has a second limit in `CEL_LIMITS`. This limit is twice the first limit,
+so that CEL evaluates every pod that was admitted here. Longer lists are denied. `make generate`
 writes both limits into the chart.
 
-Highest cost of our expressions in Kubernetes 1.36.2:
+Highest cost of the chart's expressions in Kubernetes 1.36.2:
 
 | a pod has | at most | cost | share of the budget |
 | --- | --- | --- | --- |
@@ -51,15 +52,15 @@ CONTAINER_FIELDS: Final = ("containers", "initContainers", "ephemeralContainers"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Maximum number of something in a pod."""
+    """Maximum number of items of one kind in a pod."""
 
     most: int
     what: str
-    """Noun for messages, in the plural."""
+    """Plural noun for messages."""
     cure: str = "remove some"
     """Advice for messages."""
     ours: int = 0
-    """Number that translation may add."""
+    """Number of items that translation may add."""
 
     def most_of(self, *, translated: bool) -> int:
         """Return the maximum number in a pod, translated or not."""
@@ -78,7 +79,8 @@ ALL_RESOURCES: Final = Bound(1024, "resources in all", ours=258)
 DOMAIN_RESOURCES: Final = Bound(64, "resources with a domain in all", ours=64)
 """Resources such as `nvidia.com/gpu`, without VRAM, which each container may have.
 
-Translation adds MIG slices here. A node has at most seven slices on each of sixteen GPUs.
+Translation adds MIG slices to these resources. A node has at most seven slices on each of sixteen
+GPUs.
 """
 DOMAIN_CHARACTERS: Final = Bound(
     2048, "characters in the names of resources with a domain", ours=1536
@@ -89,8 +91,8 @@ AFFINITY_TERMS: Final = Bound(256, "affinity terms", ours=2)
 EXPRESSIONS: Final = Bound(64, "expressions in one term", ours=16)
 """Expressions in a required term of node affinity.
 
-Translation adds three, or four with CapOnly. With MIG it adds one for each profile that the pod
-gets. No GPU model has more than sixteen profiles.
+Translation adds three expressions, or four with CapOnly. With MIG, it adds one for each profile
+that the pod gets. No GPU model has more than sixteen profiles.
 """
 TOLERATIONS: Final = Bound(256, "tolerations", ours=64)
 ENTRIES: Final = Bound(1024, "entries", ours=256)
@@ -112,14 +114,14 @@ CEL_LIMITS: Final[Mapping[str, int]] = {
         "entries": ENTRIES,
     }.items()
 }
-"""Maximum length of a list that CEL expressions read, by name in the chart's values."""
+"""Maximum lengths of lists that CEL expressions evaluate, keyed by chart value."""
 UPDATE_LIMITS: Final[Mapping[str, int]] = {
     "tolerations": TOLERATIONS.most,
     "affinityTerms": AFFINITY_TERMS.most,
     "expressions": EXPRESSIONS.most,
     "entries": ENTRIES.most,
 }
-"""Length of a list in an update above which the API server sends the update to the webhook."""
+"""Lengths of lists above which the API server sends an update to the webhook."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -151,11 +153,11 @@ _RESOURCE_BOUNDS: Final[_Bounds] = (
 
 
 def find_excesses(pod: Json) -> Excess:
-    """Return the limits that a pod exceeds, each with the first finding and the largest number.
+    """Return the exceeded limits, each with its first finding and the largest number measured.
 
-    The pod has not been checked yet: a field of a wrong type counts as empty here, and is reported
-    when it is read. At most 257 containers are visited. Only lengths are read of them, and the
-    names of at most 33 resources each.
+    The pod is unchecked: a field of a wrong type counts as empty here and is reported when it is
+    read. At most 257 containers are visited. Only the lengths of their fields and the names of at
+    most 33 resources per container are read.
 
     | of | counted |
     | --- | --- |
@@ -183,11 +185,11 @@ def find_excesses(pod: Json) -> Excess:
 
 
 def find_growth(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, ...]:
-    """Return the findings of `excess` if a marked pod is larger than it was before.
+    """Return the findings of `excess` if a pod with vramwarden's marks is larger than before.
 
-    The marks can be forged, and a pod that is too large is not read. Without this check, a forged
-    pod of any size would pass as ours, and an admitted pod could grow until it is not read any
-    more. A stored pod of this size stays admitted as long as it does not grow.
+    Marks can be forged, and a pod above the limits is not judged. Without this check, a pod of any
+    size with forged marks would be admitted, and an admitted pod could grow beyond the limits. A
+    stored pod of this size stays admitted as long as it does not grow.
     """
     if not excess or not (_is_marked(pod) or (before and _is_marked(before))):
         return ()
@@ -212,7 +214,6 @@ def _is_translated(pod: Json) -> bool:
 
 
 def _measure_pod(pod: Json) -> list[_Measured]:
-    """Return the measurements that exceed the limits of an untranslated pod."""
     over: list[_Measured] = []
     metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
     _measure(over, metadata, _METADATA_BOUNDS, "metadata")
@@ -230,7 +231,7 @@ def _measure_pod(pod: Json) -> list[_Measured]:
 
 
 def _measure(over: list[_Measured], holder: Json, bounds: _Bounds, *path: str) -> None:
-    """Add the fields of an object that are too long; only their paths are joined."""
+    """Add the fields that are too long to `over`. Paths are only joined for these fields."""
     for key, kind, bound in bounds:
         value = holder.get(key)
         if value and type(value) is kind and len(value) > bound.most:

@@ -59,21 +59,21 @@ _KINDS: Final = ("limits", "requests")
 
 
 class Demand(NamedTuple):
-    """The VRAM that a pod requests."""
+    """Demand of a pod for VRAM."""
 
     amounts: Mapping[str, int]
-    """Bytes per GPU by container name, each rounded up to a MiB."""
+    """Bytes per GPU, keyed by container name and rounded up to a MiB."""
     per_gpu_bytes: int
-    """The pod's effective request on each of its GPUs, rounded up to a MiB: the cap."""
+    """Cap: the pod's effective request on each of its GPUs, rounded up to a MiB."""
     gpu_count: int
     gpu_class: str | None
-    """GPU class in the pod's annotation, not the rule's default; None without annotation."""
+    """GPU class in the pod's annotation, or None without one. The rule's default is not applied."""
     path: str
-    """Path of the field in which the developer wrote the request."""
+    """Path of the field in which the user wrote the request."""
 
 
 def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
-    """Read a pod's demand; None without findings if it requests no VRAM.
+    """Return a pod's demand and findings; None and no findings if the pod requests no VRAM.
 
     | annotation | explicit amounts | demand |
     | --- | --- | --- |
@@ -83,16 +83,16 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     | present | present, the same after rounding up | the same |
     | present | present, different | denied: ConflictingAmounts |
 
-    Without a rule, the findings suggest any readable value.
+    Without a rule, findings may suggest any valid value.
     """
     demand, findings = plan_demand(pod, Suggestions(pod.containers))
     return None if findings else demand, findings
 
 
 def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tuple[Finding, ...]]:
-    """Return the findings, and the demand: the pod's, or the one that the findings suggest.
+    """Return the findings and the demand: the pod's own or the one that the findings suggest.
 
-    The demand is None if there is none or if the findings suggest no complete one.
+    The demand is None if the pod requests no VRAM or the findings suggest no complete demand.
     """
     faults: Faults = []
     plan = _read_plan(pod, faults, suggestions)
@@ -115,18 +115,18 @@ def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tupl
 
 @dataclass(slots=True)
 class _Plan:
-    """Readable amounts, and suggestions in place of the unreadable ones."""
+    """Valid amounts, and suggested amounts in place of invalid ones."""
 
     explicit: dict[str, int]
-    """Amounts of the resource by container, in bytes for all GPUs together."""
+    """Amounts in the extended resource, in bytes on all GPUs together, keyed by container."""
     annotated: dict[str, int]
-    """Amounts of the annotation by container, in bytes per GPU."""
+    """Amounts in the annotation, in bytes per GPU, keyed by container."""
     count: int
     """Number of GPUs."""
     divisor: int
-    """Number of GPUs in suggestions: `count`, or the rule's maximum if it is smaller."""
+    """Number of GPUs for suggestions: `count`, or the rule's maximum if that is smaller."""
     complete: bool = True
-    """True if each amount is readable or has a suggestion."""
+    """True if each amount is valid or has a suggestion."""
 
     def per_gpu(self, totals: Mapping[str, int]) -> dict[str, int]:
         """Divide amounts by the number of GPUs, rounded up to a MiB."""
@@ -134,11 +134,11 @@ class _Plan:
         return {name: -(-total // part_bytes) * MIB for name, total in totals.items()}
 
     def amounts(self) -> dict[str, int]:
-        """Return bytes per GPU by container."""
+        """Return bytes per GPU, keyed by container."""
         return self.annotated or self.per_gpu(self.explicit)
 
     def demand(self, pod: Pod) -> Demand | None:
-        """Return the demand of all amounts; None if there is none."""
+        """Return the demand of all amounts, or None if there are no amounts."""
         amounts = self.amounts()
         if not amounts:
             return None
@@ -155,7 +155,7 @@ class _Plan:
     def _counted_per_gpu(self, pod: Pod, amounts: Mapping[str, int]) -> int:
         """Return the effective amount of `resources` per GPU, rounded up to a MiB.
 
-        The annotation's amount counts for containers without an explicit amount, and for those
+        The annotation's amount counts for containers without an explicit amount and for containers
         whose explicit amount differs.
         """
         totals = {name: amount * self.divisor for name, amount in amounts.items()}
@@ -167,13 +167,14 @@ class _Plan:
 
 
 def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
-    """Read the amounts and the GPU count of a pod; add a fault for each unreadable value."""
+    """Read the amounts and the GPU count of a pod. Add a fault for each invalid value."""
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
     asks, explicit = _explicit_amounts(pod, faults)
     count = int(count_text) if count_text and GPU_COUNT_PATTERN.fullmatch(count_text) else 1
     if count_text is not None and str(count) != count_text:
-        # An explicit amount is for all GPUs together: another count would change the share of each.
+        # An explicit amount is for all GPUs together. Another count would change the share of each
+        # GPU.
         count = 1 if asks or suggestions.max_count == 1 else 2
         sentence = f'is not a number of GPUs; write a positive integer, e.g. "{count}"'
         faults.insert(
@@ -188,10 +189,7 @@ def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
 
 
 def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
-    """Read the explicit amounts of the extended resource, for all GPUs together.
-
-    The first value is True if there is an explicit amount, readable or not.
-    """
+    """Read the explicit amounts of the extended resource, in bytes on all GPUs together."""
     asks, totals = False, {}
     for container in pod.containers:
         kind = _amount_field(container)
@@ -213,12 +211,12 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
 
 
 def _amount_field(container: Container) -> str:
-    """Return the field with a container's explicit amount: limits or requests; empty if neither."""
+    """Return the field with a container's explicit amount, or an empty string."""
     return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
 
 
 def both_fields_note(container: Container, resource: str) -> str:
-    """Return a note for messages if a container has a resource in limits and requests."""
+    """Return a note for messages if a resource is in a container's limits and requests."""
     has_both = all(resource in container.resources(kind) for kind in _KINDS)
     return " in limits and requests" if has_both else ""
 
@@ -248,10 +246,10 @@ def _check_orphans(pod: Pod, faults: Faults) -> None:
 
 
 def _suggest_amount(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> Finding:
-    """Add an admitted amount to the plan, and return the finding that suggests it.
+    """Add an admitted amount to the plan and return the finding that suggests this amount.
 
-    The amounts in the plan count, so that the user can follow all suggestions together. For a gap
-    that is not the last one, a larger alternative is left out if it might make the next one fail.
+    The amounts in the plan count, so that the user can apply all suggestions together. For a gap
+    that is not the last, a larger alternative is left out if it might leave none for the next gap.
     """
     name, in_list = gap.container, gap.path == MEMORY_PATH
     by_hand = gap.error is not None and not in_list
@@ -312,7 +310,7 @@ def _find_disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
 
 
 def name_request_sources(pod: Pod) -> str:
-    """Return the annotations and the resource by which a pod requests VRAM, as text."""
+    """Return the annotations and the resource by which a pod requests VRAM, for messages."""
     names = [key for key in REQUEST_ANNOTATIONS if key in pod.annotations]
     if any(
         VRAM_RESOURCE in container.resources(kind)
@@ -324,7 +322,7 @@ def name_request_sources(pod: Pod) -> str:
 
 
 def requests_vram(pod: Json) -> bool:
-    """Return True if an unchecked pod requests VRAM, readable or not.
+    """Return True if an unchecked pod requests VRAM, even with an invalid amount.
 
     Takes one pass over the containers. Raises MalformedObjectError.
     """

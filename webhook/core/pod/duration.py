@@ -1,4 +1,4 @@
-"""Durations in the form of Kubernetes and Go. The sidecar loads this, so no `fractions`."""
+"""Durations in Kubernetes' and Go's syntax. No `fractions`: the sidecar imports this module."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LENGTH: Final = 32
 _MS: Final = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _UNITS_PER_MS: Final = 10**_LENGTH
-"""Units per millisecond: one more decimal than a duration can have, so sums are exact."""
+"""Units per millisecond: one decimal more than a duration can have, so that sums are exact."""
 
 
 def parse_ms(text: str) -> int:
     """Parse a duration such as `1m30s` exactly, in milliseconds.
 
-    Raises ValueError, whose message continues a sentence that begins with the text.
+    Raises ValueError. Its message completes a sentence that begins with the duration.
     """
     if len(text) > _LENGTH or not _DURATION.fullmatch(text):
         is_bare = re.fullmatch("[0-9]{1,9}", text)
@@ -36,7 +36,7 @@ def parse_ms(text: str) -> int:
 
 
 def parse_seconds(text: str, least_s: float = 0.0, most_s: float = float("inf")) -> float:
-    """Parse a duration or a number of seconds, within bounds; raises ValueError."""
+    """Parse a duration or a number of seconds. Raises ValueError if malformed or out of bounds."""
     try:
         value_s = float(text) if _BARE.fullmatch(text) else parse_ms(text) / 1_000
     except ValueError as error:

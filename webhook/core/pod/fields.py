@@ -1,11 +1,11 @@
 """Checked access to the fields of JSON objects.
 
 The functions `get_*` raise MalformedObjectError if the type differs from Kubernetes' API, so that
-no rule mistakes a malformed field for an absent one. They take the path of the holder in parts,
-which are joined only for an error: reads are far more frequent than errors.
+no rule mistakes a malformed field for an absent one. The path of the containing object is passed in
+parts and joined only for an error, since errors are rare.
 
-`as_object`, `as_objects`, `find_object` and `find_string` treat malformed values as absent. They
-are for output, searches and comparisons, not for decisions about a pod.
+`as_object`, `as_objects`, `find_object` and `find_string` treat malformed values as absent. Use
+these for output, searches and comparisons, not for decisions about a pod.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 Json = dict[str, Any]
 
 EXAMPLE_AMOUNT: Final = "8Gi"
-"""Amount in messages that have no better suggestion."""
+"""Example amount for messages without a better suggestion."""
 MAX_GPU_GIB: Final = 1024
-"""Largest memory of a GPU, in GiB. A larger number without a unit is taken as MiB or bytes."""
+"""Largest memory of a GPU, in GiB. A larger number without a unit is read as MiB or bytes."""
 _MIB: Final = 2**20
 
 
@@ -31,7 +31,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def get_object(holder: Mapping[str, Any], key: str, *path: str) -> Mapping[str, Any]:
-    """Return an object field; absent and null read as empty."""
+    """Return an object field. An absent or null field is an empty object."""
     value = holder.get(key)
     if value is None:
         return _NOTHING
@@ -43,9 +43,9 @@ def get_object(holder: Mapping[str, Any], key: str, *path: str) -> Mapping[str, 
 def get_string_map(
     holder: Mapping[str, Any], key: str, *path: str, by_hand: bool = False
 ) -> Mapping[str, str]:
-    """Return a map of strings, as labels and annotations are; absent and null read as empty.
+    """Return a map of strings, such as labels. An absent or null field is an empty map.
 
-    `by_hand`: users write the map in YAML, and the error suggests the quotes that may be missing.
+    `by_hand`: users write the map in YAML, so the error suggests missing quotes.
     """
     value = get_object(holder, key, *path)
     for name, text in value.items():
@@ -56,10 +56,10 @@ def get_string_map(
     return value
 
 
-# This function and `get_strings` repeat the loop: a decision reads some hundred lists, and a shared
-# loop would make that a quarter slower.
+# This function and `get_strings` repeat the loop. A decision reads several hundred lists, and a
+# shared loop would make this a quarter slower.
 def get_objects(holder: Mapping[str, Any], key: str, *path: str) -> list[Json]:
-    """Return a list of objects; absent and null read as empty."""
+    """Return a list of objects. An absent or null field is an empty list."""
     value = holder.get(key)
     if value is None:
         return []
@@ -73,7 +73,7 @@ def get_objects(holder: Mapping[str, Any], key: str, *path: str) -> list[Json]:
 
 
 def get_strings(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
-    """Return a list of strings; absent and null read as empty."""
+    """Return a list of strings. An absent or null field is an empty list."""
     value = holder.get(key)
     if value is None:
         return []
@@ -87,7 +87,7 @@ def get_strings(holder: Mapping[str, Any], key: str, *path: str) -> list[str]:
 
 
 def get_string(holder: Mapping[str, Any], key: str, *path: str) -> str:
-    """Return a string field; absent and null read as empty."""
+    """Return a string field. An absent or null field is an empty string."""
     value = holder.get(key)
     if value is None:
         return ""
@@ -97,7 +97,7 @@ def get_string(holder: Mapping[str, Any], key: str, *path: str) -> str:
 
 
 def get_boolean(holder: Mapping[str, Any], key: str, *path: str) -> bool | None:
-    """Return a boolean field; None if absent or null."""
+    """Return a boolean field, or None if absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not bool:
         raise MalformedObjectError(_join(*path, key), "a boolean", value)
@@ -105,7 +105,7 @@ def get_boolean(holder: Mapping[str, Any], key: str, *path: str) -> bool | None:
 
 
 def get_integer(holder: Mapping[str, Any], key: str, *path: str) -> int | None:
-    """Return an integer field; None if absent or null."""
+    """Return an integer field, or None if absent or null."""
     value = holder.get(key)
     if value is not None and type(value) is not int:
         raise MalformedObjectError(_join(*path, key), "an integer", value)
@@ -120,7 +120,7 @@ def _list_error(kind: type, wanted: str, found: Any, path: str) -> MalformedObje
 
 
 def _suggest_text(name: str, value: object) -> str:
-    """Return advice on a string that YAML read as another type; empty if there is none."""
+    """Return advice on a string that YAML parsed as another type, or an empty string."""
     if type(value) not in (bool, int, float):
         return ""
     number = 0.0 if type(value) is bool else float(str(value))
@@ -133,7 +133,7 @@ def _suggest_text(name: str, value: object) -> str:
 
 
 def guess_amount(number: float) -> str:
-    """Return a number with its probable unit; empty if it may be a number of bytes."""
+    """Return a number with its probable unit, or an empty string if it may be a number of bytes."""
     if not 0 < number < _MIB:
         return ""
     if number < 1:
@@ -146,35 +146,34 @@ def _join(*path: str) -> str:
 
 
 def as_object(value: object) -> Json:
-    """Return the value if it is an object; otherwise an empty object."""
+    """Return the value if it is an object, or an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def find_object(value: object, *keys: str) -> Json:
-    """Return the object at a path of keys; an empty object if there is none."""
+    """Return the object at a path of keys, or an empty object."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return as_object(value)
 
 
 def find_string(value: object, *keys: str) -> str:
-    """Return the string at a path of keys; an empty string if there is none."""
+    """Return the string at a path of keys, or an empty string."""
     found = find_object(value, *keys[:-1]).get(keys[-1])
     return found if isinstance(found, str) else ""
 
 
 def as_objects(value: object, most: int | None = None) -> list[Json]:
-    """Return the objects among the first `most` values of a list; none if it is not a list."""
+    """Return the objects among the first `most` values of a list; none for another type."""
     return (
         [item for item in value[:most] if isinstance(item, dict)] if isinstance(value, list) else []
     )
 
 
 def replace_by_name(items: list[Any], name: str, wanted: Json | None) -> list[Any]:
-    """Return a list in which `wanted` is the only item with a name; None removes all of that name.
+    """Return a list in which `wanted` is the only item named `name`; None removes these items.
 
-    The item replaces the first one with that name, or is appended. An unchanged list is returned
-    itself.
+    The new item replaces the first of these items, or is appended. An unchanged list is not copied.
     """
     places = [index for index, item in enumerate(items) if item.get("name") == name]
     if wanted is None:

@@ -1,4 +1,4 @@
-"""Reasons for which pods are denied, and findings, each of which has one of them."""
+"""Findings about a pod, and the reasons for which pods are denied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from webhook.core.formatting import shorten
 MAX_FINDINGS: Final = 1000
 """Maximum number of findings that are collected."""
 SEPARATOR: Final = "\n; "
-"""Separator of findings in a message: `kubectl` shows each on its own line."""
+"""Separator of findings in a message: `kubectl` shows each finding on its own line."""
 WRITTEN_BY_ANOTHER: Final = "if you did not write it, another webhook did"
 """End of sentences about fields that another webhook may have written."""
 MESSAGE_PREFIX: Final = "Your platform team says: "
@@ -209,7 +209,7 @@ class Finding:
     detail: str
 
     def __post_init__(self) -> None:
-        """Shorten path and detail, which may contain long names: answers and logs repeat them."""
+        """Shorten path and detail, since responses and logs repeat these and names may be long."""
         if len(self.path) > MAX_PATH_LENGTH:
             object.__setattr__(self, "path", shorten(self.path, MAX_PATH_LENGTH))
         if len(self.detail) > MAX_SENTENCE_LENGTH:
@@ -233,7 +233,7 @@ def annotation_path(key: str) -> str:
 
 
 def join_findings(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
-    """Join findings to the message of a denial, at most `MAX_SHOWN_FINDINGS` of them."""
+    """Return the message of a denial, with at most `MAX_SHOWN_FINDINGS` findings."""
     lines = list(map(str, findings[:MAX_SHOWN_FINDINGS]))
     more = len(findings) - MAX_SHOWN_FINDINGS
     if more > 0:

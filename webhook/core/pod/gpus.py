@@ -1,4 +1,4 @@
-"""GPUs as nodes advertise them, and the memory that is free on each."""
+"""GPUs that nodes advertise, and the free memory on each GPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 EVERY_GPU: Final = "*"
-"""Placeholder in a list of UUIDs: all GPUs of the node."""
+"""Placeholder for all GPUs of a node in a list of UUIDs."""
 
 MAX_COUNTED_GPUS: Final = 16
-"""Number of GPUs in the labels for free memory; few nodes have more."""
+"""Largest number of GPUs with a free-memory label; few nodes have more GPUs."""
 
 MAX_GPUS: Final = 64
-"""Maximum number of GPUs that are read of a node or a pod; servers have at most 16."""
+"""Maximum number of GPUs read from a node or a pod; servers have at most 16."""
 
 MAX_FAULT_LENGTH: Final = 120
 """Maximum length of `Gpu.fault`, in characters."""
@@ -28,22 +28,22 @@ FAULT_SILENT: Final = "does not answer"
 """Faults of a GPU that the node agent cannot reach."""
 
 UUID_PATTERN: Final = re.compile(f"[0-9A-Za-z-]{{1,{MAX_UUID_LENGTH}}}")
-"""UUID of a GPU in any object."""
+"""Regular expression that matches the UUID of a GPU in any object."""
 
 MAX_PRODUCT_LENGTH: Final = 96
-"""Maximum length of a product's name (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
+"""Maximum length of a product name, in characters (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
 
 MAX_GPU_INDEX: Final = 255
-"""Largest index of a GPU; the driver has fewer minor numbers."""
+"""Largest GPU index; the driver has fewer minor numbers."""
 
 
 class DriverLimit(StrEnum):
     """Use of the driver's memory limit for a pod. Its containers wait until the limit is set."""
 
     AUTO = "Auto"
-    """On nodes whose driver enforces caps."""
+    """Use the limit on nodes whose driver enforces caps."""
     REQUIRE = "Require"
-    """Always: the pod only runs on such nodes."""
+    """Always use the limit: the pod only runs on such nodes."""
     OFF = "Off"
 
 
@@ -51,7 +51,7 @@ class EnforceBy(StrEnum):
     """Program that enforces the cap of a pod."""
 
     SIDECAR = "Sidecar"
-    """A container in the pod. The node's sentry stops processes that it cannot stop."""
+    """A container in the pod. The node's sentry stops processes that the sidecar cannot stop."""
     SENTRY = "Sentry"
     """The node's sentry only; the pod gets no container."""
     NONE = "None"
@@ -63,15 +63,15 @@ class Gpu:
 
     uuid: str
     memory_bytes: int
-    """Usable memory, a multiple of a MiB."""
+    """Usable memory in bytes, a multiple of a MiB."""
     product: str
     index: int
     total_bytes: int | None = None
-    """Memory including the driver's reserve; None if the node does not report it."""
+    """Memory including the driver's reserve, in bytes; None if the node does not report it."""
     healthy: bool = True
-    """False if no pod may get it now. Its memory still counts into the node's capacity."""
+    """False if no pod may get the GPU now. Its memory still counts towards the node's capacity."""
     fault: str = ""
-    """Reason why it is not healthy, in a few words; may be empty."""
+    """Reason why the GPU is unhealthy, in a few words; may be empty."""
 
 
 class Allocation(Protocol):
@@ -83,13 +83,13 @@ class Allocation(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory on each of the GPUs."""
+        """Bytes on each of the GPUs."""
 
 
 def is_valid_gpu_id(uuid: object, index: object) -> bool:
-    """Return True if UUID and index have the form and size of a driver's.
+    """Return True if UUID and index have the form and size that the driver uses.
 
-    They come from objects that other users may write, and are copied into pods and messages.
+    Both come from objects that other users may write, and both are copied into pods and messages.
     """
     return (
         isinstance(uuid, str)
@@ -100,20 +100,21 @@ def is_valid_gpu_id(uuid: object, index: object) -> bool:
 
 
 def free_memory_label(gpu_count: int) -> str:
-    """Return the node label with the memory that is free on each of this many GPUs.
+    """Return the node label for the memory that is free on each of `gpu_count` GPUs.
 
-    `gpu-memory-free-mib` is for one GPU, `gpu-memory-free-mib.2` for two, and so on. Without them a
-    pod with two GPUs would be sent again and again to a node where only the sum fits.
+    `gpu-memory-free-mib` is for one GPU, `gpu-memory-free-mib.2` for two, and so on. Without these
+    labels, the scheduler would bind a pod with two GPUs again and again to a node where only the
+    sum fits.
     """
     counted = min(gpu_count, MAX_COUNTED_GPUS)
     return NODE_GPU_MEMORY_FREE_LABEL + (f".{counted}" if counted > 1 else "")
 
 
 def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) -> dict[str, int]:
-    """Return the free bytes of each GPU; `taken` has UUIDs and the bytes taken on each of them.
+    """Return the free bytes of each GPU; `taken` contains UUIDs and the bytes taken on each GPU.
 
     A value is negative if the GPU shrank, if a binding bypassed the webhook, or if pods see all
-    GPUs, which are never denied. GPUs that are not in the node's list any more are ignored.
+    GPUs, since such pods are never denied. GPUs that are no longer in the node's list are ignored.
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:
@@ -126,7 +127,7 @@ def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) 
 
 
 def allocate(free: dict[str, int], uuids: Iterable[str], taken_bytes: int) -> None:
-    """Subtract bytes from each of these GPUs; `EVERY_GPU` means all."""
+    """Subtract bytes from the free bytes of each GPU; `EVERY_GPU` means all GPUs."""
     for uuid in uuids:
         if uuid in free:
             free[uuid] -= taken_bytes

@@ -28,16 +28,16 @@ from webhook.names import (
 
 MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 _SEPARATED_OTHERWISE: Final = re.compile("[:;]|=[^,=]*=")
-"""Separators that no list has; neither a name nor a size has a colon or a semicolon."""
+"""Regular expression that matches a wrong separator. Names and sizes contain no `:` or `;`."""
 _COMMA: Final = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
-"""A comma between entries of a list, and not before decimals."""
+"""Regular expression that matches a comma between list entries, but not a decimal comma."""
 _WITH_DECIMALS: Final = re.compile("[0-9.]*,[0-9,.]+ *[A-Za-z]*")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.,/%+-]{1,64}")
 _SHOWN_NAMES: Final = 10
 _MOST_COMPARED: Final = 2
-"""Maximum number of unknown names for which a similar one is searched, which takes time."""
+"""Maximum number of unknown names that are compared with known names, which takes time."""
 _OF_DEVICE_PLUGIN: Final = "nvidia.com/"
-"""Prefix of the resources that NVIDIA's device plugin offers."""
+"""Prefix of the resources of NVIDIA's device plugin."""
 
 HELPER_CONTAINERS: Final = {
     # service meshes
@@ -85,26 +85,26 @@ HELPER_CONTAINERS: Final = {
     "autoscaler": "KubeRay",
     "jnlp": "Jenkins",
 }
-"""Product by the name of the container that it adds to pods, from the product's source code.
+"""Products, keyed by the name of the container that each adds to pods, from their source code.
 
-Such a container only gets VRAM if it is named or has an amount. Names that may be a user's program,
-such as `nginx`, `agent` or `server`, are left out.
+Such a container only gets VRAM if the annotation names it or it has an explicit amount. Names that
+a user's program may have, such as `nginx`, `agent` or `server`, are left out.
 """
 _NUMBER: Final = re.compile("-[0-9]{1,3}$")
-"""Suffix of a container that an injector numbers, as in `fluid-fuse-0`."""
+"""Regular expression that matches the number that an injector appends, as in `fluid-fuse-0`."""
 
 
 class Gap(NamedTuple):
-    """A missing or malformed amount, for which the message suggests another."""
+    """Missing or malformed amount for which the message suggests another."""
 
     reason: Reason
     path: str
     sentence: str
     """Message without the suggestion."""
     container: str
-    """Container of the amount; empty if there is none."""
+    """Container that the amount is for; empty if there is none."""
     error: QuantityError | None = None
-    """Error of a malformed amount; None if it is missing."""
+    """Parse error of a malformed amount; None if the amount is missing."""
     where: str = ""
     """Text after the suggestion if the value belongs in several fields."""
 
@@ -114,7 +114,7 @@ Faults = list[Finding | Gap]
 
 
 def read_memory(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
-    """Parse the annotation `gpu-memory`; return the valid amounts, in bytes by container."""
+    """Return the valid amounts of the annotation `gpu-memory`, in bytes, keyed by container."""
     if _SEPARATED_OTHERWISE.search(memory):
         wrong = "is not read as a list; separate entries with a comma, name=size"
     elif "=" in memory:
@@ -165,7 +165,7 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
 
 
 def read_amount(text: str, path: str, container: str, faults: Faults, prefix: str = "") -> int:
-    """Parse one amount in bytes; return 0 and add a fault if it is malformed.
+    """Return an amount in bytes. Return 0 and add a fault if the amount is malformed.
 
     An amount in the annotation (path MEMORY_PATH) is rounded up to a MiB.
     """
@@ -180,7 +180,7 @@ def read_amount(text: str, path: str, container: str, faults: Faults, prefix: st
 
 
 def find_default_container(pod: Pod, faults: Faults) -> str:
-    """Return the container that gets a single quantity; empty if there is none.
+    """Return the container that gets a single amount, or an empty string.
 
     | first one that exists | container |
     | --- | --- |
@@ -208,7 +208,7 @@ def find_default_container(pod: Pod, faults: Faults) -> str:
 
 
 def default_candidates(pod: Pod) -> list[str]:
-    """Return the candidates for a single quantity; without annotation the first one gets it."""
+    """Return the candidates for a single amount, which the first candidate gets by default."""
     having = containers_with_vram(pod)
     if len(having) == 1:
         return having
@@ -219,7 +219,7 @@ def default_candidates(pod: Pod) -> list[str]:
 def containers_with_vram(pod: Pod) -> list[str]:
     """Return the containers that already have VRAM.
 
-    In a translated pod, a resource of NVIDIA's device plugin may be in its place.
+    A translated pod may have a resource of NVIDIA's device plugin instead.
     """
     having = _containers_requesting(pod, VRAM_RESOURCE.__eq__)
     if not having and ADMITTED_ANNOTATION in pod.annotations:
@@ -236,12 +236,12 @@ def _containers_requesting(pod: Pod, is_wanted: Callable[[str], bool]) -> list[s
 
 
 def is_helper_container(name: str) -> bool:
-    """Return True if this is the container name of a known helper."""
+    """Return True if a container of this name is a known helper."""
     return name in HELPER_CONTAINERS or _NUMBER.sub("", name) in HELPER_CONTAINERS
 
 
 def ambiguous_containers(pod: Pod) -> list[str]:
-    """Return the candidates for a single quantity if there are several and none is named."""
+    """Return the candidates for a single amount if there are several and the pod names none."""
     found = [] if DEFAULT_CONTAINER_ANNOTATION in pod.annotations else default_candidates(pod)
     return found if len(found) > 1 else []
 
@@ -254,20 +254,20 @@ def _describe_unknown(name: str, known: Collection[str], nearest: str) -> str:
 
 
 def _find_similar(name: str, names: Iterable[str]) -> str:
-    """Return the name that was probably meant; empty if none is similar."""
+    """Return the known name that was probably meant, or an empty string."""
     compared = [name for name in islice(names, _SHOWN_NAMES) if len(name) <= MAX_LABEL_LENGTH]
     return next(iter(get_close_matches(name[:MAX_LABEL_LENGTH], compared, n=1)), "")
 
 
 def annotation_value(pod: Pod, amounts: Mapping[str, str]) -> str:
-    """Return the annotation's value: a single amount if it is unambiguous, otherwise a list."""
+    """Return the annotation's value: a single amount if unambiguous, otherwise a list."""
     if [*amounts] == [find_default_container(pod, [])] and not ambiguous_containers(pod):
         return next(iter(amounts.values()))
     return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
 
 
 def annotation_value_for(pod: Pod, name: str, value: str) -> str:
-    """Return the annotation's value; a single amount is for the named or the default container."""
+    """Return the annotation's value; a single amount is for `name` or the default container."""
     return (
         value
         if "=" in value
