@@ -1,4 +1,4 @@
-"""Other products that share GPUs: the names in their requests, the units, and migration advice.
+"""Other products that share GPUs: names in requests, units and migration advice.
 
 Warnings, `admit --migrate` and `simulate` use this table.
 
@@ -11,10 +11,10 @@ Warnings, `admit --migrate` and `simulate` use this table.
 | Volcano | resources volcano.sh/vgpu-memory, gpu-memory, vgpu-cores, ... | MiB |
 
 Sources: docs/config.md, pkg/device/nvidia/device.go (annotations), pkg/util/types.go,
-pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (variables), charts/hami/values.yaml of
-Project-HAMi/HAMi; docs/gpu-sharing/README.md and pkg/common/constants/constants.go of
-NVIDIA/KAI-Scheduler; pkg/utils/const.go and `--memory-unit` in deployer/chart of
-AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
+pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (environment variables),
+charts/hami/values.yaml of Project-HAMi/HAMi; docs/gpu-sharing/README.md and
+pkg/common/constants/constants.go of NVIDIA/KAI-Scheduler; pkg/utils/const.go and `--memory-unit` in
+deployer/chart of AliyunContainerService/gpushare-scheduler-extender; volcano-sh/devices and
 volcano-sh/volcano-vgpu-device-plugin; README.md of tkestack/gpu-manager.
 """
 
@@ -32,12 +32,12 @@ MAX_GPU_BYTES: Final = MAX_GPU_GIB * 2**30
 
 
 class Meaning(Enum):
-    """Meaning of a resource or an annotation for a product."""
+    """Meaning of a product's resource or annotation."""
 
     MEMORY = auto()
     """GPU memory in the product's unit."""
     PART = auto()
-    """Part of a GPU's memory: percent, or a fraction."""
+    """Part of a GPU's memory, as a percentage or a fraction."""
     GPUS = auto()
     COMPUTE = auto()
     OTHER = auto()
@@ -48,62 +48,62 @@ class Resource(NamedTuple):
 
     meaning: Meaning
     loss: str = ""
-    """Sentence on the function that is lost with the resource; empty if none is."""
+    """Sentence on the function that is lost with the resource; empty if none is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """Another product: names in its requests, and its names without a counterpart, with reasons.
+    """Another product: the names in its requests, and reasons for names without a counterpart.
 
-    Names may be shell patterns. Names without a counterpart that do no harm are kept. Resources are
-    removed: no node offers them, and a pod with one of them and a share of a GPU is denied.
+    Names may be shell patterns. Harmless names without a counterpart are kept. Resources are
+    removed: no node offers them, and a pod with such a resource and a share of a GPU is denied.
     """
 
     name: str
     unit: str = ""
-    """Unit of its memory, as a suffix of a quantity."""
+    """Unit of the product's memory amounts, as a quantity suffix."""
     has_configurable_unit: bool = False
     resources: Mapping[str, Resource] = field(default_factory=dict)
     request_annotations: Mapping[str, Meaning] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels in node selectors."""
+    """Reasons, keyed by the label in node selectors."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that are kept, with the reason why they have no effect."""
+    """Reasons why kept environment variables have no effect, keyed by variable."""
     objects: Mapping[str, str] = field(default_factory=dict)
-    """Its kinds of objects, as `group/Kind`."""
+    """Reasons, keyed by the product's kinds of objects as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
-    """Its schedulers, which would wait for its requests."""
+    """Names of the product's schedulers, which would wait for the product's requests."""
     assigns_gpus_per_container: bool = False
     """True if each container of a pod may get a different GPU."""
 
     @property
     def unit_bytes(self) -> int:
-        """Return the size of its default unit of memory."""
+        """Return the size of the product's default unit, in bytes."""
         return UNITS[self.unit]
 
     def unit_for(self, number: int) -> str:
-        """Return the unit of an amount; empty if no GPU has that much memory.
+        """Return the unit of an amount, or an empty string if no GPU has that much memory.
 
-        If the unit is configurable, an amount larger than any GPU's memory is taken as MiB.
+        If the unit is configurable, an amount larger than any GPU's memory is read as MiB.
         """
         units = (self.unit, "Mi") if self.has_configurable_unit else (self.unit,)
         return next((unit for unit in units if number * UNITS[unit] <= MAX_GPU_BYTES), "")
 
     def format_quantity(self, number: int) -> str:
-        """Return an amount as a quantity; empty if no GPU has that much memory."""
+        """Return an amount as a quantity, or an empty string if no GPU has that much memory."""
         unit = self.unit_for(number)
         return f"{number}{unit}" if unit else ""
 
     def has_scheduler(self, name: object) -> bool:
-        """Return True if this is a scheduler of the product; the name may be of any JSON type."""
+        """Return True if `name`, of any JSON type, is a scheduler of the product."""
         return isinstance(name, str) and name in self.schedulers
 
 
 WHOLE_GPU: Final = "nvidia.com/gpu"
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
-"""Resource of the device plugin if its time-slicing has `renameByDefault: true`."""
+"""Resource for time-slicing if the device plugin is configured with `renameByDefault: true`."""
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 HAMI_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
@@ -247,10 +247,10 @@ OTHER_PRODUCT_RESOURCES: Final = (
     "tencent.com/vcuda-core",
     "tencent.com/vcuda-memory",
 )
-"""Resources of a node whose GPUs another product allocates. Nodes with HAMi offer
-`nvidia.com/gpu`, as with NVIDIA's own plugin.
+"""Resources of nodes whose GPUs another product allocates. Nodes with HAMi offer `nvidia.com/gpu`,
+like nodes with NVIDIA's plugin.
 
-`aliyun.com/gpu-count` is left out: the plugin writes it into the node's status itself, where it
+`aliyun.com/gpu-count` is left out: the plugin writes this resource into the node's status, where it
 stays after the plugin is removed (gpushare-device-plugin, pkg/gpu/nvidia/podmanager.go:
 `patchGPUCount`).
 """

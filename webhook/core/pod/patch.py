@@ -1,7 +1,7 @@
-"""JSON Patches (RFC 6902): recorded while an object is edited, and applied.
+"""JSON Patches (RFC 6902): recording edits of an object and applying a patch.
 
-Only changed parts are built and compared, so the cost grows with the patch and not with the object.
-The original object is never changed.
+Only changed parts are built and compared, so the cost depends on the patch, not on the object. The
+original object is never changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webhook.core.pod.fields import Json
 Operation = dict[str, Any]
 
 _WORTH_CONDENSING: Final = 4
-"""Minimum number of operations: with fewer, sending the whole field costs more than it saves."""
+"""Minimum number of operations for condensing. Below it, sending the whole field costs more."""
 
 
 class PatchError(RuntimeError):
@@ -24,11 +24,11 @@ class PatchError(RuntimeError):
 
 
 def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
-    """Return a copy of the document with the operations applied; it shares no values with them.
+    """Return a copy of the document with the operations applied. No value is shared with them.
 
     Raises PatchError if an operation names a missing field.
     """
-    # jsonpatch 1.33 does not copy values, so a later operation would change an earlier one.
+    # jsonpatch 1.33 does not copy values, so a later operation would change an earlier operation.
     patch = jsonpatch.JsonPatch(_copy([*operations]))
     try:
         result: Json = patch.apply(_copy(document), in_place=True)
@@ -40,16 +40,15 @@ def apply_patch(document: Json, operations: Iterable[Operation]) -> Json:
 class Edits:
     """Recorded edits of an object, as operations of a patch.
 
-    `place` is the JSON pointer (RFC 6901) of an object or a list that exists or was added. Items of
-    a list are edited before the list itself: they are named by their index in the original object.
-    Fields are always set by "add" (RFC 6902, section 4.1), since implementations differ on
-    replacing a null.
+    `place` is the JSON pointer (RFC 6901) of an object or a list that exists or was added. Edit the
+    items of a list before the list itself, since the index in the original object identifies an
+    item. Fields are always set by "add" (RFC 6902, section 4.1), since implementations differ in
+    how they replace null.
     """
 
     __slots__ = ("operations",)
 
     def __init__(self) -> None:
-        """Start without edits."""
         self.operations: list[Operation] = []
 
     def put(self, place: str, key: str, value: Any) -> None:
@@ -65,7 +64,7 @@ class Edits:
     def merge(
         self, place: str, key: str, present: Mapping[str, Any] | None, entries: Mapping[str, Any]
     ) -> None:
-        """Set entries of a map in a field; `present` is the map, or None if the field is absent."""
+        """Set entries of a map field. `present` is the current map, or None if absent."""
         if not entries:
             return
         if present is None:
@@ -75,7 +74,7 @@ class Edits:
             self.put(f"{place}/{key}", name, value)
 
     def append(self, place: str, key: str, present: list[Any], missing: list[Any]) -> None:
-        """Append items to a list in a field; `present` is the current list."""
+        """Append items to a list field. `present` is the current list."""
         if present:
             for index, item in enumerate(missing, len(present)):
                 self.insert(f"{place}/{key}", index, item)
@@ -83,10 +82,10 @@ class Edits:
             self.put(place, key, missing)
 
     def change(self, place: str, key: str, present: list[Any], after: list[Any]) -> None:
-        """Turn the list in a field, which is `present`, into `after`.
+        """Change a list field from `present` to `after`.
 
         Items are matched by name. Only differences are recorded, so that a manifest keeps its
-        comments. If the names are missing, duplicate or reordered, the whole list is set.
+        comments. If names are missing, duplicate or reordered, the whole list is replaced.
         """
         if after is present:
             return
@@ -106,7 +105,7 @@ class Edits:
                 self.rewrite(f"{here}/{index}", before[name], item)
 
     def rewrite(self, place: str, present: Json, after: Json) -> None:
-        """Turn the object at `place`, which is `present`, into `after`, field by field."""
+        """Change the object at `place` from `present` to `after`, field by field."""
         for key in present:
             if key not in after:
                 self.remove(place, key)
@@ -126,7 +125,7 @@ class Edits:
 def condense(document: Json, operations: Sequence[Operation], field: str) -> Sequence[Operation]:
     """Return an equivalent patch with one operation for all changes inside a field.
 
-    This saves time in the API server. It decodes and encodes all values on the path of each
+    This saves time in the API server, which decodes and encodes all values on the path of each
     operation (evanphx/json-patch, `partialDoc`). A dozen operations in a pod's `spec` take more
     than 1.5 times as long as replacing `spec`. `make bench` measures the difference.
     """
@@ -138,7 +137,7 @@ def condense(document: Json, operations: Sequence[Operation], field: str) -> Seq
     before = ""
     for operation in edits:
         place, _, last = operation["path"].rpartition("/")
-        if place != before:  # many follow one another
+        if place != before:  # consecutive operations often share it
             before, copy = place, copies
             for name in place.split("/")[1:]:
                 copy = copy.inner(name)
@@ -157,7 +156,7 @@ class _Copy:
         self._inner: dict[str, _Copy] = {}
 
     def inner(self, name: str) -> _Copy:
-        """Return the copy of the value at a name or an index, made at the first call."""
+        """Return the copy of the value at a name or an index. The first call creates the copy."""
         found = self._inner.get(name)
         if found is None:
             key = int(name) if type(self.value) is list else _unescaped(name)
@@ -182,7 +181,7 @@ class _Copy:
 
 
 def _by_name(items: list[Any]) -> dict[str, Json] | None:
-    """Return the items by name; None if a name is missing or duplicate."""
+    """Return the items keyed by name, or None if a name is missing or duplicate."""
     named = {item.get("name"): item for item in items}
     return named if len(named) == len(items) and None not in named else None
 
@@ -193,10 +192,10 @@ def _same_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _copy(value: Any) -> Any:
-    """Return a deep copy of JSON; copy.deepcopy takes five times as long."""
+    """Return a deep copy of a JSON value; copy.deepcopy takes five times as long."""
     if type(value) is dict:
         return {
-            key: item if type(item) is str else _copy(item)  # most leaves are text
+            key: item if type(item) is str else _copy(item)  # most leaves are strings
             for key, item in value.items()
         }
     return [_copy(item) for item in value] if type(value) is list else value

@@ -1,8 +1,8 @@
 """Pod templates: paths of their parts in the object, traversal of an object, and merging.
 
-`merge` is Kubernetes' strategic merge of parts of a pod. It keeps the path of each part in the
-object. Lists with a merge key are merged by it, others are replaced. New items come last, where
-Kubernetes may put them first: their order decides nothing that is judged.
+`merge` is Kubernetes' strategic merge of parts of a pod. The path of each part in the object is
+kept. Lists with a merge key are merged by this key; other lists are replaced. New items come last,
+while Kubernetes may put them first. Their order does not affect decisions.
 
 Source: the tags `patchStrategy` and `patchMergeKey` in k8s.io/api/core/v1 (PodSpec, Container).
 """
@@ -23,7 +23,7 @@ Path = tuple[str | int, ...]
 CONTAINER_FIELDS: Final = ("containers", "initContainers")
 METADATA_FIELDS: Final = ("annotations", "labels")
 _HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector", "requests"})
-"""Fields whose keys are not field names."""
+"""Fields whose keys are names chosen by users, not field names."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _POD_PATH: Final = re.compile(r"(?:metadata|spec)(?![^.\[])[^ ]*")
 _FIELD_TO_WRITE: Final = re.compile(r"(?<= under )metadata\.[a-z]+(?=; )")
@@ -32,26 +32,26 @@ _PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
 class TooMuchToSearchError(ValueError):
-    """An object is too large to be searched; the message names the cause and the remedy."""
+    """An object is too large to be searched. The message names the cause and the remedy."""
 
 
 class Form(Enum):
-    """Form of a template, which decides whether it can be translated."""
+    """Form of a template. Decides whether the template can be translated."""
 
     POD = auto()
     """`metadata` and `spec` as in a pod: can be translated in place."""
     CONTAINER = auto()
-    """One container, from which a pod is made: cannot be translated."""
+    """One container from which a pod is created: cannot be translated."""
     INLINE = auto()
     """Parts of a pod among other fields of the kind: cannot be translated."""
     MACHINE = auto()
-    """A virtual machine, whose pod is made by another controller."""
+    """Virtual machine whose pod another controller creates."""
     ELSEWHERE = auto()
-    """Our keys without a template: another controller makes pods of them, or none does."""
+    """vramwarden keys without a template. Another controller may create pods from them."""
 
 
 class UnjudgedField(NamedTuple):
-    """Field whose effect on the pods cannot be judged here."""
+    """Field whose effect on the pods cannot be judged."""
 
     path: Path
     """Path in the object."""
@@ -60,17 +60,17 @@ class UnjudgedField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Pod, or template from which pods are made."""
+    """Pod, or template from which pods are created."""
 
     path: Path
     """Path in the object; empty for a pod."""
     pod: Json | None
-    """`metadata` and `spec` of its pods; None if the template is missing."""
+    """`metadata` and `spec` of the pods; None if the template is missing."""
     form: Form = Form.POD
     places: Mapping[Path, Path] = field(default_factory=dict)
-    """Paths in the object, by path in the pod, of parts that are not below the template's path.
+    """Paths in the object of parts outside of the template's path, keyed by path in the pod.
 
-    The longest path wins.
+    The longest matching path wins.
     """
     unjudged: tuple[UnjudgedField, ...] = ()
 
@@ -82,11 +82,11 @@ class Template:
         return (*self.path, *path)
 
     def shown(self, field: str) -> str:
-        """Return the path in the object of a field of the pod, both in the form of messages."""
+        """Return a pod field's path in the object. Both paths have the form used in messages."""
         return format_path(self.place(parse_path(field)))
 
     def shown_text(self, text: str) -> str:
-        """Return a message about the pod with its leading path replaced by that in the object."""
+        """Return a message about the pod with its leading path replaced by the object's path."""
         path, colon, rest = text.partition(": ")
         is_path = bool(_POD_PATH.fullmatch(path))
         rest = _FIELD_TO_WRITE.sub(lambda found: self.shown(found[0]), rest)
@@ -101,7 +101,7 @@ class Template:
         return None if self.form is not Form.POD or at == self.path else at
 
     def named(self, owner: str) -> Json:
-        """Return the pod that the API server would receive: this pod, or one from the template.
+        """Return the pod that the API server would receive: this pod or a pod from the template.
 
         `owner` is the name of the object with the template.
         """
@@ -116,14 +116,14 @@ class Template:
 
     @property
     def field(self) -> str:
-        """Path in the form of messages: `spec.workerGroupSpecs[0].template`."""
+        """Path in the form used in messages: `spec.workerGroupSpecs[0].template`."""
         return format_path(self.path)
 
 
 def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
-    """Call `enter` for the maps and lists of an object, in order; if it is true, also inside.
+    """Visit an object's maps and lists in order; descend into those for which `enter` is true.
 
-    Uses an explicit stack, so that deep nesting cannot exhaust Python's. Raises
+    Uses an explicit stack, so that deep nesting cannot exhaust Python's stack. Raises
     TooMuchToSearchError.
     """
     values_read = 0
@@ -159,12 +159,12 @@ def value_at(obj: Json, path: Path) -> Any:
 
 
 def is_object_list(value: object) -> bool:
-    """Return True if a value is a list of objects and not empty."""
+    """Return True if a value is a non-empty list of objects."""
     return type(value) is list and bool(value) and all(type(item) is dict for item in value)
 
 
 def as_object_list(value: object) -> list[Json]:
-    """Return the value if it is a list of objects; otherwise an empty list."""
+    """Return the value if it is a list of objects, or an empty list."""
     return value if type(value) is list and is_object_list(value) else []
 
 
@@ -182,7 +182,7 @@ def format_path(path: Path) -> str:
 
 
 def parse_path(shown: str) -> Path:
-    """Parse a path in the form of messages: `spec.containers[0].resources.limits[a.io/b]`."""
+    """Parse a path in the form used in messages: `spec.containers[0].resources.limits[a.io/b]`."""
     return tuple(
         int(inner) if inner.isdecimal() else inner or outer for inner, outer in _PART.findall(shown)
     )
@@ -203,10 +203,10 @@ class DirectiveError(ValueError):
 def merge(
     value: Any, other: Any, at: Path, origin: Path, places: dict[Path, Path], *, wins: bool
 ) -> Any:
-    """Return a value with another merged into it: a patch if it `wins`, otherwise defaults.
+    """Return `value` merged with `other`: a patch if `wins` is True, otherwise defaults.
 
-    `at` is the value's path in the pod, `origin` the other's path in the object. Parts taken from
-    the other are recorded in `places`. Raises DirectiveError.
+    `at` is the path of `value` in the pod, `origin` the path of `other` in the object. Parts taken
+    from `other` are recorded in `places`. Raises DirectiveError.
     """
     if type(value) is dict and type(other) is dict:
         both = {**value}
@@ -241,19 +241,19 @@ def merge(
 
 
 def merge_metadata(own: Any, common: Json, origin: Path, places: dict[Path, Path]) -> Any:
-    """Return a pod's metadata with annotations and labels of other metadata added.
+    """Return a pod's metadata with the annotations and labels of `common` added.
 
-    `origin` is the path of the other metadata. Each added key is recorded in `places`.
+    `origin` is the path of `common`. Each added key is recorded in `places`.
     """
     added = {key: common[key] for key in METADATA_FIELDS if type(common.get(key)) is dict}
     if type(own) is dict:
-        # Record each key instead of the whole field.
+        # Record each key, not the whole field.
         own = {**{key: {} for key in added}, **own}
     return merge(own, added, ("metadata",), origin, places, wins=False)
 
 
 def add_mounted_volumes(spec: Json, volumes: Any, origin: Path, places: dict[Path, Path]) -> None:
-    """Add volumes from a list at `origin` that containers mount and the pod does not have."""
+    """Add the volumes of a list at `origin` that containers mount and the pod lacks."""
     own = spec.get("volumes") or []
     if type(own) is not list:
         return

@@ -40,21 +40,21 @@ class Guess(NamedTuple):
 
     amount: str
     unit: str = ""
-    """Guessed unit of a number without one, for the message; otherwise empty."""
+    """Guessed unit of a number without a unit, for the message; otherwise empty."""
 
 
 class QuantityError(ValueError):
-    """A string is not an amount; the message has the reason and a suggestion."""
+    """A string is not a valid amount. The message has the reason and a suggestion."""
 
     def __init__(self, why: str, *guesses: Guess, verb: str = "use") -> None:
-        """Take the reason, and the amounts that were probably meant, the likeliest first."""
+        """Take the reason and the amounts that were probably meant, most likely first."""
         self.why = why
         self.guesses = guesses
         self.verb = verb
         super().__init__(f"{why}; {self.advice(guesses, EXAMPLE_AMOUNT)}")
 
     def advice(self, guesses: Sequence[Guess], example: str) -> str:
-        """Return the suggestion: the guesses, else the example, else one without an amount."""
+        """Return the suggestion: the guesses, else the example, else advice without an amount."""
         if not guesses:
             return f"write a size, e.g. {example}" if example else "write a size"
         first, *others = guesses
@@ -67,25 +67,25 @@ class QuantityError(ValueError):
 
 
 class QuantityTooSmallError(QuantityError):
-    """An amount of VRAM below one MiB."""
+    """An amount of VRAM is less than one MiB."""
 
 
 class QuantityTooLargeError(QuantityError):
-    """An amount larger than an int64."""
+    """An amount exceeds an int64."""
 
     def __init__(self) -> None:
         super().__init__("is larger than 2^63-1, the largest amount Kubernetes can count")
 
 
-# The caches only keep strings of at most LONGEST_QUANTITY characters.
+# The caches only store strings of at most LONGEST_QUANTITY characters.
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Fraction:
     """Parse a Kubernetes quantity exactly; raises QuantityError.
 
-    Values beyond int64 are rejected. Kubernetes caps them, but no cluster has such an amount: it is
-    a typing error.
+    Values beyond int64 are rejected. Kubernetes reduces them to the maximum, but no cluster has
+    such an amount, so it is a typing error.
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= MAX_QUANTITY_LENGTH else None
     if match is None:
@@ -107,7 +107,7 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def parse_quantity_or(written: object, otherwise: _Default) -> Fraction | _Default:
-    """Parse a quantity; return `otherwise` if it is malformed. Kubernetes validates it."""
+    """Return a quantity that Kubernetes has validated, or `otherwise` if it is malformed."""
     try:
         return parse_quantity(str(written))
     except QuantityError:
@@ -115,7 +115,7 @@ def parse_quantity_or(written: object, otherwise: _Default) -> Fraction | _Defau
 
 
 def parse_count(text: str) -> int:
-    """Parse a count, also in the API server's form (`3k`); raises QuantityError."""
+    """Parse a count, also in the API server's form (`3k`). Raises QuantityError."""
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
         raise QuantityError("is not a whole number")
@@ -123,7 +123,7 @@ def parse_count(text: str) -> int:
 
 
 def canonicalize(text: str) -> str:
-    """Return a quantity of `resources` in the form in which the API server stores it.
+    """Return a quantity in `resources` as the API server stores it.
 
     A malformed quantity, or one beyond int64 without a binary unit, is returned unchanged.
 
@@ -171,8 +171,8 @@ def _canonicalize(text: str) -> str:
 def parse_vram(text: str) -> int:
     """Parse an amount of VRAM in an annotation, in bytes, rounded up to a MiB.
 
-    Raises QuantityError if it is malformed, not above zero or a fraction of a byte, and
-    QuantityTooSmallError below one MiB, where the unit was forgotten.
+    Raises QuantityError if the amount is malformed, not above zero or a fraction of a byte. Raises
+    QuantityTooSmallError below one MiB, since the unit was probably forgotten.
     """
     value = _parse_positive(text)
     if value.denominator != 1 and (value < 1 or not _has_unit(text)):
@@ -186,8 +186,8 @@ def parse_vram(text: str) -> int:
 def parse_vram_resource(text: str) -> int:
     """Parse an amount of VRAM in `resources`, in bytes, not rounded.
 
-    Raises the errors of `parse_vram`, and QuantityError for each fraction of a byte, which the API
-    server denies in a pod template. Suggestions are whole bytes.
+    Raises the same errors as `parse_vram`. A fraction of a byte is an error even above one MiB,
+    since the API server denies it in a pod template. Suggestions are whole bytes.
     """
     try:
         value = _parse_positive(text)
@@ -234,8 +234,8 @@ _DECIMAL_UNITS: Final = ("m", "", "k", "M", "G", "T", "P", "E")
 
 
 def format_bytes(amount_bytes: int) -> str:
-    """Format bytes as the API server does: with the largest binary unit that divides them."""
-    zeros = (amount_bytes & -amount_bytes).bit_length() - 1  # at the end, in binary
+    """Format bytes as the API server does: in the largest binary unit that divides the number."""
+    zeros = (amount_bytes & -amount_bytes).bit_length() - 1  # trailing zero bits
     power = min(zeros // 10, len(_UNITS) - 1) if amount_bytes else 0
     return f"{amount_bytes >> 10 * power}{_UNITS[power]}"
 
@@ -253,11 +253,12 @@ _UNIT: Final = re.compile(
     "[kmgtpe](?:(?P<binary>i|[iex]bi)|ilo|ega?|iga?|era|eta|xa)?(?:s|b|o|bytes?|octets?)?",
     re.IGNORECASE,
 )
-"""Units as users write them, in English and French; the first letter identifies the unit."""
+"""Regular expression that matches English and French units. The first letter identifies the
+unit."""
 
 
 def _too_small_error(text: str, value: Fraction, *, bare: bool = False) -> QuantityTooSmallError:
-    """Return the error for less than a MiB; `bare`: the API server has rewritten 8000 to `8k`."""
+    """Return the error for less than one MiB. `bare`: the API server rewrote 8000 to `8k`."""
     is_bare = text.isdigit() or (bare and text.endswith("k"))
     if not is_bare:
         return QuantityTooSmallError("is less than 1Mi, the smallest share")
@@ -280,7 +281,7 @@ def _malformed_error(text: str) -> QuantityError:
 
 
 def _guess_amounts(text: str) -> list[Guess]:
-    """Return guesses for a malformed quantity: a number and a unit in a common spelling."""
+    """Return guesses for a malformed quantity: a number with a unit in a common spelling."""
     written = _NUMBER_AND_UNIT.fullmatch(text)
     number = _normalize_number(written[1]) if written else ""
     if written is None or not number:
@@ -297,7 +298,7 @@ def _guess_amounts(text: str) -> list[Guess]:
 
 
 def _normalize_number(written: str) -> str:
-    """Return a number without separators of thousands and with a decimal point; empty if none."""
+    """Return a number without thousands separators and with a decimal point, or an empty string."""
     if _THOUSANDS.fullmatch(written):
         written = written.replace(",", "").replace("_", "")
     elif written.count(",") == 1:

@@ -12,14 +12,14 @@ FORBIDDEN: Final = 403
 UNAVAILABLE: Final = 503
 
 
-# Not frozen, like `views.Pod`: each review creates one.
+# Not frozen, like `views.Pod`: each review creates one request.
 @dataclass(slots=True, kw_only=True)
 class Request:
     """Request of an AdmissionReview (admission/v1); immutable by convention."""
 
     uid: str
     kind: str
-    """`Pod` for pods; other kinds outside of the core group have the form `group/Kind`."""
+    """`Pod` for pods; `group/Kind` for kinds outside of the core group."""
     operation: str
     subresource: str
     namespace: str

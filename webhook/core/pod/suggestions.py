@@ -1,7 +1,7 @@
-"""Suggested amounts of VRAM in messages: amounts that the rule admits.
+"""Suggested amounts of VRAM in messages, all of which the rule admits.
 
-They are computed from the rule's bounds and the other amounts of the pod. No changed pod is judged
-for a suggestion, so a suggestion costs about as much as its finding.
+Suggestions are computed from the rule's bounds and the pod's other amounts, without judging a
+changed pod. So a suggestion costs about as much as its finding.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from webhook.core.pod.quantity import QuantityError, format_bytes, parse_vram
 from webhook.core.pod.views import Container, effective_amount
 
 WORK_BUDGET: Final = 2048
-"""Maximum number of amounts that are summed for the suggestions of one review.
+"""Maximum number of amounts that are added up for the suggestions of one review.
 
-Beyond it the verdict is the same, without suggestions. Work is counted instead of timed, so that
-messages do not depend on load.
+Beyond this maximum the verdict is the same but has no suggestions. Work is counted, not timed, so
+that messages do not depend on load.
 """
 _SMALL_EXAMPLES: Final = ("4Gi", "1Gi")
-"""Examples if other containers leave no room for the usual one."""
+"""Examples if other containers leave too little memory for the usual example."""
 
 
 class AmountBounds(NamedTuple):
-    """Bounds on an amount of VRAM, and their owner, such as `rule "team"`."""
+    """Bounds on an amount of VRAM in bytes, and their owner, such as `rule "team"`."""
 
     owner: str
     min_bytes: int | None
     max_bytes: int | None
     per_container: bool = False
-    """True for bounds on each container's amount, False for the pod's amount per GPU."""
+    """True for bounds on each container's amount; False for bounds on the pod's amount per GPU."""
 
     def violations(self, requested_bytes: int) -> Iterator[tuple[Reason, str]]:
         """Yield the reason and the sentence for each violated bound."""
@@ -45,7 +45,7 @@ class AmountBounds(NamedTuple):
 
 
 class Suggestions:
-    """Amounts and counts that a rule admits for a pod, within the work budget of a review."""
+    """Amounts and GPU counts that a rule admits for a pod, within the work budget of a review."""
 
     __slots__ = ("_bounds", "_containers", "_read", "_work_left", "max_count")
 
@@ -55,9 +55,9 @@ class Suggestions:
         bounds: Iterable[AmountBounds] = (),
         max_count: int | None = None,
     ) -> None:
-        """Take the pod's containers and the rule's bounds; without bounds each amount is admitted.
+        """Take the pod's containers and the rule's bounds. Without bounds every amount is admitted.
 
-        `bounds` is only iterated for the first suggestion, since most pods need none.
+        `bounds` is only iterated for the first suggestion, since most pods need no suggestion.
         """
         self._containers = containers
         self._bounds = bounds
@@ -73,9 +73,9 @@ class Suggestions:
         return self._read
 
     def rejection(self, amounts: Mapping[str, int]) -> str | None:
-        """Return the reason for which amounts per GPU would be denied; None if admitted.
+        """Return the reason why amounts per GPU would be denied, or None if they would be admitted.
 
-        The reason is empty if the budget is spent or there is no amount.
+        The reason is empty if the work budget is spent or there are no amounts.
         """
         self._work_left -= len(self._containers) + len(amounts)
         if self._work_left < 0 or not amounts:
@@ -88,9 +88,9 @@ class Suggestions:
         return None
 
     def example(self, amounts_with: Callable[[int], Mapping[str, int]]) -> str:
-        """Return the first example that is admitted; empty if none is.
+        """Return the first admitted example, or an empty string if the rule admits none.
 
-        `amounts_with` returns the pod's amounts per GPU, including the given bytes.
+        `amounts_with` returns the pod's amounts per GPU with the given number of bytes.
         """
         limits = [
             item for bound in self.bounds for item in (bound.max_bytes, bound.min_bytes) if item
@@ -108,10 +108,11 @@ class Suggestions:
         *,
         is_last: bool = True,
     ) -> tuple[str, str]:
-        """Return the sentence for a malformed amount, and the amount that it suggests.
+        """Return the sentence for a malformed amount, and the suggested amount.
 
-        The amount is empty if no suggestion is admitted. It is `agreed_bytes` if that is not 0. The
-        sentence has a single amount if more suggestions follow and a maximum limits their sum.
+        The suggested amount is `agreed_bytes` unless this is 0. It is empty if no suggestion is
+        admitted. The sentence has a single amount if more suggestions follow and a maximum limits
+        the sum.
         """
         if agreed_bytes:
             fits = self.rejection(amounts_with(agreed_bytes)) is None

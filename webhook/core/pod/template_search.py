@@ -1,4 +1,4 @@
-"""Search for pods and pod templates in any object, by their structure.
+"""Search for pods and pod templates in objects of any kind, by structure.
 
 | structure | objects |
 | --- | --- |
@@ -8,21 +8,21 @@
 | `spec.domain.devices` and `metadata` | VirtualMachine of KubeVirt: pods get this metadata |
 | parts of a pod and `annotations` | kinds of KServe, NIM and Spark, by name |
 
-The path of the template is known for Kubernetes' own kinds. It is judged whatever it contains, and
-the rest of the object is not searched. Other kinds may leave out the names of containers, which
-their controllers add, such as Knative's `user-container`.
+The path of the template is known for Kubernetes' own kinds. This template is judged whatever it
+contains, and the rest of the object is not searched. Other kinds may leave out container names.
+Their controllers add the names, such as Knative's `user-container`.
 
 Pods of KServe, NIM and Spark are described by fields of the object's kind. A SparkApplication's
-`sparkConf` names annotations, labels and GPUs of its pods as well, and its `volumes` and
-`nodeSelector` apply to both of its components. Fields that KServe takes from a ServingRuntime of
-the cluster, and Spark from a file, are not judged.
+`sparkConf` also sets annotations, labels and GPUs of its pods, and its `volumes` and `nodeSelector`
+apply to driver and executors. Fields that KServe takes from a ServingRuntime, or Spark from a file,
+are not judged.
 
-`search_stray_keys` finds our keys in other objects; their author gets a warning.
+`search_stray_keys` finds vramwarden keys in other objects, whose author gets a warning.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
 (`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api
-core/v1 (VirtualMachineInstanceTemplateSpec); knative/serving pkg/apis/serving/v1
-(`applyDefault`); kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`),
+core/v1 (VirtualMachineInstanceTemplateSpec); knative/serving pkg/apis/serving/v1 (`applyDefault`);
+kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`),
 pkg/controller/v1alpha2/llmisvc (`propagateDeploymentMetadata`: pods get none of our keys from the
 object's own metadata); NVIDIA/k8s-nim-operator api/apps/v1alpha1/nimservice_types.go
 (`GetDeploymentParams`); kubeflow/spark-operator api/v1beta2 (SparkPodSpec),
@@ -87,7 +87,7 @@ _BUILTIN_VERSION: Final = re.compile(
     r"(?:(?:apps|autoscaling|batch|policy|(?:admissionregistration|apiextensions|networking|node"
     r"|rbac\.authorization|resource|scheduling|storage)\.k8s\.io)/)?v[0-9a-z]+"
 )
-"""API versions of Kubernetes' built-in kinds."""
+"""Regular expression that matches API versions of Kubernetes' built-in kinds."""
 _KINDS_BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _BUILTIN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
@@ -95,18 +95,18 @@ _TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
 _PROGRAM_SETTING: Final = re.compile(
     "accelerator_type|engine_kwargs|gpu_memory_utilization|tensor_parallel_size"
 )
-"""Settings of inference programs in a string."""
+"""Regular expression that matches settings of inference programs in a string."""
 KSERVE_CONTAINER: Final = "kserve-container"
 """Name of the first container of a KServe component."""
 _CONTAINER_NAMES: Final = {
     "serving.knative.dev": "user-container",
     "serving.kserve.io": KSERVE_CONTAINER,
 }
-"""Name that a group's controller gives to a container without one; others get `container`."""
+"""Name that a group's controller gives to an unnamed container; other groups use `container`."""
 
 
 def is_builtin_kind(kind: str, version: str) -> bool:
-    """Return True for a built-in kind with a pod template; an empty version is built-in, too."""
+    """Return True for a built-in kind with a pod template. An empty version counts as built-in."""
     shape = _BUILTIN_KINDS.get(kind)
     return shape is not None and (not version or version.rpartition("/")[0] in shape.groups)
 
@@ -117,7 +117,7 @@ def is_builtin_without_pods(kind: str, version: str) -> bool:
 
 
 def find_kind_ignoring_case(kind: str, version: str) -> str:
-    """Return the built-in kind whose name differs only in case; empty if there is none."""
+    """Return the built-in kind whose name differs only in case, or an empty string."""
     meant = _KINDS_BY_LOWER_CASE.get(kind.lower(), "")
     return meant if meant != kind and is_builtin_kind(meant, version) else ""
 
@@ -125,11 +125,11 @@ def find_kind_ignoring_case(kind: str, version: str) -> str:
 def find_templates(
     obj: Json, kind: str, version: str, read: ReadText | None = None
 ) -> list[Template]:
-    """Return the pod and the pod templates of one object of a kind and version.
+    """Return the pods and pod templates in one object of a kind and version.
 
-    A built-in workload always has one; its `pod` is None if the template is missing. `read` parses
-    YAML in a string field; without it such fields are not judged. Raises TooMuchToSearchError, so
-    that no object takes time from other reviews.
+    A built-in workload always has one template; its `pod` is None if the object lacks the template.
+    `read` parses YAML in a string field; without `read` such fields are not judged. Raises
+    TooMuchToSearchError, so that no object delays other reviews.
     """
     if is_builtin_kind(kind, version):
         path = _BUILTIN_KINDS[kind].path
@@ -141,7 +141,7 @@ def find_templates(
     if group == API_GROUP:
         return []
     if (kind, group) == _TRAIN_JOB:
-        return []  # its patches of a runtime look like pod templates
+        return []  # patches of a runtime in this object look like pod templates
     templates = find_component_templates(obj, kind, group)
     if templates is None:
         templates = _search_templates(obj, read)
@@ -162,7 +162,7 @@ def _notebook_template(obj: Json, template: Template) -> Template:
 
 
 def _name_containers(template: Template, name: str) -> Template:
-    """Return a template in which unnamed containers have the names that the controller gives."""
+    """Return a template in which unnamed containers have the name that the controller gives."""
     spec, given = find_object(template.pod, "spec"), {}
     for field in CONTAINER_FIELDS:
         containers = as_object_list(spec.get(field))
@@ -179,7 +179,7 @@ def _name_containers(template: Template, name: str) -> Template:
 
 
 def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedField]:
-    """Return the fields that refer to other objects from which the pods are made.
+    """Return the fields that refer to other objects from which pods are created.
 
     Raises TooMuchToSearchError.
     """
@@ -199,7 +199,7 @@ def find_unjudged_fields(obj: Json, kind: str, version: str) -> list[UnjudgedFie
 
 
 def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
-    """Return the templates of an object; a template is not searched for further templates."""
+    """Return the templates in an object. A template is not searched for further templates."""
     found: list[Template] = []
 
     def enter(value: Any, path: Path) -> bool:
@@ -215,10 +215,10 @@ def _search_templates(obj: Json, read: ReadText | None) -> list[Template]:
 
 
 def _read_template(value: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
-    """Return a mapping as a template; None if it is not one.
+    """Return a mapping as a template, or None if it is not a template.
 
-    An object at the top level is not a template, although it may resemble a pod: `spec.containers`
-    of a Prometheus has parts of containers, and its annotations do not reach the pods.
+    A top-level object is not a template, although it may resemble a pod: `spec.containers` of a
+    Prometheus contains parts of containers, and its annotations do not reach the pods.
     """
     spec = value.get("spec")
     if type(spec) is dict:
@@ -237,7 +237,7 @@ _IMPLEMENTATIONS: Final = (
     *("model", "huggingface", "lightgbm", "onnx", "paddle", "pmml", "pytorch", "sklearn"),
     *("tensorflow", "triton", "xgboost", "art"),
 )
-"""Fields that are a component's first container if it has no `containers`."""
+"""Fields that define a component's first container if the component has no `containers`."""
 _WORKERS: Final = "workerSpec"
 _LLM_KINDS: Final = ("LLMInferenceService", "LLMInferenceServiceConfig")
 _NIM_CONTAINER: Final = frozenset({"args", "command", "env", "resources"})
@@ -246,16 +246,16 @@ _SPARK_PATHS: Final = {
     "SparkApplication": ("spec",),
     "ScheduledSparkApplication": ("spec", "template"),
 }
-"""Path of the components in the kinds of Spark's operator."""
+"""Paths of the Spark components, keyed by kind."""
 _SPARK_CONTAINERS: Final = {
     "driver": "spark-kubernetes-driver",
     "executor": "spark-kubernetes-executor",
 }
-"""Name of the first container by component of Spark."""
+"""Names of the first container, keyed by Spark component."""
 
 
 def find_component_templates(obj: Json, kind: str, group: str) -> list[Template] | None:
-    """Return the pods that KServe, NIM or Spark make of an object; None for other kinds."""
+    """Return the pods that KServe, NIM or Spark create from an object; None for other kinds."""
     if (kind, group) == ("InferenceService", "serving.kserve.io"):
         components = find_object(obj, "spec")
         return [
@@ -397,7 +397,7 @@ def _spark_gpus(
 
 
 def _rename_first_container(template: Json, name: str) -> Json:
-    """Return a pod template whose first container has this name."""
+    """Return a pod template whose first container has the given name."""
     containers = as_object_list(find_object(template, "spec").get("containers"))
     if not containers:
         return template

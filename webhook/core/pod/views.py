@@ -19,11 +19,11 @@ Number = TypeVar("Number", int, Fraction)
 ADMITTED_PATTERN: Final = re.compile(
     rf"v1 (?P<rule>[a-z0-9.-]{{1,{MAX_LABEL_LENGTH}}}) (?P<digest>[0-9a-f]{{12}})"
 )
-"""Value of the annotation `admitted`: the rule that admitted the pod, and the policy's digest."""
+"""Regular expression that matches the annotation `admitted`: rule name and policy digest."""
 
 
-# The two classes are not frozen, although they are never changed: each review creates several, and
-# creating a frozen one takes four times as long.
+# These classes are not frozen, although instances never change. Each review creates several, and
+# creating a frozen instance takes four times as long.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Container:
     is_sidecar: bool
     """True for a native sidecar: an init container with `restartPolicy: Always` (KEP-753)."""
     path: str
-    """Field path in the form of Kubernetes' messages."""
+    """Field path in the form that Kubernetes' messages use."""
     _resources: dict[str, Mapping[str, str]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -46,7 +46,7 @@ class Container:
 
     @property
     def is_ordinary_init(self) -> bool:
-        """True for an init container that must end before the next one starts."""
+        """True for an init container that must end before the next container starts."""
         return self.field == "initContainers" and not self.is_sidecar
 
     def resources(self, kind: str) -> Mapping[str, str]:
@@ -90,15 +90,15 @@ class Pod:
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     containers: tuple[Container, ...]
-    """User's containers: `spec.containers`, then `spec.initContainers`, without the sidecar."""
+    """The user's containers: `spec.containers`, then `spec.initContainers`, without the sidecar."""
     enforcers: tuple[Container, ...]
-    """Containers with the reserved name of the sidecar, added by us or not."""
+    """Containers with the sidecar's reserved name, whether vramwarden added them or not."""
 
 
 def preview_changes(
     pod: Pod, annotations: Mapping[str, str], removed: Mapping[str, Collection[str]]
 ) -> Pod:
-    """Return a view with added annotations and without `removed` resources, by container."""
+    """Return a view with added annotations and without the containers' `removed` resources."""
     return dataclasses.replace(
         pod,
         annotations={**pod.annotations, **annotations},
@@ -120,7 +120,7 @@ def _remove_resources(container: Container, names: Collection[str]) -> Container
 
 
 def read_pod(raw: Json) -> Pod:
-    """Return the view of a pod; raises MalformedObjectError for a type that the API forbids."""
+    """Return the view of a pod. Raises MalformedObjectError if the API forbids a field's type."""
     spec = get_object(raw, "spec", "")
     user: list[Container] = []
     enforcers: list[Container] = []
@@ -138,20 +138,20 @@ def read_pod(raw: Json) -> Pod:
 
 
 def read_annotations(raw: Json) -> Mapping[str, str]:
-    """Return a pod's annotations; raises MalformedObjectError."""
+    """Return a pod's annotations. Raises MalformedObjectError."""
     return get_string_map(get_object(raw, "metadata"), "annotations", "metadata", by_hand=True)
 
 
 def read_labels(raw: Json) -> Mapping[str, str]:
-    """Return a pod's labels; raises MalformedObjectError."""
+    """Return a pod's labels. Raises MalformedObjectError."""
     return get_string_map(get_object(raw, "metadata"), "labels", "metadata", by_hand=True)
 
 
 def read_service_account(raw: Json) -> str:
-    """Return the name of a pod's ServiceAccount; raises MalformedObjectError.
+    """Return the name of a pod's ServiceAccount. Raises MalformedObjectError.
 
     The API server's ServiceAccount plugin sets `default` before it calls webhooks. A manifest may
-    have no name, or only the deprecated field.
+    have no name or only the deprecated field.
     """
     spec = get_object(raw, "spec")
     name = get_string(spec, "serviceAccountName", "spec") or get_string(
@@ -180,18 +180,18 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
 
 
 def requested_amounts(container: Container) -> dict[str, str]:
-    """Return the amounts that a container requests, by resource; the limit if it has both."""
+    """Return a container's requests, keyed by resource. The limit counts if both are set."""
     return {**container.resources("requests"), **container.resources("limits")}
 
 
 def effective_amount(
     containers: Iterable[Container], amounts: Mapping[str, Number], zero: Number
 ) -> Number:
-    """Return the largest amount that a pod needs at a time: Kubernetes' effective request.
+    """Return Kubernetes' effective request: the largest amount that a pod needs at one time.
 
-    This is the maximum of two values: the sum over app containers and native sidecars, and each
-    ordinary init container's amount plus those of the sidecars started before it (KEP-753).
-    `amounts` are by container name.
+    The result is the maximum of the sum over app containers and native sidecars, and of each
+    ordinary init container's amount plus the amounts of the sidecars started before (KEP-753).
+    `amounts` is keyed by container name.
     """
     running = started = peak = zero
     for container in containers:
@@ -206,7 +206,7 @@ def effective_amount(
 
 
 def _amount(value: object, path: str) -> str:
-    """Return a quantity as a string: in a manifest it may be a number."""
+    """Return a quantity as a string. In a manifest it may be a number."""
     if type(value) is str:
         return value
     if type(value) in (int, float):
@@ -219,7 +219,7 @@ _ZERO: Final = Fraction(0)
 
 
 def is_guaranteed(pod: Pod) -> bool:
-    """Return True if the pod's quality-of-service class is Guaranteed without our sidecar.
+    """Return True if the pod's QoS class is Guaranteed without vramwarden's sidecar.
 
     | `spec.resources` | the containers, including init containers | |
     | --- | --- | --- |
@@ -228,9 +228,9 @@ def is_guaranteed(pod: Pod) -> bool:
     | limits of CPU and memory above zero, requests equal to them | any | yes |
     | any other, also an empty one | any | no |
 
-    The API server sets missing requests in `spec.resources` before it calls webhooks: to the sum of
-    the containers' requests, or to the limits. So a Guaranteed pod has both.
-    Source: `ComputePodQOS` in k8s.io/kubernetes/pkg/apis/core/v1/helper/qos, and KEP-2837.
+    Before it calls webhooks, the API server sets missing requests in `spec.resources` to the sum of
+    the containers' requests or to the limits. So a Guaranteed pod has requests and limits. Source:
+    `ComputePodQOS` in k8s.io/kubernetes/pkg/apis/core/v1/helper/qos, and KEP-2837.
     """
     if pod.spec.get("resources") is not None:
         of_pod = get_object(pod.spec, "resources", "spec")
@@ -270,7 +270,7 @@ def total_request(pod: Pod, resource: str) -> Fraction:
 
 
 def total_limit(pod: Pod, resource: str) -> tuple[Fraction, bool]:
-    """Return the effective limit of the user's containers, and True if one has no limit."""
+    """Return the effective limit of the user's containers, and True if a container has no limit."""
     amounts = {
         container.name: _quantity(written)
         for container in pod.containers

@@ -1,4 +1,4 @@
-"""Pods with GPUs that another product allocates, whole or in part, and the GPUs of DRA drivers.
+"""Pods with GPUs or parts of GPUs from another product, and the GPUs of DRA drivers.
 
 | request of the pod | field that shows it |
 | --- | --- |
@@ -6,10 +6,11 @@
 | Dynamic Resource Allocation, by a claim | the claim, after it is allocated |
 | Dynamic Resource Allocation, by a resource's name (1.34) | the same, and the pod's status |
 
-Slices (`nvidia.com/mig-*`) do not count: they are parts of GPUs in MIG mode, which are not shared.
+Slices (`nvidia.com/mig-*`) do not count: they are parts of GPUs in MIG mode, which vramwarden does
+not share.
 
-A ResourceSlice lists the GPUs that a DRA driver allocates.
-Source: KEP-4381 and the API `resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
+A ResourceSlice lists the GPUs that a DRA driver allocates. Source: KEP-4381 and the API
+`resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from webhook.core.pod.quantity import parse_quantity_or
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
 AMD_DRA_DRIVER: Final = "gpu.amd.com"
-"""Driver of AMD's GPUs, which have no UUID that NVML reports."""
+"""DRA driver of AMD GPUs, which have no UUID that NVML reports."""
 
 MAX_CLAIMS: Final = 16
-"""Maximum number of claims that are read of one pod; further claims are unknown."""
+"""Maximum number of claims read per pod. Further claims are unknown."""
 
 
 def is_gpu_resource(resource: str) -> bool:
-    """Return True if a resource stands for GPUs that another product allocates."""
+    """Return True if a resource provides GPUs that another product allocates."""
     return resource.startswith(WHOLE_GPU) or resource in OTHER_PRODUCT_RESOURCES
 
 
@@ -46,7 +47,7 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
 
 
 def _has_node(pod: Mapping[str, Any]) -> bool:
-    """Return True if a scheduler bound the pod, or a kubelet admitted it, and it has not ended.
+    """Return True if a pod was bound by a scheduler or admitted by a kubelet, and has not ended.
 
     A pod that was created with `spec.nodeName` has no device until its kubelet admits it. The API
     server sets the condition `PodScheduled` when it stores a Binding
@@ -64,7 +65,7 @@ def _has_node(pod: Mapping[str, Any]) -> bool:
 
 
 def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
-    """Return True if a pod has GPUs from another product, except for those of its claims.
+    """Return True if a pod has GPUs from another product. GPUs of its claims do not count.
 
     | the pod | has |
     | --- | --- |
@@ -90,9 +91,9 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
 
 
 def find_claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a pod's ResourceClaims, at most one more than `MAX_CLAIMS`.
+    """Return the names of a pod's ResourceClaims, at most `MAX_CLAIMS` + 1.
 
-    A pod that has ended, or was neither bound nor admitted, has none.
+    Return no names for a pod that has ended or was neither bound nor admitted.
     """
     if not _has_node(pod):
         return ()
@@ -107,13 +108,13 @@ def find_claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def find_claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
-    """Return the drivers of a ResourceClaim's devices; empty if it is not allocated."""
+    """Return the drivers of a ResourceClaim's devices; empty if the claim is not allocated."""
     allocation = as_object(as_object(claim.get("status")).get("allocation"))
     results = as_objects(as_object(allocation.get("devices")).get("results"))
     return frozenset(str(result.get("driver")) for result in results)
 
 
-_MAX_DEVICES: Final = 128  # the API's limits for a slice and for a device
+_MAX_DEVICES: Final = 128  # API limits for a slice and for a device
 _MAX_ATTRIBUTES: Final = 64
 
 
@@ -124,11 +125,11 @@ class ResourceSlice:
     name: str
     driver: str
     texts: frozenset[str]
-    """String attributes of all devices."""
+    """Values of the string attributes of all devices."""
 
 
 def read_resource_slice(found: Mapping[str, Any]) -> ResourceSlice:
-    """Parse a ResourceSlice; malformed values are ignored."""
+    """Parse a ResourceSlice. Malformed values are ignored."""
     spec = as_object(found.get("spec"))
     return ResourceSlice(
         str(as_object(found.get("metadata")).get("name")),
@@ -143,9 +144,9 @@ def read_resource_slice(found: Mapping[str, Any]) -> ResourceSlice:
 
 
 def find_dra_drivers(slices: Iterable[ResourceSlice], uuids: Collection[str]) -> tuple[str, ...]:
-    """Return the drivers that offer one of these GPUs, and AMD's driver, sorted.
+    """Return the drivers, sorted, that offer one of these GPUs or any AMD GPU.
 
-    Drivers of other devices, such as NVIDIA's for compute domains, name no GPU.
+    Drivers of other devices, such as NVIDIA's driver for compute domains, list no GPU.
     """
     return tuple(
         sorted(
