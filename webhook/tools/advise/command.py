@@ -1,4 +1,4 @@
-"""The command `advise`: which workloads ask for too much or too little."""
+"""The command `advise`: which workloads request too much or too little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE",
 _RIGHT: Final = frozenset({"RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
 _NOTHING: Final = "-"
 _LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
-"""Order of rows below those that advise an amount."""
+"""Sort position of verdicts that advise no amount; rows with advice come first."""
 
 
 @click.command("advise")
@@ -60,7 +60,7 @@ def advise_command(
     Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, you may not
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
-    # Imported here: the client takes a second, which --help need not wait for.
+    # Imported here, because --help need not wait a second for the client.
     from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
     from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ def advise_command(
 def ranked(
     histories: Sequence[History], largest_bytes: int | None = None
 ) -> list[tuple[History, Advice]]:
-    """Return each history with its advice; those with any first, then by name."""
+    """Return each history with its advice. Rows with advice come first, then rows sort by name."""
     found = [(history, advise(history, largest_bytes=largest_bytes)) for history in histories]
     return sorted(
         found,
@@ -92,7 +92,7 @@ def ranked(
 
 
 def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
-    """Draw the table; a namespace of "" means all, and gets a column."""
+    """Return the table. A namespace of "" means all namespaces and adds a column."""
     if not rows:
         where = f"in namespace {namespace}" if namespace else "in this cluster"
         return (
@@ -121,7 +121,7 @@ def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
 
 
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
-    """Write the report for programs; what is not known, or not advised, is absent."""
+    """Return the JSON report. Unknown values and missing advice are absent."""
     workloads = [
         known(
             namespace=history.namespace,

@@ -1,1 +1,1 @@
-"""The command `check`: whether vramwarden can be installed in a cluster, or works there."""
+"""The command `check`: whether vramwarden works, or can be installed, in a cluster."""

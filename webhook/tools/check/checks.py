@@ -14,13 +14,13 @@ from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
 
 
 class CheckResult(StrEnum):
-    """Result of a check; the values are those in JSON."""
+    """Result of a check; the values appear in JSON."""
 
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
     NOT_CHECKED = "notLookedAt"
-    """Facts that the check needs are unreadable."""
+    """The facts that the check needs are unreadable."""
 
 
 class CheckVerdict(Enum):
@@ -29,11 +29,11 @@ class CheckVerdict(Enum):
     WORKS = 0
     FAILED = 1
     UNKNOWN = 3
-    """No check has failed, and too few facts are readable for `WORKS`."""
+    """No check has failed, but too few facts are readable for `WORKS`."""
 
 
 class Occasion(Enum):
-    """Time of a check: before and after an installation, or only if there is a release."""
+    """When a check applies: before an installation, after it, or only if there is a release."""
 
     INSTALLED = "installed"
     OF_RELEASE = "of a release"
@@ -41,29 +41,29 @@ class Occasion(Enum):
 
 
 class Check(NamedTuple):
-    """A check."""
+    """A check and the occasions on which it applies."""
 
     id: str
     claim: str
-    """Sentence that is true if the check finds no problem."""
+    """Statement that is true if the check finds no problem."""
     find: Callable[[Installation], Finding]
     when: Occasion = Occasion.OF_RELEASE
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """Outcome of a check: problems, a sentence about what is right, or why it is unknown."""
+    """Outcome of a check: its problems, what it found in order, or why it could not run."""
 
     group: str
     check: Check
     problems: tuple[Problem, ...] = ()
-    """The most severe first."""
+    """Problems, the most severe first."""
     seen: str = ""
     unavailable: FactUnavailable | None = None
 
     @property
     def result(self) -> CheckResult:
-        """Result: that of the most severe problem."""
+        """Result, according to the most severe problem."""
         if self.unavailable:
             return CheckResult.NOT_CHECKED
         if not self.problems:
@@ -73,7 +73,7 @@ class CheckOutcome:
 
     @property
     def is_hidden(self) -> bool:
-        """True if facts are unreadable that a user with more rights could read."""
+        """True if the check failed to read facts that a user with more permissions could read."""
         return self.unavailable is not None and not isinstance(self.unavailable, NotObservable)
 
 
@@ -175,14 +175,14 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check("quotas", "quotas of VRAM are counted", admission.check_quotas),
     ),
 }
-"""All checks by group, in the order in which they are made and shown.
+"""All checks by group, in the order in which they run and are shown.
 
-Nodes and pods are listed first, because their pages are the largest objects in memory.
+Checks that list nodes and pods run first, because these lists use the most memory.
 """
 
 
 def run_checks(installation: Installation) -> list[CheckOutcome]:
-    """Return the outcomes of the checks that apply."""
+    """Run the checks that apply and return their outcomes."""
     if installation.is_before:
         occasions = {Occasion.BOTH}
     elif installation.is_missing(lambda: installation.webhook):

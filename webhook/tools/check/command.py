@@ -55,7 +55,7 @@ def check_command(
     Exit code 0: it works; 1: something has failed; 2: wrong usage; 3: the cluster did not answer,
     or nothing has failed and your rights show too little.
     """
-    # Imported here: client, certificates and policies would slow down every --help.
+    # Imported here, because client, certificates and policies would slow down every --help.
     from webhook.tools.check.checks import find_verdict, run_checks  # noqa: PLC0415
     from webhook.tools.check.render import as_json, as_text  # noqa: PLC0415
     from webhook.tools.render.output import supports_colour, supports_unicode  # noqa: PLC0415

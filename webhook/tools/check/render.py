@@ -23,15 +23,15 @@ _SIGNS: Final[dict[CheckResult | CheckVerdict, tuple[str, str]]] = {
     CheckVerdict.FAILED: ("✗", "31"),
     CheckVerdict.UNKNOWN: ("?", "33"),
 }
-"""Sign and colour (ECMA-48) of results and verdicts."""
+"""Sign and ECMA-48 colour, keyed by result or verdict."""
 
 
 def as_text(
     outcomes: Sequence[CheckOutcome], *, is_before: bool, ascii_only: bool, colour: bool
 ) -> str:
-    """Return a line for each check, with the fix below each problem, and the verdict.
+    """Return a line per check, the fix below each problem, and the verdict.
 
-    Lines state what was found, not the claim of the check, which readers could take for a fact.
+    Lines state what was found. The claim of a failed check could be mistaken for a fact.
     """
 
     def sign(of: CheckResult | CheckVerdict) -> str:
@@ -70,7 +70,7 @@ def as_text(
 
 
 def _describe_outcome(outcome: CheckOutcome) -> str:
-    """Return the line of a check; of several problems the first, with all objects that have it."""
+    """Return the line of a check: its first problem, with all objects that have this problem."""
     if not outcome.problems:
         what = f"not looked at: whether {outcome.check.claim}"
         return f"{what}: {outcome.unavailable}" if outcome.unavailable else outcome.seen
@@ -81,7 +81,7 @@ def _describe_outcome(outcome: CheckOutcome) -> str:
 
 
 def _describe_others(problems: Sequence[Problem]) -> str:
-    """Return the objects with other problems than the first one, and the codes of these."""
+    """Return the objects that have problems other than the first, grouped by code."""
     by_code: dict[str, list[Problem]] = {}
     for problem in problems:
         if not _is_alike(problem, problems[0]):

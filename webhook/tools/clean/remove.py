@@ -1,4 +1,4 @@
-"""Find and remove the remains of an uninstalled release in a cluster."""
+"""Find and remove what an uninstalled release left in a cluster."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _LEFT_OBJECTS: Final = (
     f"{_RBAC}/rolebindings",
     f"{_RBAC}/roles",
 )
-"""Collections with objects of a release outside of its namespaces."""
+"""Collections of objects that a release creates outside its namespaces."""
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class StoredName(NamedTuple):
-    """Name of an object."""
+    """Namespace, name and UID of a stored object."""
 
     namespace: str
     name: str
@@ -49,16 +49,16 @@ class StoredName(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def path(self, collection: str) -> str:
-        """Return the path of the object, given its collection in all namespaces."""
+        """Return the object's API path, given the collection's path for all namespaces."""
         start, _, kind = collection.rpartition("/")
         parts = ("namespaces", self.namespace, kind) if self.namespace else (kind,)
         return "/".join((start, *(quote(part, safe="") for part in (*parts, self.name))))
 
 
 def why_installed(kube: Kube) -> str:
-    """Return why nothing can be removed yet; empty if vramwarden is uninstalled.
+    """Return why nothing can be removed yet, or "" if vramwarden is uninstalled.
 
-    Its agents would write everything again, until their pods have ended.
+    While agents run, they would restore what is removed.
     """
     found = [our for path in _WORKLOADS for our in _list_ours(kube, path)]
     if found:
@@ -75,7 +75,7 @@ def why_installed(kube: Kube) -> str:
 
 
 class Cleaner:
-    """Removes the remains, or with `dry_run` only reports them."""
+    """Removes what a release left, or with `dry_run` only reports it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Cleaner:
         dry_run: bool,
         everything: bool,
     ) -> None:
-        """Call `report` with a line for each node and kind; `everything` is the option --all."""
+        """`report` is called with a line per node and kind. `everything` is the option --all."""
         self._kube = kube
         self._report = report
         self._dry_run = dry_run
@@ -93,9 +93,9 @@ class Cleaner:
         self._kept: list[str] = []
 
     def run(self) -> None:
-        """Clean all kinds and nodes; a failure does not keep the next one from being cleaned.
+        """Clean all kinds and nodes. After a failure, continue with the next one.
 
-        Raises KubeError if the API server does not answer, or does not know the user.
+        Raises KubeError if the API server does not respond or does not know the user.
         """
         for path in _LEFT_OBJECTS:
             self._remove_objects(path, self._find(path))
@@ -157,7 +157,7 @@ class Cleaner:
             self._report_removed(kind, ", ".join(removed))
 
     def _is_done(self, what: str, remove: Callable[[], None]) -> bool:
-        """Call `remove` and return True if the object is gone, or would be."""
+        """Call `remove`. Return True if the object is gone, or would be without `dry_run`."""
         try:
             if not self._dry_run:
                 remove()
@@ -175,7 +175,7 @@ class Cleaner:
 
 
 def _list_ours(kube: Kube, path: str, **query: str) -> list[StoredName]:
-    """Return the objects of a collection with our label; none if the kind is not served."""
+    """Return a collection's objects with vramwarden's label; none if the kind is not served."""
 
     def keep(found: Json) -> StoredName:
         fields = (find_string(found, "metadata", key) for key in ("namespace", "name", "uid"))

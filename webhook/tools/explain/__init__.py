@@ -1,1 +1,1 @@
-"""The command `explain`: why a pod waits, was denied or stopped, or has the GPU that it has."""
+"""The command `explain`: why a pod waits, was denied or stopped, or has its GPU."""

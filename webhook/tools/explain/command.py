@@ -21,7 +21,7 @@ from webhook.tools.render.output import supports_unicode
 from webhook.tools.snapshot.objects import NODE, POD, WorkloadKind, find_kind
 
 _WORDS: Final = f"{__name__}.words"
-"""Key in click's `meta` of the words before the one that is completed."""
+"""Key in click's `meta` for the arguments before the one being completed."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -48,7 +48,7 @@ def _subject(
 
 
 def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return completions: names of pods, or of objects of the kind that was typed."""
+    """Return completions: names of pods, or of objects of the kind given before."""
     word, slash, name = begun.rpartition("/")
     before = context.meta.get(_WORDS) or ("pod",)
     kind = find_kind(word if slash else before[-1])
@@ -91,7 +91,7 @@ def explain_command(
     Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    # Imported here: it would slow down every --help.
+    # Imported here, because it would slow down every --help.
     from webhook.tools.explain.diagnosis import diagnose  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
     from webhook.tools.snapshot.namespace import NamespaceSnapshot  # noqa: PLC0415

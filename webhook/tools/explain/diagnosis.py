@@ -42,16 +42,16 @@ from webhook.tools.snapshot.workloads import (
 )
 
 _LIKE: Final = 0.5
-"""Minimum similarity of names; see `difflib.get_close_matches`."""
+"""Minimum similarity of names, from 0 to 1; see `difflib.get_close_matches`."""
 _LIKE_KIND: Final = 0.85
-"""Minimum similarity of kinds: `deploymnet` and `deployment`, but not `jobset` and `jobs`."""
+"""Minimum similarity of kinds: accepts `deploymnet` for `deployment`, not `jobset` for `jobs`."""
 _MOST_NEAR: Final = 3
 
 
 def diagnose(snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
-    """Return the diagnosis of a pod or workload.
+    """Diagnose a pod or workload.
 
-    Raise FactUnavailable or KubeError if the object is unreadable.
+    Raises FactUnavailable or KubeError if the object is unreadable.
     """
     if kind is POD:
         pod = snapshot.find_pod(name)
@@ -67,9 +67,9 @@ def diagnose(snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str) -> Diag
 
 
 def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
-    """Return the newest pod with a problem, else the newest pod; None without pods.
+    """Return the newest pod that has a problem, else the newest pod, or None without pods.
 
-    A pod has a problem if it waits, has failed, was stopped, has restarted or is not ready.
+    A pod has a problem if it waits, failed, was stopped, restarted or is not ready.
     """
 
     def key(pod: ClusterPod) -> tuple[bool, float, str]:
@@ -84,8 +84,8 @@ def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
 
 
 def _diagnose_workload(snapshot: NamespaceSnapshot, found: WorkloadState) -> Diagnosis:
-    """Return the diagnosis of a workload, and of one of its pods."""
-    # Imported here: they load the rules of admission, which the diagnosis of a pod does not need.
+    """Diagnose a workload and one of its pods."""
+    # Imported here, because they load admission rules, which the diagnosis of a pod does not need.
     from webhook.core.admission.stray_keys import find_stray_keys  # noqa: PLC0415
     from webhook.core.pod.template_search import find_templates  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def _diagnose_workload(snapshot: NamespaceSnapshot, found: WorkloadState) -> Dia
 
 
 def _not_found(snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
-    """Return that an object does not exist, or for kinds of other products that it has no pods."""
+    """Report that an object does not exist, or that one of another product's kind has no pods."""
     place, title = f"in namespace {snapshot.namespace}", kind.name
     headline, detail, fix = "does not exist.", f"there is no {title} {name} {place}", ""
     names: Iterable[str]
@@ -161,7 +161,7 @@ def _not_found(snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str) -> Di
 
 
 def _similar_names(name: str, names: Sequence[str]) -> list[str]:
-    """Return a few similar names: `llama-7c9f` or `deployment/llama` for `llama`."""
+    """Return a few similar names, such as `llama-7c9f` or `deployment/llama` for `llama`."""
     near = [candidate for candidate in names if candidate.rpartition("/")[2] == name]
     near += [candidate for candidate in names if candidate.startswith(f"{name}-")][:_MOST_NEAR]
     near += difflib.get_close_matches(name, names, _MOST_NEAR, _LIKE)
@@ -169,7 +169,7 @@ def _similar_names(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _diagnose_missing_pod(snapshot: NamespaceSnapshot, name: str) -> Diagnosis:
-    """Return the diagnosis of a pod that does not exist, from its last run if known."""
+    """Diagnose a pod that does not exist, using its last run if a history has one."""
     histories = snapshot.attempt(lambda: snapshot.histories) or ()
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes)
     last = report.find_run(histories, name)

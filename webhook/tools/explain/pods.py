@@ -1,4 +1,4 @@
-"""Diagnosis of one pod: pending, bound, ended, or without GPU memory."""
+"""Diagnosis of one pod that is pending or bound, has ended, or has no GPU memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from webhook.tools.snapshot.objects import POD
 from webhook.tools.snapshot.pod import ClusterPod
 
 _SELF_TEST_FAILED: Final = 70
-"""Exit code of the sidecar after a failed self-test."""
+"""Exit code of a sidecar whose self-test failed."""
 _SLICE: Final = (
     "a slice (MIG) has memory of its own, to which the GPU holds it; the node's labels "
     "nvidia.com/mig-<profile>.memory say how much"
@@ -45,7 +45,7 @@ _SLOT: Final = (
 
 
 def diagnose_pod(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
-    """Return the diagnosis of a pod. Malformed fields never raise an error."""
+    """Diagnose a pod. Malformed fields never raise an exception."""
     if pod.state.need is None:
         return _diagnose_without_request(snapshot, pod)
     judge = _diagnose_bound if pod.state.node or pod.state.finished else _diagnose_pending
@@ -57,7 +57,7 @@ def diagnose_pod(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
 
 
 def _diagnose_without_request(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
-    """Return the diagnosis of a pod without VRAM, which may have requested some."""
+    """Diagnose a pod without VRAM that may have tried to request some."""
     found = Diagnosis(
         subject=ProblemSubject(POD.name, pod.name, snapshot.namespace),
         state=State.NO_DEMAND,
@@ -65,7 +65,7 @@ def _diagnose_without_request(snapshot: NamespaceSnapshot, pod: ClusterPod) -> D
     )
     if pod.has_ended or not seems_to_request_vram(pod):
         return replace(found, problems=[*find_foreign_requests(pod)])
-    # Imported here: policies are slow to load, and few pods need them.
+    # Imported here, because policies are slow to load and few pods need them.
     from webhook.tools.problems.recreation import (  # noqa: PLC0415
         PodOutcome,
         decide_recreation,
@@ -84,7 +84,7 @@ def _diagnose_without_request(snapshot: NamespaceSnapshot, pod: ClusterPod) -> D
 
 
 def _describe_request(pod: ClusterPod) -> str:
-    """Return the request of a pod: `It asks for 30Gi on 1 GPU (rule "team").`."""
+    """Describe the request of a pod: `It asks for 30Gi on 1 GPU (rule "team").`."""
     need = pod.state.need or Need(0)
     on = "1 GPU" if need.gpu_count == 1 else f"each of {need.gpu_count} GPUs"
     whose = f" (rule {pod.rule})" if pod.rule else ""
@@ -92,7 +92,7 @@ def _describe_request(pod: ClusterPod) -> str:
 
 
 def _diagnose_pending(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
-    """Return the diagnosis of a pod without a node."""
+    """Diagnose a pod without a node."""
     state = pod.state
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     now_s, created_s = snapshot.now_s, pod.created_s
@@ -134,7 +134,7 @@ def _diagnose_pending(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis
 def _read_room(
     snapshot: NamespaceSnapshot, pod: ClusterPod, nodes: Sequence[NodeFigures] | None
 ) -> Room | None:
-    """Return the nodes and their room for a pod; None if their free memory is unknown."""
+    """Return the nodes and their free capacity for a pod; None if free memory is unknown."""
     need, whole = pod.state.need or Need(0), 0
     if pod.state.at_binding and nodes is None:
         return None
@@ -174,7 +174,7 @@ def _history_note(
 
 
 def _accounting_note(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Iterator[tuple[str, str]]:
-    """Yield notes about how a pod is counted, if vramwarden does not choose its GPUs."""
+    """Yield notes on how the pod's memory is counted if vramwarden does not choose its GPUs."""
     if pod.plugin_devices:
         yield "accounting", _SLICE if MIG_PREFIX in pod.plugin_devices else _SLOT
     elif not pod.state.at_binding:
@@ -188,9 +188,9 @@ def _accounting_note(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Iterator[t
 
 
 def _diagnose_bound(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
-    """Return the diagnosis of a pod that has a node or has ended.
+    """Diagnose a pod that has a node or has ended.
 
-    | GPUs | something was stopped | it can be measured | the pod | state |
+    | GPUs | a stop occurred | memory is measurable | the pod | state |
     | --- | --- | --- | --- | --- |
     | not yet assigned | any | any | any | waiting |
     | any | yes | any | any | stopped |
@@ -242,7 +242,7 @@ def _diagnose_bound(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
 
 
 def _headline(snapshot: NamespaceSnapshot, bound: BoundPod) -> tuple[State, str]:
-    """Return the state of a bound pod, and the first sentence about it."""
+    """Return the state of a bound pod and the first sentence about the pod."""
     pod, state, status = bound.pod, bound.pod.state, bound.pod.part("status")
     if state.finished:
         return State.ENDED, _describe_end(snapshot, bound)
@@ -265,7 +265,7 @@ def _headline(snapshot: NamespaceSnapshot, bound: BoundPod) -> tuple[State, str]
 
 
 def _describe_end(snapshot: NamespaceSnapshot, bound: BoundPod) -> str:
-    """Return when a pod ended, and its peak from its sidecar or its workload's history."""
+    """Describe when a pod ended, and its peak from its sidecar or its workload's history."""
     pod, message = bound.pod, bound.message
     states = (find_object(status, "state", "terminated") for status in pod.container_statuses())
     times = (read_time(state.get("finishedAt")) for state in states)
@@ -284,7 +284,7 @@ def _describe_end(snapshot: NamespaceSnapshot, bound: BoundPod) -> str:
 
 
 def _describe_gpus(bound: BoundPod) -> str:
-    """Return a pod's GPUs: `GPU 1 (H100-80GB, GPU-5c2...)`."""
+    """Describe the GPUs of a pod: `GPU 1 (H100-80GB, GPU-5c2...)`."""
     if not bound.pod.state.uuids:
         return "no GPU" if bound.pod.state.at_binding else f"all GPUs of {bound.pod.state.node}"
     gpus_by_uuid = {gpu.uuid: gpu for gpu in bound.node.gpus} if bound.node else {}
@@ -297,7 +297,7 @@ def _describe_gpus(bound: BoundPod) -> str:
 
 
 def _describe_use(bound: BoundPod) -> str:
-    """Return cap, use and peak; use and peak are those of the GPU with the largest value."""
+    """Describe cap, use and peak. Use and peak are those of the GPU with the largest value."""
     several = bound.pod.state.need is not None and bound.pod.state.need.gpu_count > 1
     cap = f"cap {format_exact(bound.cap_bytes)}" + (" on each" if several else "")
     used = [figure.used_bytes for figure in bound.figures if figure.used_bytes is not None]

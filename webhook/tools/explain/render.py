@@ -1,6 +1,6 @@
-"""Output of `vramwarden explain`: lines for people, or JSON.
+"""Output of `vramwarden explain`: text or JSON.
 
-A report contains untrusted texts, such as a scheduler's message or an annotation. Their control
+A report contains untrusted strings, such as a scheduler's message or an annotation. Their control
 characters are not written.
 """
 
@@ -19,21 +19,21 @@ from webhook.tools.render.output import IN_ASCII, known, make_report, write_json
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10
-"""Maximum number of nodes in the text; JSON has all."""
+"""Maximum number of nodes in the text output; JSON has all nodes."""
 _MOST_GPUS: Final = 4
 _SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
 _WITH_ROOM: Final = {None, Code.GPUS_SPLIT, Code.NO_ROOM}
-"""Codes of nodes whose GPUs are listed."""
+"""Codes of nodes whose GPUs are listed; None if the pod fits on the node."""
 _INDENT: Final = "    "
 
 
 def as_text(found: Diagnosis, *, ascii_only: bool = False) -> str:
-    """Return the lines for people."""
+    """Return the report as text."""
     return write_lines(_lines(found, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
 def as_json(found: Diagnosis) -> str:
-    """Return the JSON for programs, with amounts in bytes; unknown values are absent."""
+    """Return the report as JSON with amounts in bytes; unknown values are absent."""
     return write_json(make_report(KIND, _diagnosis_value(found)))
 
 
@@ -67,7 +67,7 @@ def _problem_lines(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
 
 
 def _node_lines(nodes: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield a line for each node with room, most first; then the other nodes, by reason."""
+    """Yield a line for each node with room, the most first, then the other nodes by reason."""
     room = [node for node in nodes if node.code in _WITH_ROOM]
     room.sort(key=lambda node: (node.code is not None, -node.largest_bytes, node.name))
     without: dict[str, list[str]] = {}

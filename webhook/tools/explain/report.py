@@ -1,4 +1,4 @@
-"""Answer of `explain` about one object: its state, problems and notes."""
+"""Diagnosis of one object by `explain`: state, problems and notes."""
 
 from __future__ import annotations
 
@@ -38,60 +38,60 @@ _BY_SENTRY_ALONE: Final = "the sentry of its node: what exceeds {} is stopped, a
 
 
 class State(StrEnum):
-    """State of a pod, or of a workload with such a pod."""
+    """State of a pod, or of a workload by its pod."""
 
     PENDING = "pending"
-    """It has no node."""
+    """The pod has no node."""
     REFUSED = "refused"
-    """Its pods cannot be created."""
+    """The workload's pods cannot be created."""
     WAITING = "waiting"
-    """It has a node, and no GPU yet."""
+    """The pod has a node but no GPU yet."""
     STARTING = "starting"
     RUNNING = "running"
     STOPPED = "stopped"
-    """A process or container of it was stopped; others may still run."""
+    """A process or container of the pod was stopped; others may still run."""
     BLIND = "blind"
-    """Its memory cannot be measured."""
+    """The pod's memory cannot be measured."""
     ENDED = "ended"
     GONE = "gone"
-    """It was deleted; its last run is known."""
+    """The pod was deleted; its last run is known."""
     NO_DEMAND = "no-demand"
-    """It requests no VRAM."""
+    """The pod requests no VRAM."""
     UNKNOWN = "unknown"
     """No object has that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Answer of `explain` about one object."""
+    """Diagnosis of one object."""
 
     subject: ProblemSubject
     state: State
     sentence: str
-    """Sentence, after the kind and the name."""
+    """Sentence that follows the object's kind and name."""
     problems: Sequence[Problem] = ()
     nodes: Sequence[NodeFit] = ()
     notes: Sequence[tuple[str, str]] = ()
-    """Additional facts: label and text."""
+    """Additional facts, as pairs of label and text."""
     left_out: Sequence[str] = ()
-    """Facts that could not be read, with reasons, including those of `pod`."""
+    """Facts that could not be read, with reasons, including facts about `pod`."""
     pod: Diagnosis | None = None
-    """Newest pod with a problem of a workload, else its newest pod; None for a pod."""
+    """For a workload, its newest pod with a problem, or else its newest pod. None for a pod."""
 
     @property
     def headline(self) -> str:
-        """First line: `Pod team-a/eval-4 has waited for 3m.`."""
+        """First line, such as `Pod team-a/eval-4 has waited for 3m.`."""
         return f"{self.subject.kind} {self.subject} {self.sentence}"
 
     @property
     def has_problem(self) -> bool:
-        """True if it or its pod has an error or a warning."""
+        """True if the object or its pod has an error or a warning."""
         mine = any(problem.severity is not Severity.INFO for problem in self.problems)
         return mine or bool(self.pod and self.pod.has_problem)
 
 
 def describe_peak(peak: int | None, cap_bytes: int, stops: int) -> str:
-    """Return peak and stops of a pod: `peak 6.1Gi of 16Gi, nothing was stopped`."""
+    """Describe peak and stops of a pod: `peak 6.1Gi of 16Gi, nothing was stopped`."""
     of = "no peak was measured, the cap was" if peak is None else f"peak {format_amount(peak)} of"
     return f"{of} {format_exact(cap_bytes)}, {stops_in_words(stops)}"
 
@@ -99,9 +99,9 @@ def describe_peak(peak: int | None, cap_bytes: int, stops: int) -> str:
 def find_run(
     histories: Iterable[History], pod: str, since_s: float = 0.0
 ) -> tuple[Run, History] | None:
-    """Return the newest run of a pod with this name, and its history.
+    """Return the newest run of a pod, and the history that contains the run.
 
-    Runs that ended before the Unix time `since_s` are ignored.
+    Runs that ended before `since_s` (Unix time) are ignored.
     """
     found = ((run, history) for history in histories for run in history.runs if run.pod == pod)
     later = (pair for pair in found if pair[0].ended_s >= since_s)
@@ -114,7 +114,7 @@ def history_note(
     nodes: Iterable[NodeFigures] | None,
     pod: ClusterPod | None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the peak of a workload's last pods, and the request that would suffice for this one."""
+    """Yield the peak of a workload's last pods, and the request that would suffice for `pod`."""
     peak = peak_bytes(history) if history else None
     if history is None or peak is None:
         return
@@ -132,7 +132,7 @@ def history_note(
 
 
 def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str, str]]:
-    """Yield a note about nodes whose figures are old."""
+    """Yield a note on nodes whose figures are old."""
     newest_first = sorted(nodes, key=lambda node: -node.observed_s)
     old = [problem for node in newest_first for problem in find_stale_figures(node, now_s)]
     if old:
@@ -141,7 +141,7 @@ def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str
 
 
 def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
-    """Yield notes about a larger request, the enforcement of the cap, and the choice of GPUs."""
+    """Yield notes on a larger request, cap enforcement and the choice of GPUs."""
     allocations = bound.allocations
     free = allocations[0][0].free_bytes if len(allocations) == 1 else None
     if bound.was_over and free is not None:
@@ -166,7 +166,7 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
 
 
 def _placement_note(bound: BoundPod) -> Iterator[tuple[str, str]]:
-    """Yield the rule by which the GPUs were chosen, and current figures if they confirm it."""
+    """Yield the rule that chose the GPUs, and current figures if they give the same choice."""
     node, own = bound.node, {gpu.uuid: pod.cap_bytes for gpu, pod in bound.allocations}
     if node is None or not own or not bound.pod.state.uuids or bound.pod.state.need is None:
         return

@@ -1,4 +1,4 @@
-"""Manifests: read within bounds, and edited in place with their comments kept.
+"""Manifests: parsed within limits, and edited in place without losing comments.
 
 May import: `core.pod` and `adapters.yaml_documents`.
 """

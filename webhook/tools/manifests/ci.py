@@ -20,7 +20,7 @@ _STANDARD_INPUT: Final = input_name(STANDARD_INPUT)
 def annotation(command: str, file: str, line: int, text: str, title: str = "") -> str:
     """Return a GitHub workflow command: `error`, `warning` or `notice`.
 
-    It is about the whole file if `line` is 0.
+    `line` 0 refers to the whole file.
     """
     properties = {} if file == _STANDARD_INPUT else {"file": file}
     properties |= {"line": str(line)} if line else {}
@@ -30,7 +30,7 @@ def annotation(command: str, file: str, line: int, text: str, title: str = "") -
 
 
 def _data(text: str) -> str:
-    """Escape for GitHub's runner, so that no text of a manifest begins a workflow command."""
+    """Escape a string for GitHub's runner, so that it cannot begin a workflow command."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return printable(escaped)
 
@@ -41,22 +41,22 @@ def _property(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JUnitCase:
-    """One test case."""
+    """A test case of a JUnit report."""
 
     name: str
     file: str
     line: int = 0
     """Line in the file; 0 for the whole file."""
     failure: tuple[str, str] | None = None
-    """Kind of the failure, and its message, with a sentence on each line."""
+    """Kind and message of the failure, one sentence per line; None if the case passed."""
     is_error: bool = False
-    """True if the case could not be judged."""
+    """True if no decision could be made."""
     output: tuple[str, ...] = ()
     """Lines of additional output."""
 
 
 def junit(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
-    """Return a JUnit report; each suite is a file."""
+    """Return a JUnit report with one suite per file."""
     every = [case for cases in suites.values() for case in cases]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(f'<testsuites name="{_xml(name)}" {_totals(every)}>')
@@ -91,5 +91,5 @@ def _case(case: JUnitCase) -> Iterator[str]:
 
 
 def _xml(text: str) -> str:
-    """Escape for XML, which has no control characters, even as references."""
+    """Escape a string for XML, which forbids control characters even as references."""
     return escape(printable(text))

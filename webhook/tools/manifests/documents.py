@@ -1,4 +1,4 @@
-"""Documents of a manifest, their objects, pods and pod templates, and edits of them."""
+"""Documents of a manifest, their objects and pod templates, and edits of them."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from webhook.names import PREFIX
 from webhook.tools.manifests.reading import KUBECTL, Layout, ManifestError, read_json, read_yaml
 from webhook.tools.manifests.writing import dump_yaml, rewrite
 
-# The separator of kubectl. YAML forbids such a line inside a scalar.
+# kubectl's document separator. YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _HEADER: Final = re.compile(r"\ufeff?(?:---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)|---[ \t]+)?")
 _LIMIT_RANGE: Final = "LimitRange"
-"""Kind that creates no pods, and adds resources to new pods."""
+"""Kind that creates no pods but adds resources to new pods."""
 _KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestDocument:
-    """A document: its part of the text, and the value that kubectl reads."""
+    """A document: its part of the text, and the value that kubectl reads from it."""
 
     text: str
     value: Any
     layout: Layout | None
     """Indentation of the YAML; None for JSON."""
     first_line: int = 1
-    """Number of its first line in the file."""
+    """Line number of the document's first line in the file."""
 
     @property
     def as_yaml(self) -> str:
-        """The document as YAML; a YAML document is unchanged."""
+        """The document as YAML; unchanged if it already is YAML."""
         return self.text if self.layout is not None else dump_yaml(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestObject:
-    """An object of a document; if the document is a list, one of its items."""
+    """An object of a document, or one item if the document is a list."""
 
     kind: str
     version: str
@@ -68,10 +68,10 @@ class ManifestObject:
     """Path in the document."""
 
     def targets(self) -> Iterator[Target]:
-        """Yield its pods and pod templates, and a target for keys outside of them.
+        """Yield a target per pod and pod template, and one for vramwarden keys elsewhere.
 
-        There is no such target for kinds of which every template is known, because such keys have
-        no effect there. Raise ManifestError if the object is too large.
+        If all templates of the kind are known, keys elsewhere have no effect, and there is no
+        target for them. Raises ManifestError if the object is too large.
         """
         try:
             found = find_templates(self.value, self.kind, self.version, _read_field)
@@ -100,7 +100,7 @@ class ManifestObject:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pod, or a pod template in an object."""
+    """A pod or pod template in an object."""
 
     object: ManifestObject
     found: Template
@@ -114,7 +114,7 @@ class Target:
 
     @property
     def unread(self) -> Iterator[StrayKey]:
-        """Keys that nothing reads, not even a controller that creates pods elsewhere."""
+        """Keys that nothing reads, not even another controller that creates the pods."""
         kind, version = self.object.kind, self.object.version
         is_known = self.found.form is not Form.ELSEWHERE or is_builtin_without_pods(kind, version)
         for key in self.stray if kind != _LIMIT_RANGE else ():
@@ -129,11 +129,11 @@ class Target:
 
     @property
     def pod(self) -> Json:
-        """The pod that the webhook would receive: the manifest's, or one from the template."""
+        """The pod that the webhook would receive, built from the template if necessary."""
         return pod_from_template(self.found, find_string(self.object.value, "metadata", "name"))
 
     def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
-        """Return the operations of a patch of the pod, by paths in the document."""
+        """Return the operations of a patch of the pod, keyed by path in the document."""
         operations = list(patch)
         above = self.found.metadata_path
         if above is None:
@@ -146,7 +146,7 @@ class Target:
 
 
 def read_documents(text: str) -> list[ManifestDocument]:
-    """Split a text like kubectl, and read each document; raise ManifestError with the line."""
+    """Split a text into documents like kubectl. Raises ManifestError with the line."""
     starts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start())]
     ends = [*starts[1:], len(text)]
     documents: list[ManifestDocument] = []
@@ -166,7 +166,7 @@ def read_documents(text: str) -> list[ManifestDocument]:
 
 
 def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocument]:
-    """Yield the document between two separators, or the stream of JSON objects."""
+    """Yield the document between two separators, or each object of a JSON stream."""
     body = text[len(header) :]
     if body.lstrip().startswith("{"):
         try:
@@ -190,14 +190,14 @@ def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocu
 
 
 def _is_foreign_list(value: object) -> bool:
-    """Return True for a list of another program, such as a JSON patch or a playbook."""
+    """Return True for a list that is no Kubernetes list, such as a JSON patch or a playbook."""
     return isinstance(value, list) and all(
         isinstance(item, dict) and not find_string(item, "kind") for item in value
     )
 
 
 def _read_field(text: str) -> Any:
-    """Return the value of YAML or JSON in a field; raise ValueError."""
+    """Parse YAML or JSON in a string field. Raises ValueError."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -211,10 +211,9 @@ def _read_field(text: str) -> Any:
 def find_objects(
     value: Any, at: Path = (), of: str = "", version: str = ""
 ) -> Iterator[ManifestObject]:
-    """Yield the objects of a document, including those in lists.
+    """Yield the objects of a document, including items of lists.
 
-    `of` and `version` are kind and version for items of typed lists such as PodList, which may
-    omit them.
+    `of` and `version` are the default kind and version for items of typed lists such as PodList.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -224,7 +223,7 @@ def find_objects(
     kind, version = find_string(value, "kind") or of, find_string(value, "apiVersion") or version
     items = value.get("items")
     if kind.endswith("List") and isinstance(items, list):
-        if PREFIX in str(value.get("metadata")):  # lists have no annotations and labels
+        if PREFIX in str(value.get("metadata")):  # lists have no annotations or labels
             yield ManifestObject(kind, "v1", {**value, "items": None}, at)
         for index, item in enumerate(items):
             yield from find_objects(item, (*at, "items", index), kind.removesuffix("List"), version)
@@ -235,7 +234,7 @@ def find_objects(
 def changed(
     document: ManifestDocument, changes: Mapping[Path, Iterable[Operation]]
 ) -> ManifestDocument:
-    """Return a document with JSON Patch operations applied to the objects at the paths."""
+    """Return a document with JSON Patch operations applied at the paths."""
     changes = {path: list(operations) for path, operations in changes.items() if operations}
     if not changes:
         return document
@@ -253,10 +252,10 @@ def changed(
 
 
 def _split_trailing_comments(body: str) -> tuple[str, str]:
-    """Return a text without the comments and blank lines at its end, and these.
+    """Split a text into its content and the comments and blank lines at its end.
 
-    ruamel attaches them to the last value, and would move or lose them with it. They are not split
-    off if a block scalar keeps blank lines.
+    ruamel attaches such lines to the last value, and would move or lose them with the value. The
+    text is not split if a block scalar keeps its blank lines.
     """
     end = len(body)
     if _KEEPS_BLANK_LINES.search(body):
@@ -270,9 +269,9 @@ def _split_trailing_comments(body: str) -> tuple[str, str]:
 
 
 def _apply_at(value: Any, path: Path, operations: list[Operation]) -> Any:
-    """Return a value that is patched at a path.
+    """Return a value with JSON Patch operations applied at a path.
 
-    Containers along the path are copied, so that other uses of an alias do not change.
+    Containers along the path are copied, so that other aliases of them do not change.
     """
     if not path:
         pod = {**value}
@@ -291,7 +290,7 @@ def _header(text: str) -> str:
 
 
 def join(texts: Iterable[str]) -> str:
-    """Join documents to one stream, and add missing separators."""
+    """Join documents into one stream, adding missing separators."""
     joined = ""
     for text in texts:
         if joined and not joined.endswith("\n"):
@@ -311,15 +310,15 @@ _UNREAD: Final = object()
 
 @dataclass(slots=True)
 class LineIndex:
-    """Line numbers of a document, which is parsed again at the first access."""
+    """Line numbers of a document, which is parsed again on first use."""
 
     text: str
     first_line: int = 1
-    """Number of the first line of the text in its file."""
+    """Line number of the document's first line in the file."""
     _root: Any = field(default=_UNREAD, init=False, repr=False)
 
     def of(self, path: Path) -> int:
-        """Return the line of a path, or of the innermost existing node around it."""
+        """Return the line of a path, or of its innermost parent that exists."""
         if self._root is _UNREAD:
             try:
                 self._root = next(BoundedReader(self.text, KUBECTL).documents(), None)
@@ -329,7 +328,7 @@ class LineIndex:
 
 
 def find_line(node: Any, path: Path) -> int:
-    """Return the line of a path, or of the innermost node around it, counted from 0."""
+    """Return the line of a path, or of its innermost parent that exists, counted from 0."""
     line = node.start_mark.line if node else 0
     for part in path:
         if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):

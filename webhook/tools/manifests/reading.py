@@ -60,21 +60,21 @@ KUBECTL: Final = Dialect(
 
 
 class ManifestError(ValueError):
-    """A manifest is unreadable; the message has the problem and the fix."""
+    """Raised for an unreadable manifest; the message states the problem and the fix."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
-        """Line in the text, from 1; None if unknown."""
+        """Line in the text, counted from 1; None if unknown."""
 
 
 class ExactFloat(float):
-    """A number with a point or an exponent, and its original digits, which quantities need."""
+    """A number with a point or exponent that keeps its digits, which quantities need."""
 
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Parse the text."""
+        """Parse a number and keep its text."""
         value = super().__new__(cls, text)
         value.text = text
         return value
@@ -90,16 +90,19 @@ _TAGGED: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(slots=True)
 class Layout:
-    """Indentation of a document's block collections: how often each number of columns occurs."""
+    """Indentation of a document's block collections, as counts keyed by number of columns."""
 
     dashes: Counter[int] = field(default_factory=Counter)
-    """Columns of a list's dash, relative to the mapping that contains the list."""
+    """Indentation of a list's dashes relative to the parent mapping."""
     steps: Counter[int] = field(default_factory=Counter)
-    """Columns of a mapping, relative to the mapping that contains it."""
+    """Indentation of a mapping relative to its parent mapping."""
 
 
 def resolve(text: str) -> Any:
-    """Return the value of a plain scalar for kubectl; raise ManifestError for NaN and infinity."""
+    """Return the value that kubectl reads for a plain scalar.
+
+    Raises ManifestError for NaN and infinity.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _NOT_JSON.fullmatch(text):
@@ -117,7 +120,7 @@ def resolve(text: str) -> Any:
 
 
 def needs_quotes(text: str) -> bool:
-    """Return True if a string needs quotes so that every YAML reader reads it as a string."""
+    """Return True if YAML readers could misread a string without quotes."""
     try:
         return not isinstance(resolve(text), str) or bool(_AMBIGUOUS.fullmatch(text))
     except ManifestError:
@@ -125,7 +128,7 @@ def needs_quotes(text: str) -> bool:
 
 
 def read_yaml(text: str) -> tuple[Any, Layout]:
-    """Return the value and the indentation of a document; raise ManifestError."""
+    """Parse a document; return its value and indentation. Raises ManifestError."""
     reader, value = _ManifestReader(text), None
     try:
         for value in reader.documents():  # noqa: B007 - the last one is returned
@@ -137,7 +140,7 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         hint = _hint(text.split("\n", line)[line - 1]) if line and "token" in problem else ""
-        if "nesting depth" in problem:  # PyYAML has its own bound from 6.0.4 on
+        if "nesting depth" in problem:  # PyYAML 6.0.4 and newer have their own limit
             raise ManifestError(KUBECTL.too_deep, line) from None
         raise ManifestError(f"not valid YAML: {problem}{hint}", line) from error
     except yaml.reader.ReaderError as error:
@@ -147,14 +150,14 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
 
 
 def _hint(line: str) -> str:
-    """Return a hint for a line in which YAML finds no token; empty if there is none."""
+    """Return a hint for a line that YAML cannot tokenize, or "" without one."""
     if "{%" in line:
         return "; it looks like a template: render it first"
     return "; indent with spaces, not tabs" if "\t" in line else ""
 
 
 class _ManifestReader(BoundedReader):
-    """Reader that makes values and counts the indentation of their collections."""
+    """Reader that builds values and records the indentation of collections."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, KUBECTL)
@@ -208,7 +211,7 @@ def _is_merge(event: Any) -> bool:
 
 
 def _merged(value: Any, line: int) -> dict[str, Any]:
-    """Return the merged value of `<<`; of several mappings, the first has precedence."""
+    """Merge the mappings of `<<`; earlier mappings take precedence."""
     result: dict[str, Any] = {}
     for source in reversed(value if isinstance(value, list) else [value]):
         if not isinstance(source, dict):
@@ -218,9 +221,9 @@ def _merged(value: Any, line: int) -> dict[str, Any]:
 
 
 def _scalar(event: Any) -> Any:
-    """Return the value of a scalar; a quoted one is a string, and a tag sets the type."""
+    """Return the value of a scalar. Quoted scalars are strings unless a tag sets the type."""
     text, tag, line = event.value, event.tag or "", event.start_mark.line + 1
-    if tag == "!":  # go-yaml ignores it, unlike the YAML specification
+    if tag == "!":  # go-yaml ignores this tag, against the YAML specification
         tag = ""
     if not (event.implicit[0] or tag.startswith(_TAG)) or tag == _TAG + "str":
         return text
@@ -233,11 +236,11 @@ def _scalar(event: Any) -> Any:
     return ExactFloat(str(value)) if tag == _TAG + "float" and type(value) is int else value
 
 
-# JSON, whose numbers keep their digits.
+# JSON. Numbers keep their digits.
 
 
 def read_json(text: str) -> list[tuple[int, Any]]:
-    """Return the end and the value of each object in a JSON stream; raise JSONDecodeError."""
+    """Return end position and value of each object in a JSON stream. Raises JSONDecodeError."""
     found: list[tuple[int, Any]] = []
     position = _after_space(text, 0)
     try:
@@ -302,14 +305,14 @@ STANDARD_INPUT: Final = "-"
 
 
 def input_name(name: str) -> str:
-    """Return the name of a file or standard input for messages."""
+    """Return the name of a file or standard input for use in messages."""
     return "standard input" if name == STANDARD_INPUT else name
 
 
 def read_text(name: str) -> str:
     """Return the text of a file or standard input.
 
-    Raise click.UsageError if it is unreadable, with the line if it is not UTF-8.
+    Raises click.UsageError if the input is unreadable; the message has the line if it is not UTF-8.
     """
     try:
         return read_source(name)
@@ -321,7 +324,7 @@ def read_text(name: str) -> str:
 def read_source(name: str) -> str:
     """Return the text of a file or standard input.
 
-    Raise ManifestError if it is unreadable, with the line if it is not UTF-8.
+    Raises ManifestError if the input is unreadable, with the line if it is not UTF-8.
     """
     try:
         data = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()

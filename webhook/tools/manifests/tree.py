@@ -1,6 +1,6 @@
-"""Edits of ruamel's commented tree by JSON Patch operations.
+"""JSON Patch edits of ruamel's commented tree.
 
-Plain scalars keep their text, so that values that are not edited do not change, whatever the YAML
+Plain scalars stay strings, so unedited values do not change under any YAML
 version.
 
 yaml-edit (0.2.0, November 2026) was tried instead. It changes the meaning of documents with
@@ -34,7 +34,7 @@ _NEVER: Final = -1
 
 
 class _TextResolver(VersionedResolver):
-    """Resolver for which every scalar is text, except `<<`."""
+    """Resolver that reads every scalar as a string, except `<<`."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is not ScalarNode:
@@ -63,17 +63,17 @@ def edit_text(text: str, changes: Mapping[Path, Iterable[Operation]], layout: La
 
 
 class _Editor:
-    """Editor of a tree. A node that several places share is copied before it is edited."""
+    """Applies edits to a tree. A node with several references is copied before its edit."""
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
         self._uses: Counter[int] = Counter()
         self._seen: dict[int, Any] = {}
-        """Counted nodes by ID. Keeps them alive, since the ID of a freed node may be reused."""
+        """Counted nodes keyed by ID. Keeps nodes alive, since Python may reuse a freed ID."""
         self._count(tree)
 
     def apply(self, at: Path, operation: Operation) -> None:
-        """Apply one operation; its pointer is relative to the node at the path."""
+        """Apply an operation whose pointer is relative to the node at `at`."""
         pointer = operation["path"].split("/")[1:]
         parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer]
         path: list[str | int] = [*at, *parts]
@@ -92,16 +92,16 @@ class _Editor:
             _put(node, key, operation["value"])
 
     def _count(self, node: Any) -> None:
-        """Count the uses of each collection, and write empty nulls in flow style as `null`.
+        """Count references to each collection, and write empty nulls in flow style as `null`.
 
-        Merging a mapping counts as a use, because an edit would change both.
+        A merge of a mapping counts as a reference, because an edit would change both.
         """
         if not isinstance(node, (CommentedMap, CommentedSeq)) or id(node) in self._seen:
             return
         self._seen[id(node)] = node
         node.anchor.always_dump = (
             node.anchor.value is not None
-        )  # even if an edit removes its last alias
+        )  # even if an edit removes the last alias
         for child in (*_children(node).values(), *_merged(node)):
             self._uses[id(child)] += 1
             self._count(child)
@@ -111,7 +111,7 @@ class _Editor:
                     node[key] = "null"
 
     def _own(self, node: Any, part: str | int) -> Any:
-        """Return a child that can be edited in place: never shared, never null."""
+        """Return a child that can be edited in place. Copy a shared child; replace null by {}."""
         key = int(part) if isinstance(node, CommentedSeq) else part
         child = node[key] if isinstance(node, CommentedSeq) or key in node else ""
         if not isinstance(child, (CommentedMap, CommentedSeq)):
@@ -133,7 +133,7 @@ def _children(node: Any) -> dict[Any, Any]:
 
 
 def _merged(node: Any) -> list[Any]:
-    """Return the merged mappings; ruamel before 0.19 returns their positions, too."""
+    """Return the merged mappings. ruamel before 0.19 returns them with positions."""
     merged = node.merge if isinstance(node, CommentedMap) else ()
     return [item[1] if isinstance(item, tuple) else item for item in merged]
 
@@ -146,7 +146,7 @@ def _drop_anchors(node: Any) -> None:
 
 
 def _commented(value: Any) -> Any:
-    """Return a JSON value as nodes; ambiguous strings are quoted."""
+    """Convert a JSON value to nodes; ambiguous strings are quoted."""
     if isinstance(value, dict):
         return CommentedMap({key: _commented(item) for key, item in value.items()})
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def _commented(value: Any) -> Any:
 
 
 def _put(node: Any, key: Any, value: Any) -> None:
-    """Set a value. Comments below the old value are kept; comments inside are removed with it."""
+    """Set a value. Comments below the old value are kept; comments inside it are removed."""
     value = _commented(value)
     present = key < len(node) if isinstance(node, CommentedSeq) else key in node
     if present:
@@ -172,7 +172,7 @@ def _put(node: Any, key: Any, value: Any) -> None:
 
 
 def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
-    """Remove a value. The comments below it are kept, above the next value."""
+    """Remove a value. Comments below the value move above the next value."""
     keys = list(_children(node))
     position = keys.index(key)
     below = _cut(*_last_leaf(node, key))
@@ -195,14 +195,14 @@ def _remove(node: Any, key: Any, above: Any, above_key: Any) -> None:
 
 
 def _last_key(node: Any) -> Any:
-    """Return the key of the node's last line; merged keys have no line."""
+    """Return the last key that is written in the node itself, not merged into it."""
     if isinstance(node, CommentedSeq):
         return len(node) - 1
     return next(reversed([key for key, _ in node.non_merged_items()]), None)
 
 
 def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
-    """Return node and key of a value's last line, to which ruamel attaches comments below it."""
+    """Return node and key of a value's last line. ruamel attaches comments below to them."""
     while key is not None and key != _NEVER:
         child = node[key]
         is_block = isinstance(child, (CommentedMap, CommentedSeq)) and not child.fa.flow_style()
@@ -213,12 +213,12 @@ def _last_leaf(node: Any, key: Any) -> tuple[Any, Any]:
 
 
 def _slot(node: Any) -> int:
-    """Return the index of the comment after a value in ruamel's lists of comments."""
+    """Return the index of the trailing comment in ruamel's list of comments."""
     return 0 if isinstance(node, CommentedSeq) else 2
 
 
 def _cut(node: Any, key: Any) -> str:
-    """Remove and return the comment lines below a leaf; a comment in its line is kept."""
+    """Remove and return the comment lines below a leaf, but not the comment on its line."""
     tokens = node.ca.items.get(key)
     token = tokens[_slot(node)] if tokens else None
     if token is None:
@@ -231,7 +231,7 @@ def _cut(node: Any, key: Any) -> str:
 def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
     """Remove and return the comment lines between a list's key and its first item.
 
-    ruamel stores them twice; if no comment is in the line of the key, as a list of lines.
+    ruamel stores such lines twice. Without a comment on the key's line, they are a list.
     """
     beside, lines, *_ = node.ca.comment or (None, None)
     if beside is not None:
@@ -247,7 +247,6 @@ def _cut_head(node: CommentedSeq, above: Any, key: Any) -> str:
 
 
 def _paste(node: Any, key: Any, below: str) -> None:
-    """Add comment lines below a leaf."""
     if not below:
         return
     tokens = node.ca.items.setdefault(key, [None, None, None, None])

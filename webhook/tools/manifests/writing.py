@@ -1,10 +1,10 @@
-"""Texts of changed documents, similar to the original if possible, and always correct.
+"""Write changed documents: similar to the original if possible, and always correct.
 
-Three texts are tried, the best first. Each is parsed to verify it:
+Three outputs are tried in this order. Each is parsed to verify it:
 
-1. the original lines, except those that the edit changed
-2. the edited tree as ruamel writes it, which may reflow other lines
-3. the values without comments
+1. the original with only the edited lines changed
+2. ruamel's output of the edited tree, which may reflow other lines
+3. the values, without comments
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ANCHOR: Final = re.compile(r"&\S+")
 def rewrite(
     text: str, changes: Mapping[Path, Iterable[Operation]], wanted: Any, layout: Layout
 ) -> str:
-    """Return the text of a YAML document with changes; its value is `wanted`."""
+    """Return the text of a YAML document with changes applied; `wanted` is its expected value."""
     for candidate in _candidates(text, changes, layout):
         if _reads_as(candidate, wanted):
             return candidate
@@ -50,7 +50,7 @@ def _candidates(
         base, target = (
             _rejoin_comments(edit_text(text, wishes, layout), text) for wishes in ({}, changes)
         )
-    # ruamel does not read all YAML that libyaml does, and does not bound recursion.
+    # ruamel cannot read all YAML that libyaml can, and does not limit recursion.
     except (YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return
     restored = _edit_original(text, base, target)
@@ -60,7 +60,7 @@ def _candidates(
 
 
 def _rejoin_comments(text: str, original: str) -> str:
-    """Return a text with comments in the lines of anchors and aliases.
+    """Move comments back to the lines of anchors and aliases.
 
     ruamel writes such comments on separate lines.
     """
@@ -85,15 +85,15 @@ def _reads_as(text: str, wanted: Any) -> bool:
 
 
 def _canonical(value: Any) -> str:
-    """Return a text that is the same only for values that are equal, including their types."""
+    """Return a string that is equal only for equal values of equal types."""
     return json.dumps(value, sort_keys=True)
 
 
 def _edit_original(original: str, base: str, target: str) -> str | None:
-    """Return the original with the changes from base to target; None if they do not fit.
+    """Return the original with the changes from base to target, or None if they do not fit.
 
-    `base` is the unedited original as ruamel writes it. Its lines differ from the original only in
-    spaces, so edits are placed by their neighbouring lines.
+    `base` is ruamel's output of the unedited original. Its lines differ from the original only in
+    spaces, so edits are placed by the neighbouring lines.
     """
     before, plain, after = (text.splitlines(keepends=True) for text in (original, base, target))
     if max(len(before), len(after)) > MOST_COMPARED_LINES:
@@ -118,10 +118,10 @@ def _edit_original(original: str, base: str, target: str) -> str | None:
 def _align(
     lines: list[str], above: list[str], before: list[str], places: dict[int, int]
 ) -> Iterator[str]:
-    """Yield new lines, indented like their neighbours; a file may indent its lists in two ways.
+    """Yield new lines, indented like neighbouring lines of the original.
 
-    A line moves with the new line that contains it, else with the nearest old line in its column or
-    to the left of it.
+    A line shifts like the new line that contains it, else like the nearest old line in its column
+    or to the left.
     """
     open_blocks: list[tuple[int, int]] = []
     for line in lines:
@@ -135,7 +135,7 @@ def _align(
 
 
 def _shift(column: int, above: list[str], before: list[str], places: dict[int, int]) -> int:
-    """Return the shift of a new line: that of the nearest old line above it in the original."""
+    """Return the shift of a new line: that of the nearest line above it in the original."""
     for index in reversed(range(len(above))):
         if above[index].strip() and _column(above[index]) <= column:
             place = places.get(index)
@@ -150,7 +150,7 @@ def _column(line: str) -> int:
 
 
 def _map_boundaries(plain: list[str], before: list[str]) -> dict[int, int]:
-    """Return the boundaries between lines of one text, mapped to those of another."""
+    """Map line boundaries of one text to those of another."""
     places = {0: 0, len(plain): len(before)}
     for _, start, end, first, last in _opcodes(plain, before):
         if end - start == last - first:
@@ -169,7 +169,7 @@ def _squeeze(line: str) -> str:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return a value as YAML in block style that YAML 1.1 and 1.2 read alike."""
+    """Return a value as block-style YAML with one meaning in YAML 1.1 and 1.2."""
     text: str = yaml.dump(
         value,
         Dumper=_Fresh,
@@ -182,7 +182,7 @@ def dump_yaml(value: Any) -> str:
 
 
 class _Fresh(yaml.SafeDumper):
-    """Dumper that writes scalars as text, quotes ambiguous ones, and writes no aliases."""
+    """Dumper that quotes ambiguous strings and writes no aliases."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as the base class declares it
 
@@ -199,7 +199,7 @@ def _plain(write: Callable[[Any], str]) -> Callable[[_Fresh, Any], yaml.ScalarNo
 
 def _represent_text(dumper: _Fresh, value: str) -> yaml.ScalarNode:
     if needs_quotes(value) or not value.replace("\n", "").replace("\t", "").isprintable():
-        style = '"'  # other styles would fold Unicode's line breaks
+        style = '"'  # other styles would fold Unicode line breaks
     else:
         style = "|" if "\n" in value else ""
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
