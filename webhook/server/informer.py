@@ -1,4 +1,4 @@
-"""Informers, which list and watch objects of the API server on threads of their own."""
+"""Informers, which list and watch objects of the API server on separate threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.server.log import JsonLog
 T = TypeVar("T")
 
 CHANGE_WATCH_S: Final = 300.0
-"""Duration of a watch in `set_on_change`; the woken thread also reads the object at intervals."""
+"""Duration of a watch in `set_on_change`. The woken thread also reads the object at intervals."""
 
 
 class Informer(Generic[T]):
@@ -41,11 +41,11 @@ class Informer(Generic[T]):
         on_watch: Callable[[str], None] | None = None,
         level: str = "error",
     ) -> None:
-        """Send no request yet; `title` names the objects in log lines.
+        """Store the settings; send no requests. `title` names the objects in log lines.
 
         `on_list` receives all objects, `on_change` the type of an event and its object. `on_watch`
-        receives the error if they cannot be watched, and an empty text when they are watched
-        again. By default both are logged, the error at this `level`.
+        receives the error if the objects cannot be watched, and an empty string when they are
+        watched again. By default both are logged, the error at this `level`.
         """
         self._title = title
         self._log_key = f"{title}, watch"
@@ -62,7 +62,7 @@ class Informer(Generic[T]):
 
     @property
     def is_settled(self) -> bool:
-        """Return True if the objects were listed, or may not be read."""
+        """Return True if the objects were listed, or if reading them is forbidden."""
         return self.is_listed or self._is_forbidden
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Informer(Generic[T]):
         Thread(target=self.run, name=self._log_key, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop calling the callbacks; the thread ends with the current watch at the latest."""
+        """Stop calling the callbacks; the thread ends when the current watch ends, or earlier."""
         self.is_stopped = True
 
     def run(self) -> None:
@@ -118,9 +118,9 @@ class _InformerStoppedError(Exception):
 
 
 def set_on_change(changed: Event, followed: Collection[None], log: JsonLog, name: str) -> None:
-    """Start a daemon thread that sets `changed` at each change of an object, and never ends.
+    """Start a daemon thread that sets `changed` whenever a watched object changes; it never ends.
 
-    A failure of the API server is not logged: the woken thread reads the object and logs it.
+    API server failures are not logged here: the woken thread reads the object and logs them.
     """
 
     def on_report(report: Report[None]) -> None:

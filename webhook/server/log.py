@@ -22,7 +22,7 @@ from webhook.server.bounds import MAX_ITEMS, MAX_LINE_BYTES, MAX_TRACE
 
 
 def text_for_log(value: object) -> str | None:
-    """Return a text of a request for the log: shortened, or its type if it is not a text."""
+    """Return a request's string shortened for the log, or the type if the value is not a string."""
     if value is None:
         return None
     if type(value) is not str:
@@ -31,29 +31,29 @@ def text_for_log(value: object) -> str | None:
 
 
 class JsonLog(Journal):
-    """The server's journal, which uses orjson because every review may write a line."""
+    """The server's journal. It uses orjson because every review may write a line."""
 
     def __init__(self, stream: IO[bytes] | None = None) -> None:
-        # Unbuffered: each line is one system call, and what the stream does not accept is lost.
+        # Unbuffered: each line is one system call. Bytes that the stream does not accept are lost.
         if stream is None:
             stream = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)
         self._stream: IO[bytes] = stream
         super().__init__(self._put)
 
     def info(self, message: str, **values: Any) -> None:
-        """Write an event for information."""
+        """Log an event for information."""
         self.event("info", message, **values)
 
     def warning(self, message: str, **values: Any) -> None:
-        """Write an event that should be checked."""
+        """Log an event that should be checked."""
         self.event("warning", message, **values)
 
     def error(self, message: str, **values: Any) -> None:
-        """Write a failure that is not a bug in vramwarden."""
+        """Log a failure that is not a bug in vramwarden."""
         self.event("error", message, **values)
 
     def exception(self, message: str, **values: Any) -> None:
-        """Write a bug in vramwarden, with the trace of the exception being handled."""
+        """Log a bug in vramwarden, with the traceback of the exception being handled."""
         self.event("error", message, trace=traceback.format_exc(), **values)
 
     def _put(self, line: bytes) -> None:
@@ -61,7 +61,7 @@ class JsonLog(Journal):
             line = line[written:]
 
     def _line(self, values: dict[str, Any]) -> bytes:
-        """Return a line as JSON; in one that is too long texts are shortened, or values dropped."""
+        """Return a line as JSON; in a long line strings are shortened, or values dropped."""
         line = orjson.dumps(values, default=str, option=_LINE)
         if len(line) > MAX_LINE_BYTES:
             line = orjson.dumps(_shorten_values(values), default=str, option=_LINE)
@@ -73,7 +73,7 @@ class JsonLog(Journal):
 
 
 def _shorten_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with shorter texts and lists; of a trace the end is kept."""
+    """Return values with shorter strings and lists. The end of a traceback is kept."""
     result: dict[str, Any] = {"cut": True}
     for name, value in values.items():
         if isinstance(value, str):

@@ -25,7 +25,7 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class Metrics:
-    """Metrics of the webhook in a separate registry."""
+    """The webhook's metrics, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -121,7 +121,7 @@ class Metrics:
         histogram.observe(duration_s)
 
     def _count_request(self, webhook: str, operation: str, decision: str, reason: str) -> None:
-        """Count a review; the dictionary is faster than `Counter.labels`."""
+        """Count a review. The dictionary is faster than `Counter.labels`."""
         labels = webhook, operation, decision, reason
         counter = self._request_counters.get(labels)
         if counter is None:
@@ -133,11 +133,11 @@ class Metrics:
         self._count_request(webhook, "other", "denied", reason)
 
     def count_patch_check(self, *, passed: bool) -> None:
-        """Count a patch that was applied before it was sent."""
+        """Count the check of a patch before it was sent."""
         self._patch_checks.labels("passed" if passed else "failed").inc()
 
     def count_rejected(self, code: int) -> None:
-        """Count a request rejected before a decision."""
+        """Count a request that was rejected before a decision."""
         self._rejected.labels(str(code)).inc()
 
     def count_closed(self, reason: str) -> None:

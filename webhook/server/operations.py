@@ -1,6 +1,6 @@
-"""The plain port: a Flask application with probes and metrics, on separate threads.
+"""The plain HTTP port: a Flask application with probes and metrics, on separate threads.
 
-It is separate from the TLS port, so that a flood of reviews delays no probe and a probe no review.
+This port is separate from the TLS port, so that neither probes nor reviews delay each other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
 OPERATIONS_PORT: Final = 8080
-"""Default port of probes and metrics."""
+"""Default port for probes and metrics."""
 
 STALL_S: Final = 10.0
-"""Time without a turn of the event loop after which the process counts as dead."""
+"""Time without an event-loop turn after which the process counts as dead, in seconds."""
 
 
 class ServerPart(Protocol):
@@ -32,14 +32,14 @@ class ServerPart(Protocol):
         """Start the daemon threads; called once, after the fork."""
 
     def obstacle(self) -> str:
-        """Return why the replica is not ready yet; empty for no reason."""
+        """Return why the replica is not ready yet; empty if this part is ready."""
         return ""
 
 
 def run_periodically(
     work: Callable[[], object], pause_s: float, log: JsonLog, name: str, failure_message: str
 ) -> None:
-    """Call `work` forever, with a pause after each call, on a daemon thread; return at once."""
+    """Call `work` repeatedly on a daemon thread, with a pause after each call; returns at once."""
 
     def run() -> None:
         while True:
@@ -94,7 +94,7 @@ class Health:
 
 
 def create_app(health: Health, metrics: Metrics, details: Callable[[], dict[str, str]]) -> Flask:
-    """Return the Flask application; `details` returns further lines of `/readyz?verbose`."""
+    """Return the Flask application; `details` returns additional lines for `/readyz?verbose`."""
     app = Flask("vramwarden")
 
     @app.get("/livez")
@@ -127,10 +127,10 @@ def _probe_response(failure: str) -> Response:
 
 
 def bind_port(host: str, port: int | None) -> PlainHttpServer:
-    """Bind the port; raise OSError if it is taken.
+    """Bind the port. Raises OSError if the port is taken.
 
-    If `port` is None, bind the default port or, if that is taken, any free one. A second server on
-    a laptop can then start, too.
+    If `port` is None, bind the default port, or any free port if that is taken. A second server can
+    then start on the same laptop.
     """
     try:
         return PlainHttpServer(host, OPERATIONS_PORT if port is None else port)

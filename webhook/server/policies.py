@@ -1,4 +1,4 @@
-"""Reload of the policy: one thread reads the files and notifies the parts that depend on them."""
+"""Reload of the policy: one thread reads the files and notifies dependent parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PolicyReload(ServerPart):
     metrics: Metrics
     log: JsonLog
     dependents: Sequence[Callable[[], None]] = ()
-    """Called on that thread after each successful reload, once the new policy is in force."""
+    """Called on the reload thread after each successful reload, once the new policy is in force."""
 
     def start(self) -> None:
         """Start the daemon thread."""
@@ -53,7 +53,7 @@ class PolicyReload(ServerPart):
             )
 
     def show(self) -> None:
-        """Publish the policy in force as metrics; warn about rules without effect."""
+        """Publish metrics of the policy in force; warn about rules without effect."""
         policy = self.policies.current
         self.metrics.show_policy(policy)
         self.metrics.policy_loaded_at.set_to_current_time()

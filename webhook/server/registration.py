@@ -1,14 +1,14 @@
 """The path of /bind and the owner, which replicas write into the webhook configurations.
 
 The TLS port has no authentication, and a Binding reserves GPUs. The path of /bind therefore begins
-with a secret, which only API servers know. It is derived from the private key of the serving
+with a secret that only API servers know. The secret is derived from the private key of the serving
 certificate, so it changes with each certificate. It is also derived from the key that replicas
-mount as a file, so reading the certificate's Secret is not enough to know it. All replicas derive
-the same path without storing it. Only admins and the webhook's own account may read and write the
-webhook configurations. The path is never logged or shown in metrics.
+mount as a file, so reading the certificate's Secret does not reveal the path. All replicas derive
+the same path without storing it. Only admins and the webhook's ServiceAccount may read and write
+the webhook configurations. The path is never logged or shown in metrics.
 
-The chart leaves the path out, in every certificate mode. The owner is the release's namespace: if
-a person deletes the namespace, and the replicas with it, the webhooks are deleted, too.
+In every certificate mode, the chart omits the path. The owner is the release's namespace: if a user
+deletes the namespace, and thus the replicas, the webhook configurations are deleted, too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from webhook.server.informer import set_on_change
 from webhook.server.log import JsonLog
 
 SETTLE_S: Final = 120.0
-"""Time for which another replica may serve a different certificate: the kubelet takes up to a
-minute and a half to update a mounted Secret."""
+"""Time in seconds for which another replica may serve a different certificate: the kubelet takes
+up to a minute and a half to update a mounted Secret."""
 
 SYNC_S: Final = 30.0
-"""Interval between two syncs if no watch reports a change."""
+"""Interval between two syncs if no watch reports a change, in seconds."""
 
 _FIRST_RETRY_S: Final = 1.0
 _PAUSE_S: Final = 0.5
@@ -55,7 +55,7 @@ def derive_bind_path(key_pem: bytes, key: bytes = b"") -> str:
 
 
 def is_bind_path(path: str) -> bool:
-    """Return True if a path has the shape of those that `derive_bind_path` returns."""
+    """Return True if a path has the form of the paths that `derive_bind_path` returns."""
     return _SHAPE.fullmatch(path) is not None
 
 
@@ -73,7 +73,7 @@ class BindPath:
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
         self.current = ""
-        """Path of the certificate that is served; empty if there is none yet."""
+        """Path of the certificate that is served; empty without a certificate."""
         self._earlier: dict[str, frozenset[x509.Certificate]] = {}
         self._authorities: frozenset[x509.Certificate] = frozenset()
         self._configured = ""
@@ -81,7 +81,7 @@ class BindPath:
         self._lock = Lock()
 
     def use_certificate(self, bundle: Bundle) -> None:
-        """Make the path of this certificate the current one; raises CertificatesError."""
+        """Make this certificate's path the current one; raises CertificatesError."""
         path = derive_bind_path(bundle.key_pem, self._key)
         authorities = frozenset(readable_certificates(bundle.ca_pem))
         with self._lock:
@@ -92,7 +92,7 @@ class BindPath:
         if self.current and path != self.current:
             self._earlier[self.current] = self._authorities
         self._earlier.pop(path, None)
-        # A set without CAs does not show which CAs are forgotten: cert-manager may leave them out.
+        # A set without CAs does not show which CAs are forgotten, since cert-manager may omit them.
         kept = [
             (earlier, earlier_authorities)
             for earlier, earlier_authorities in self._earlier.items()
@@ -102,7 +102,7 @@ class BindPath:
         self.current, self._authorities = path, authorities
 
     def set_configured(self, path: str) -> None:
-        """Set the path that the webhook configuration contains."""
+        """Store the path that the webhook configuration contains."""
         with self._lock:
             self._configured = path if is_bind_path(path) else ""
             self._update_accepted()
@@ -110,7 +110,7 @@ class BindPath:
     def accepts(self, path: str) -> bool:
         """Return True if Bindings are accepted at this path.
 
-        The time depends on the length of the path alone, not on how much of it is right.
+        The time depends only on the length of the path, not on how many characters are correct.
         """
         requested = path.encode(errors="surrogateescape")
         is_accepted = False
@@ -144,7 +144,7 @@ class Registration:
         settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet; `clock` returns monotonic seconds."""
+        """Store the settings without sending requests; `clock` returns monotonic seconds."""
         self._api = api
         self._bind_path = bind_path
         self._log = log
@@ -152,7 +152,7 @@ class Registration:
         self._clock = clock
         self._sync_s = min(SYNC_S, max(_PAUSE_S, settle_s / 4))
         self._differing: tuple[str, str] | None = None
-        """The configured path and the current one, if they differ."""
+        """The configured path and the current path, if they differ."""
         self._differing_since_s = 0.0
         self._has_tried = False
         self._changed = Event()
@@ -165,13 +165,13 @@ class Registration:
     def obstacle(self) -> str:
         """Return why this replica is not ready; empty after the first try, even if it failed.
 
-        Without a path pods are bound without a GPU and get it late. Without traffic no pod gets a
-        GPU.
+        Without a registered path pods are bound without a GPU, and get one late. Without a ready
+        replica no pod gets a GPU.
         """
         return "" if self._has_tried else "the path of bind is not registered yet"
 
     def sync(self) -> bool:
-        """Write and log what is due; return True if all of it succeeded."""
+        """Make and log all due changes; return True if all succeeded."""
         if not self._bind_path.current:
             return False  # no certificate yet
         try:
@@ -190,7 +190,7 @@ class Registration:
         return not failed
 
     def _write_path(self, registered: BindRegistration) -> bool:
-        """Write the current path if it is due; return True if no retry is needed."""
+        """Write the current path if a write is due; return True if no retry is needed."""
         if registered.bind is None:
             return True
         current, configured = self._bind_path.current, registered.bind
@@ -236,7 +236,7 @@ class Registration:
         return True
 
     def _handle_failure(self, subject: str, message: str, error: KubeError) -> bool:
-        """Report a failed write; return True if a retry would fail as well."""
+        """Report a failed write; return True if retrying is pointless."""
         if error.conflict:
             return False
         self._report(subject, message, error)

@@ -1,4 +1,4 @@
-"""Reviews: each is decoded, decided, encoded, counted and logged."""
+"""Reviews: decoding, decision, encoding, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ ADVISE: Final = "advise"
 """Name of workload reviews in metrics and log lines."""
 
 PREFIX_BYTES: Final = 1024
-"""Size of the beginning of a review, which contains its uid."""
+"""Size of a review's prefix, which contains the review's uid."""
 
 PATCH_CHECK_INTERVAL: Final = 256
-"""One in this number of patches under a policy is checked before it is sent: less than 1 %."""
+"""Number of patches under a policy of which one is checked before it is sent."""
 MAX_CHECKED_BYTES: Final = 16 * 2**10
-"""Maximum size of a review whose patch is checked. A check takes two to five times as long as the
+"""Maximum size of a review whose patch is checked. A check takes up to five times as long as the
 decision, and both together must not block the event loop for long."""
 
 _NO_ADVICE: Final = WorkloadAdvice()
@@ -65,7 +65,7 @@ _NAMESPACE_UNKNOWN: Final = build_rejection(
 
 
 def unknown_cluster(_policy: Policy) -> Cluster:
-    """Return a view without any facts, for a server that watches no cluster."""
+    """Return a view without facts, for a server that does not watch the cluster."""
     return UNKNOWN_CLUSTER
 
 
@@ -79,10 +79,10 @@ class Review:
 
 
 class Reviews:
-    """Decodes reviews and encodes their answers; counts and logs them.
+    """Decodes reviews, encodes their responses, and counts and logs them.
 
     A malformed *review* is rejected with HTTP 4xx, which the API server gets. A malformed *object*
-    is denied, which the user gets.
+    is denied, which the user sees.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog) -> None:
@@ -90,7 +90,7 @@ class Reviews:
         self._log = log
 
     def read(self, webhook: str, body: bytes) -> Review | Answer:
-        """Decode a review; return a rejection if the body is not one."""
+        """Decode a review, or return a rejection if the body is not a review."""
         started_s = perf_counter()
         try:
             return Review(webhook, read_review(body), started_s)
@@ -106,9 +106,9 @@ class Reviews:
         patch: Sequence[Operation] | None = None,
         node: str = "",
     ) -> Answer:
-        """Answer a review with a decision; `patch` replaces the patch of the decision.
+        """Answer a review with a decision; `patch` replaces the decision's patch.
 
-        `node` is logged with a review about a node.
+        `node` is logged with a review that concerns a node.
         """
         request = review.request
         patch = decision.patch if patch is None else patch
@@ -128,7 +128,7 @@ class Reviews:
         return answer
 
     def fail(self, review: Review, body: bytes) -> Answer:
-        """Answer a review that caused an exception; its trace is in the log only."""
+        """Answer a review that caused an exception. Only the log contains the traceback."""
         duration_s = perf_counter() - review.started_s
         self._metrics.count(review.webhook, "other", "failed", "InternalError", duration_s)
         self._log.exception("review failed", **_log_fields(review))
@@ -138,22 +138,22 @@ class Reviews:
 class _PatchChecks:
     """Checks a sample of the patches before they are sent.
 
-    Property tests check the patches of generated pods; this checks those of real pods. The sample
-    is the first patch under each policy, and then one in `PATCH_CHECK_INTERVAL`. A check takes as
-    long as a decision, so it affects no percentile up to the 99th. After a failed check the next
-    patch is checked, too. Two threads may count one review twice, or not at all.
+    Property tests check the patches of generated pods; this class checks those of real pods. The
+    sample is the first patch under each policy, and then one in `PATCH_CHECK_INTERVAL`. A check
+    takes as long as a decision, so it affects no percentile up to the 99th. After a failure the
+    next patch is also checked. Two threads may count one review twice, or not at all.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._policy: str | None = None
-        """Digest of the policy under which a check passed last."""
+        """Digest of the last policy under which a check passed."""
         self._remaining = 0
 
     def sample(
         self, request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster
     ) -> None:
-        """Check a patch if its turn has come; raise PatchError or another error if it fails."""
+        """Check a patch if it is due; raises PatchError or another error on failure."""
         if policy.digest == self._policy and self._remaining > 0:
             self._remaining -= 1
             return
@@ -178,7 +178,7 @@ class PodReviews:
         warn: Warn = lambda _namespace, _metadata, requested_bytes: warn_of_size(requested_bytes),
         view_for: ViewFor = unknown_cluster,
     ) -> None:
-        """Store the settings; `warn` returns a warning about the amount of a new pod, at once."""
+        """Store the settings; `warn` returns a warning about a new pod's amount without waiting."""
         self._view_for = view_for
         self._policy = policy
         self._warn = warn
@@ -198,7 +198,7 @@ class PodReviews:
         if isinstance(review, Answer):
             return review
 
-        # Each is read once, so that a policy that is replaced meanwhile affects no decision.
+        # Both are read once, so that replacing the policy meanwhile affects no decision.
         policy = self._policy()
         cluster = self._view_for(policy)
         request = review.request
@@ -218,7 +218,7 @@ class PodReviews:
             return self._reviews.fail(review, write_failure(request.uid))
 
     def _add_advice(self, request: Request, decision: Decision) -> Decision:
-        """Return the decision with the warning about the pod's amount, if there is one."""
+        """Return the decision with the warning about the pod's amount, if any."""
         requested_bytes = decision.advice_bytes
         metadata = request.obj.get("metadata")
         if requested_bytes is None or not isinstance(metadata, dict):
@@ -231,7 +231,7 @@ class PodReviews:
         return decision.with_advice(sentence)
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
-        """Answer a body of which only the beginning was received, since it exceeds the limit."""
+        """Answer a review whose body exceeds the limit, given its first bytes."""
         rejection = build_rejection(413, f"the body is larger than {limit_bytes // 2**20} MiB")
         write = partial(write_too_large, limit_bytes=limit_bytes)
         return self._answer_unread(phase, first_bytes, write, rejection)
@@ -254,11 +254,10 @@ class PodReviews:
 class TemplateReviews:
     """Answers reviews of workloads with the warnings and denials that their pods would get.
 
-    Controllers do not surface warnings and denials of the pods that they create, so the author of
-    the workload gets them. No workload is ever denied: the webhook is registered with
-    `failurePolicy: Ignore`, but an answer that denies would still count. A workload is therefore
-    allowed without a warning if it is too large, cannot be decoded, is in a namespace that is not
-    known yet, or causes an exception.
+    Controllers do not surface warnings and denials of the pods that they create, so the workload's
+    author gets them. No workload is ever denied: the webhook has `failurePolicy: Ignore`, but a
+    denial would still reject it. A workload is therefore allowed without a warning if too large,
+    cannot be decoded, is in an unknown namespace, or causes an exception.
     """
 
     def __init__(
@@ -269,7 +268,7 @@ class TemplateReviews:
         more: AdviceSource = size_warning,
         view_for: ViewFor = unknown_cluster,
     ) -> None:
-        """Store the settings; `more` returns further advice about a workload's pods, at once."""
+        """Store the settings; `more` returns more advice about a workload, without waiting."""
         self._view_for = view_for
         self._policy = policy
         self._metrics = metrics
@@ -293,7 +292,7 @@ class TemplateReviews:
         return self._reviews.write(review, advice)
 
     def too_large(self, first_bytes: bytes, limit_bytes: int) -> Answer:
-        """Answer a body of which only the beginning was received, since it exceeds the limit."""
+        """Answer a review whose body exceeds the limit, given its first bytes."""
         return self._answer_unread(first_bytes, f"is larger than {limit_bytes // 2**20} MiB")
 
     def _answer_unread(self, first_bytes: bytes, problem: str) -> Answer:

@@ -1,9 +1,9 @@
-"""The TLS port's routes: accepted requests, the handlers that answer them, and limits of waiting.
+"""The TLS port's routes: accepted requests, their handlers, and limits on waiting.
 
 The port has no authentication. Any pod that reaches it can post, so no input is trusted before it
-is decoded. Small reviews are answered on the event loop, since that costs less than passing them to
-a thread. Large ones are answered one by one on a thread, those of trusted addresses first, so that
-the event loop answers others meanwhile. Decoding holds the interpreter lock, for at most 25 ms
+is decoded. Small reviews are answered on the event loop, which costs less than passing them to a
+thread. Large reviews are answered one by one on a thread, trusted addresses first, so that the
+event loop can answer others meanwhile. Decoding holds the interpreter lock, for at most 25 ms
 (`MOST_REVIEW_VALUES`). A decision shares the interpreter with other threads.
 """
 
@@ -31,11 +31,11 @@ from webhook.server.placement.reviews import BindingReviews, WaitingBinding
 from webhook.server.reviews import PHASES, PREFIX_BYTES, PodReviews, TemplateReviews
 
 DECODED_BYTES_PER_BYTE: Final = 32
-"""Maximum memory per byte of JSON after decoding; 28 was measured, for `{"a":{}}`."""
+"""Maximum memory per byte of JSON after decoding; 28 was measured for `{"a":{}}`."""
 
 MAX_WAIT_S: Final = 4.0
-"""Maximum time to answer a large review, including its wait for the thread. After it the caller,
-which still waits, is asked to retry."""
+"""Maximum time in seconds to answer a large review, including the wait for the thread. After
+that, the caller, which is still waiting, is asked to retry."""
 
 JSON: Final = b"application/json"
 
@@ -83,7 +83,7 @@ class Router:
         # One thread: two would decode at the same time, and delay the event loop twice as long.
         self._thread = ThreadPoolExecutor(1, "large-review")
         self._large_reviews: dict[bool, deque[_LargeReview]] = {True: deque(), False: deque()}
-        """Reviews that wait for the thread; the key is True for those of trusted addresses."""
+        """Reviews that wait for the thread, keyed by whether their address is trusted."""
         self.count_rejected = metrics.count_rejected
         self._log = log
         self._wait_s = wait_s
@@ -92,7 +92,7 @@ class Router:
         self._waiting_bindings = 0
 
     def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
-        """Return the endpoint of a request, or its answer if there is none."""
+        """Return a request's endpoint, or the response if there is no endpoint."""
         if method != b"POST":
             return self._count_rejection(_METHOD_NOT_ALLOWED)
         if content_type != JSON and content_type.split(b";", 1)[0].strip().lower() != JSON:
@@ -103,11 +103,11 @@ class Router:
         return endpoint or self._count_rejection(_NOT_FOUND)
 
     def overloaded(self) -> Answer:
-        """Answer a request if there are too many."""
+        """Reject a request because the server is overloaded."""
         return self._count_rejection(_OVERLOADED)
 
     def failed(self) -> Answer:
-        """Answer a request that failed outside of a review; called while the error is handled."""
+        """Reject a request that failed outside of a review; called while the error is handled."""
         self._log.exception("request failed")
         return self._count_rejection(_FAILED)
 
@@ -147,7 +147,7 @@ class Router:
         review = (self._large_reviews[True] or self._large_reviews[False]).popleft()
         peer, answer = review.peer, review.answer
         if not answer.set_running_or_notify_cancel():
-            return  # its caller no longer waits
+            return  # the caller no longer waits
         try:
             has_time = peer.has_time()
             answer.set_result(
@@ -157,7 +157,7 @@ class Router:
             answer.set_exception(error)
 
     def _answer_binding(self, body: bytes, _peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
-        """Answer a Binding: at once if no request is needed, otherwise after it has waited."""
+        """Answer a Binding, at once if no request to the API server is needed."""
         begun = self._bindings.begin(body)
         if isinstance(begun, Answer):
             return begun

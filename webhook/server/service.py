@@ -1,7 +1,7 @@
 """Composition root of the webhook, and gunicorn's worker, which drains before it ends.
 
-On SIGTERM the worker sends `Connection: close` with every answer. It ends when no connection is
-left, or after `DRAIN_S`. If it closed a connection whose last answer announced keep-alive, the
+On SIGTERM the worker sends `Connection: close` with every response. It ends when no connection is
+left, or after `DRAIN_S`. If it closed a connection whose last response announced keep-alive, the
 caller's next POST could meet an EOF, which the API server does not retry.
 """
 
@@ -48,7 +48,7 @@ from webhook.server.router import Router
 
 P = TypeVar("P", bound="ServerPart")
 
-_BACKLOG: Final = 2048  # gunicorn's own
+_BACKLOG: Final = 2048  # gunicorn's default
 _GC_THRESHOLD: Final = 100_000
 """Number of allocations before the garbage collector runs; Python's default is 700."""
 _HOST_ERRORS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -57,7 +57,7 @@ _HOST_ERRORS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Addresses of the server, and everything that it serves with."""
+    """Addresses of the server, and all parts that it needs."""
 
     policy: Path
     certificates: Callable[[Metrics, JsonLog], CertificateKeeper]
@@ -66,24 +66,24 @@ class ServerSettings:
     port: int
     operations_host: str
     operations_port: int | None
-    """None for the default port or, if that is taken, any free one."""
+    """Port of probes and metrics; None for the default port or, if that is taken, any free one."""
     enforcer_image: str
     api_servers: Sequence[IPv4Network | IPv6Network] = ()
-    """Addresses of API servers, as far as they are known."""
+    """Known addresses of API servers."""
     registration: Callable[[BindPath, JsonLog], Registration] | None = None
-    """Registers the path of bind; None if another program or a person does."""
+    """Registers the path of /bind; None if another program or an admin registers it."""
     rollout: Rollout = Rollout.ENFORCE
     kube: Kube | None = None
-    """The only connection of this process to the API server; None without a cluster."""
+    """This process's only connection to the API server; None without a cluster."""
     placement_namespace: str = ""
-    """Namespace of the assignment lists and of the fence's rules. If it is empty, the server
-    assigns no GPU, writes no rules and watches no cluster."""
+    """Namespace of the assignment lists and the fence's rules. If empty, the server assigns no
+    GPU, writes no rules and does not watch the cluster."""
     key: bytes = b""
-    """Key of all replicas, which seals the fence's rules."""
+    """Key shared by all replicas, which seals the fence's rules."""
 
 
 class CannotListenError(Exception):
-    """The server cannot listen: the address, the reason, and the setting that is wrong."""
+    """The server cannot listen. States the address, the reason and the wrong setting."""
 
     def __init__(self, part: str, host: str, port: int | None, error: Exception) -> None:
         is_unknown = isinstance(error, socket.gaierror | UnicodeError)
@@ -97,14 +97,14 @@ class CannotListenError(Exception):
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
     """The webhook as a gunicorn application: a master and one worker process.
 
-    There is one worker, because a process has one policy in force and one set of counters. The
-    webhook is scaled by replicas.
+    There is one worker, because a process has one policy in force and one set of counters. Replicas
+    scale the webhook.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         """Bind the ports, then prepare certificate and policy.
 
-        Raises CannotListenError, CertificatesError, PolicyInvalidError, KubeError.
+        Raises CannotListenError, CertificatesError, PolicyInvalidError or KubeError.
         """
         self._settings = settings
         with _listening("", settings.host, settings.port):
@@ -136,7 +136,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             placed = placement = self._add_part(PlacementService(kube, namespace, *placing))
             on_policy_change += keeper.policy_changed, cache.policy_changed
         reporting = self._metrics, self._log
-        # The last part, so that the others have started before a reload reaches them.
+        # Added last, so that the other parts have started before a reload notifies them.
         self._policy_reload = self._add_part(
             PolicyReload(self._policies, *reporting, on_policy_change)
         )
@@ -166,7 +166,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "logger_class": ServerLogger,
             "loglevel": "warning",
             "post_worker_init": self._worker_started,
-            # With a read-only root file system, the workers' heartbeat files fit nowhere else.
+            # With a read-only root file system, heartbeat files of workers fit nowhere else.
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,  # noqa: S108
             "control_socket_disable": True,
         }
@@ -174,11 +174,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self.cfg.set(name, value)
 
     def load(self) -> Callable[[asyncio.AbstractEventLoop, socket.socket], Connections]:
-        """Return the function that makes the worker's connections."""
+        """Return the function that creates the worker's connections."""
         return self._serve
 
     def _serve(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> Connections:
-        """Return the connections of the TLS port; start the event loop's heartbeat."""
+        """Return the TLS port's connections; start the event loop's heartbeat."""
         self._beating = loop.create_task(_beat(self._health.beat))
         self._log.info(
             "serving",
@@ -196,7 +196,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         return connections
 
     def router(self) -> Router:
-        """Return the handler of the TLS port's requests."""
+        """Return the router for the TLS port's requests."""
         return Router(
             self._reviews,
             self._bindings,
@@ -207,8 +207,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         )
 
     def _worker_started(self, worker: Any) -> None:
-        """Start the background parts; gunicorn calls it in the worker, after the fork."""
-        # A large review consists of 200,000 objects, and none of them is garbage before it is
+        """Start the background parts; called by gunicorn in the worker, after the fork."""
+        # A large review consists of 200,000 objects, and none is garbage before the review is
         # answered. The collector would traverse them a dozen times while the event loop waits.
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -219,7 +219,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             part.start()
 
     def _add_part(self, part: P) -> P:
-        """Register a background part: it is started after the fork and delays readiness."""
+        """Register a background part, which is started after the fork and delays readiness."""
         self._parts.append(part)
         self._health.add_obstacle(part.obstacle)
         return part
@@ -237,7 +237,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
 
 def _fixed_view(cluster: Cluster, _policy: Policy) -> Cluster:
-    """Return the same view for every policy, for a server that watches no cluster."""
+    """Return the same view for every policy, for a server that does not watch the cluster."""
     return cluster
 
 
@@ -253,11 +253,11 @@ def _listen(host: str, port: int) -> tuple[int, int]:
     """Listen; return the socket's descriptor, which gunicorn takes over, and the port.
 
     Gunicorn would try five times, only after certificates are issued, and then end with a message
-    that names no cure.
+    that suggests no fix.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        # As gunicorn does: a restart need not wait for connections of the previous process.
+        # Like gunicorn: a restart need not wait for connections of the previous process.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
@@ -275,28 +275,28 @@ async def _beat(beat: Callable[[], None]) -> None:
 
 
 def format_address(host: str, port: int) -> str:
-    """Return host and port as one text, as in a URL."""
+    """Return host and port as one string, as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 DRAIN_S: Final = 10.0
-"""Time that idle connections get, to send one more review each."""
+"""Time in seconds in which idle connections may send one more review each."""
 
 QUIET_S: Final = 1.0
-"""Time without any connection after which draining ends: a call that was routed here before the
-replica became unready may still be connecting."""
+"""Time in seconds without any connection after which draining ends. A call that was routed here
+before the replica became unready may still be connecting."""
 
 _BEAT_S: Final = 1.0
 _POLL_S: Final = 0.1
 
 
 class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
-    """The worker process: one event loop, which runs the connections that the application makes."""
+    """The worker process: one event loop, which runs the application's connections."""
 
     draining = False
 
     def init_process(self) -> None:
-        """Create the event loop, which handles the signals."""
+        """Create the event loop, which also handles signals."""
         self.loop = uvloop.new_event_loop()
         asyncio.set_event_loop(self.loop)
         super().init_process()
@@ -310,7 +310,7 @@ class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
             self.loop.add_signal_handler(number, self.loop.stop)
         self.loop.add_signal_handler(signal.SIGUSR1, self.log.reopen_files)
         self.loop.add_signal_handler(signal.SIGWINCH, lambda: None)
-        # Gunicorn sends it to a worker whose heartbeat has stopped.
+        # Gunicorn sends this signal to a worker whose heartbeat has stopped.
         self.loop.add_signal_handler(signal.SIGABRT, sys.exit, 1)
 
     def run(self) -> None:
@@ -328,7 +328,7 @@ class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
         self.loop.close()
 
     def _beat(self) -> None:
-        """Send the master a heartbeat each second; end if the master is gone."""
+        """Send the master a heartbeat every second; end if the master is gone."""
         self.notify()
         if self.ppid == os.getppid():
             self.loop.call_later(_BEAT_S, self._beat)

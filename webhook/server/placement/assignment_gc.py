@@ -1,4 +1,4 @@
-"""Garbage collection of assignment lists: unused entries leave, missing ones are added."""
+"""Garbage collection of assignment lists: remove unused entries, and add missing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.server.placement.node_queue import CollectRequest
 from webhook.server.placement.tracker import Tracker
 
 ADOPTED_AT_ONCE: Final = 64
-"""Maximum number of pods with GPUs and without an entry that one run verifies and enters."""
+"""Maximum number of pods with GPUs but without an entry that one run verifies and enters."""
 
 
 class AssignmentGC:
@@ -34,11 +34,11 @@ class AssignmentGC:
         self._find_terms = find_terms
 
     def collect(self, name: str, stored: StoredList | None = None) -> None:
-        """Remove the entries of a node's list that no pod uses any more; raises KubeError.
+        """Remove the entries that no pod uses any more from a node's list; raises KubeError.
 
         `stored` is the list as it was just read; without it, the cached list is used. Single pods
-        are read from the API server before the request is queued, so bindings do not wait for that.
-        A damaged or lost list is restored. Pods that have GPUs and no entry are entered, and terms
+        are read from the API server before the request is queued, so that bindings do not wait. A
+        damaged or lost list is restored. Pods with GPUs but without an entry are entered, and terms
         are completed (`complete_terms`). The empty list of a deleted node is deleted.
         """
         stored = stored or self._lists.cached(name) or self._api.read_list(name)
@@ -68,16 +68,16 @@ class AssignmentGC:
             self._lists.wait(request.answer)
 
     def unlisted_nodes(self, listed: Iterable[str]) -> set[str]:
-        """Return the GPU nodes with pods that have a demand whose lists are missing.
+        """Return GPU nodes whose list is missing although pods with a demand are bound to them.
 
-        `listed` are the nodes with a list. Nodes without GPUs are left out: a pod that bypasses
-        admission can name any node.
+        `listed` are the nodes with a list. Nodes without GPUs are ignored, because a pod that
+        bypasses admission can name any node.
         """
         nodes = self._tracker.nodes_with_pods().difference(listed)
         return {name for name in nodes if self._tracker.node(name)}
 
     def _still(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return the pods as the API server has them now, since a watch may be old."""
+        """Return these pods as the API server has them now, since a watch may be stale."""
         found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
         return [now for pod, now in found if now is not None and now.uid == pod.uid]
 

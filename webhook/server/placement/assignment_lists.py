@@ -1,8 +1,8 @@
 """Nodes' assignment lists, planned and written for all queued requests at once.
 
-A write needs the `resourceVersion` that was planned on. So of two replicas, or of a replica and
-an old watch, only one succeeds: this is what prevents overcommitment. All requests that are queued
-for a node are planned together and written once, to save requests.
+A write needs the `resourceVersion` that its plan is based on. If two replicas plan on the same
+version, or one plans on a stale watch, only one write succeeds. This prevents overcommitment. All
+queued requests for a node are planned together and written once, to save requests.
 """
 
 from __future__ import annotations
@@ -52,25 +52,24 @@ from webhook.server.placement.verdicts import (
 T = TypeVar("T")
 
 TRIES: Final = 20
-"""Maximum number of attempts to write a list. Each conflict means that another replica
-succeeded."""
+"""Maximum number of attempts to write a list. At each conflict another replica succeeded."""
 
 AT_ONCE: Final = 32
-"""Threads for requests to the API server: one per node with queued requests, and one per pod that
-is not known yet."""
+"""Maximum number of threads for requests to the API server: one per node with queued requests,
+and one per unknown pod."""
 
 NO_DEMAND: Final = BindingVerdict(outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NO_DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWrite:
-    """A node's list as it would be written, and the result for each request."""
+    """A node's list to be written, and the result for each request."""
 
     assignments: Assignments
     answer: WholeGpuPods | None
     changed: bool
     results: Mapping[str, tuple[str, ...] | Denial]
-    """UUIDs or denial, by UID of the pod."""
+    """UUIDs or denial, keyed by pod UID."""
     reserved: tuple[PodState, ...]
     """Pending pods that got GPUs in this write without being in the queue."""
 
@@ -95,8 +94,8 @@ class AssignmentLists:
     ) -> None:
         """Plan with the pods and nodes of `tracker` and the lists in `api`.
 
-        `find_terms` finds the terms of new entries. `reserved` is called with a pending pod once
-        GPUs are entered for it; they are still to be written on the pod. `run` starts a function on
+        `find_terms` finds the terms of new entries. `reserved` is called with a pending pod after
+        GPUs are entered for it but before they are written on the pod. `run` starts a function on
         another thread.
         """
         self._api = api
@@ -110,22 +109,23 @@ class AssignmentLists:
         """Queues requests against a node's list; returns at once."""
         self._copies: dict[str, StoredList] = {}
         self.assigns_late = False
-        """True if GPUs are reserved for pending pods, which requires the right to assign late."""
+        """True if GPUs are reserved for pending pods, which requires the permission to assign
+        late."""
         metrics.entries.set_function(self._count_entries)
 
     def wait(self, answer: Future[T]) -> T:
-        """Return the result of a request; blocks the thread until there is one."""
+        """Return the result of a request; blocks the thread until the result is known."""
         return answer.result()
 
     def cached(self, node: str) -> StoredList | None:
-        """Return a node's list as it was last read or written here, or None."""
+        """Return a node's list as last read or written by this replica, or None."""
         return self._copies.get(node)
 
     def nodes_with_entries(self, pods: Iterable[PodState]) -> set[str]:
         """Return the nodes whose cached lists have an entry of one of these pods.
 
-        For a bound pod, only its own node counts, since it takes nothing of another. For the other
-        pods all lists are searched, once for all of these pods.
+        A bound pod can only have an entry on its own node. For the other pods all lists are
+        searched once.
         """
         found, unbound = set(), set()
         for pod in pods:
@@ -141,7 +141,7 @@ class AssignmentLists:
         return found
 
     def forget(self, node: str) -> None:
-        """Forget the list of a node that is gone or shows no GPUs any more."""
+        """Drop the cached list of a node that is gone or no longer lists GPUs."""
         self._copies.pop(node, None)
 
     def _count_entries(self) -> int:
@@ -164,7 +164,7 @@ class AssignmentLists:
                 fail(request.answer, error)
 
     def _place(self, name: str, requests: list[ListRequest]) -> None:
-        """Plan all requests on the cached list, or the stored one if that is stale, and write it.
+        """Plan all requests on the cached list, or the stored one if stale, and write the plan.
 
         | the list | callers are answered |
         | --- | --- |
@@ -184,7 +184,7 @@ class AssignmentLists:
             planned = self._plan(node, requests, stored)
             is_denied = any(map(planned.denies, requests))
             if not fresh and (is_denied or not planned.changed):
-                stored = None  # it may be stale, which only a write would reveal
+                stored = None  # the list may be stale, which only a write would reveal
                 continue
             if is_denied:
                 stored = self._without_missing_pods(name, stored)
@@ -196,9 +196,9 @@ class AssignmentLists:
         raise KubeError(f"others keep writing the list of node {name}")
 
     def _read_node(self, name: str, requests: list[ListRequest]) -> GpuNode:
-        """Return a node with its GPUs, and deny the pods that can get none of them.
+        """Return a node with its GPUs, and deny the pods that cannot get any of them.
 
-        The node is read again before a denial, since its cause may be over.
+        The node is read again before a denial, since the reason may no longer apply.
         """
         node = self._tracker.node(name)
         choosing = [
@@ -218,7 +218,7 @@ class AssignmentLists:
     def _plan(self, node: GpuNode, requests: list[ListRequest], stored: StoredList) -> PlannedWrite:
         """Plan all requests together, after the pods that are pending on the node.
 
-        Pending pods are planned even if no request is for them: they come first.
+        Pending pods come first, and are planned even without a request.
         """
         name, gpus = node.name, node.gpus
         binds = [request for request in requests if isinstance(request, BindRequest)]

@@ -1,4 +1,4 @@
-"""Answers bindings, from memory if possible, else through the node's assignment list."""
+"""Answers bindings, from memory if possible, otherwise through the node's assignment list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UndecidedBinding:
 
     binding: Binding
     pod: PodState | None
-    """Its pod; None if unknown."""
+    """The pod to be bound; None if unknown."""
 
 
 class Binder:
@@ -107,10 +107,10 @@ class Binder:
                 self._lists.submit(binding.node, request)
 
     def fallback_verdict(self, binding: Binding, why: str) -> BindingVerdict:
-        """Return the verdict if the API server cannot be asked in time.
+        """Return the verdict if the API server does not respond in time.
 
-        Only a pod that is known to need GPUs is denied. Any other may be unrelated to us and must
-        not wait. A pod of ours that is bound this way is pending on its node, and is assigned late.
+        Only a pod known to need GPUs is denied. Any other pod may be unrelated to vramwarden and
+        must not wait. A vramwarden pod bound this way is pending on its node, and is assigned late.
         """
         if self.needs_placement(binding):
             return unavailable(binding.node, why)
@@ -131,7 +131,7 @@ class Binder:
 
 
 def _verdict_without_gpus(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
-    """Return the verdict on a pod that needs no entry in a list; None for all others."""
+    """Return the verdict on a pod that needs no entry in a list, or None."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
     if pod.need is None:

@@ -1,6 +1,6 @@
-"""Assigns GPUs to pods that were bound without vramwarden, while no replica answered in time.
+"""Assigns GPUs to pods that were bound without vramwarden because no replica answered in time.
 
-No container with VRAM of such a pod starts, since the gate waits for an annotation. Every replica
+Containers with VRAM of such a pod do not start, as the gate waits for an annotation. Every replica
 assigns late, through the same lists as bindings, so no leader is needed. The list is written first,
 then the pod. Annotations never change once they are written.
 """
@@ -31,27 +31,28 @@ from webhook.server.placement.node_queue import BindRequest
 from webhook.server.placement.tracker import Tracker
 
 EVERY_S: Final = 30.0
-"""Seconds between two attempts for all pending pods, in case an event was missed."""
+"""Interval in seconds between two attempts for all pending pods, in case an event was missed."""
 
 DELAY_S: Final = 0.5
 """Maximum random delay in seconds, so that replicas do not all try at once."""
 
 PATIENCE_S: Final = 300.0
-"""Seconds after the first denial until a pod with a controller is deleted, to be placed
+"""Seconds from the first denial until a pod with a controller is deleted, to be placed
 elsewhere."""
 
 ANNOTATE_EVERY_S: Final = 30.0
-"""Minimum seconds between two changes of a pod's annotation `gpu-waits`."""
+"""Minimum interval in seconds between two changes of a pod's annotation `gpu-waits`."""
 
 CHECK_RIGHTS_EVERY_S: Final = 300.0
-"""Seconds for which the answer about our rights is cached."""
+"""Seconds for which the result of the permission check is cached."""
 
 NODES_AT_ONCE: Final = 16
-"""Number of nodes that are tried at a time. After an outage thousands may have pending pods, and
-each may use one of the threads that bindings share (`assignment_lists.AT_ONCE`)."""
+"""Maximum number of nodes that are tried at a time. After an outage thousands of nodes may have
+pending pods, and each may use one of the threads that bindings share
+(`assignment_lists.AT_ONCE`)."""
 
 TRIES: Final = 3
-"""Maximum number of attempts to change a pod. A kubelet changes the status of a new pod, too."""
+"""Maximum number of attempts to change a pod. The kubelet also changes the status of a new pod."""
 
 _RIGHTS: Final = "late rights"
 _TRYING: Final = "late"
@@ -85,15 +86,15 @@ class LateAssigner:
         self._may = False
 
     def on_pending(self, pod: PodState) -> None:
-        """Schedule the node of a pod that is bound and has no GPU yet; returns at once."""
+        """Schedule the node of a bound pod that has no GPU yet; returns at once."""
         self._schedule([pod.node])
 
     def on_ended(self, pod: PodState, tracker: Tracker) -> None:
-        """Schedule the node of a pod that ended, if pods are pending there; returns at once."""
+        """Schedule the node of an ended pod, if pods are pending on the node; returns at once."""
         self._schedule(tracker.nodes_with_pending([pod.node]))
 
     def on_nodes_changed(self, nodes: set[str], tracker: Tracker) -> None:
-        """Schedule those of the changed nodes on which pods are pending; returns at once."""
+        """Schedule the changed nodes on which pods are pending; returns at once."""
         self._schedule(tracker.nodes_with_pending(nodes))
 
     def _schedule(self, nodes: Iterable[str]) -> None:
@@ -140,7 +141,7 @@ class LateAssigner:
             return due
 
     def _forget_others(self, uids: set[str]) -> None:
-        """Forget the times of all pods that are not pending any more."""
+        """Forget the times of all other pods, which are not pending any more."""
         for remembered in (self._denied_since_s, self._annotated_at_s):
             for uid in remembered.keys() - uids:
                 del remembered[uid]
@@ -184,7 +185,7 @@ after `PATIENCE_S`, even if some of its containers run |
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
 
     def _may_assign(self, lists: AssignmentLists) -> bool:
-        """Return True if we may patch `pods/status`; clusters without the fence do not allow it."""
+        """Return True if the webhook may patch `pods/status`; without the fence it may not."""
         if self._clock() >= self._check_rights_at_s:
             try:
                 self._may = self._api.is_allowed("patch", "pods", "status")
@@ -242,7 +243,7 @@ after `PATIENCE_S`, even if some of its containers run |
         return "deleted"
 
     def _annotate(self, pod: PodState, sentence: str) -> bool:
-        """Write on a pod why it is pending, if the reason is new; return True if it was written."""
+        """Write on a pod why it is pending, if the reason is new; return True if written."""
         sentence = sentence[:MAX_SENTENCE_LENGTH]
         now_s = self._clock()
         annotated_at_s = self._annotated_at_s.get(pod.uid)
@@ -265,7 +266,7 @@ after `PATIENCE_S`, even if some of its containers run |
         change: Callable[[StoredPod], None],
         holds: Callable[[PendingAssignment], bool] = lambda _waits: True,
     ) -> bool:
-        """Change a stored pod if it is still pending and `holds`; return True if it was changed."""
+        """Change a stored pod that is still pending, if `holds` is true; return True if changed."""
         for left in reversed(range(TRIES)):
             found = self._api.read_stored_pod(pod.name)
             if found is None or found.state.uid != pod.uid:

@@ -19,11 +19,11 @@ from webhook.server.placement.assignment_lists import AssignmentLists
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 EVERY_S: Final = 30.0
-"""Seconds between two checks of all lists: some pods are deleted before they are entered."""
+"""Interval between two checks of all lists: some pods are deleted before they are entered."""
 
 GATHER_S: Final = 0.2
-"""Seconds for which events are gathered. All pods that end meanwhile cost one write per node, and
-only the last question of a node agent is answered."""
+"""Seconds for which events are gathered. All pods that end meanwhile cost one write per node,
+and only a node agent's last question is answered."""
 
 
 class ListMaintenance:
@@ -51,7 +51,7 @@ class ListMaintenance:
     def on_question(self, question: Question) -> None:
         """Queue a node agent's question; returns at once.
 
-        The agent asks again soon, so an answer that fails is not retried.
+        The agent soon asks again, so a failed answer is not retried.
         """
         self._events.put(question)
 
@@ -60,7 +60,7 @@ class ListMaintenance:
         Thread(target=self._run, name="placement-maintenance", daemon=True).start()
 
     def _run(self) -> None:
-        # Random intervals let one replica do most of the work for all.
+        # Random intervals let one replica do most of the work for all replicas.
         next_round_s = time.monotonic() + JITTER(0, EVERY_S)
         while True:
             try:
@@ -79,7 +79,7 @@ class ListMaintenance:
                 self._log.over("tidying", "lists of GPUs are tidied again")
 
     def collect_all(self) -> None:
-        """Collect garbage of all lists, including missing ones; raises KubeError."""
+        """Collect garbage in all lists, and create missing lists; raises KubeError."""
         lists = self._api.list_all(self._lists.cached)
         read = {stored.node: stored for stored in lists if stored.node}
         names = sorted(self._gc.unlisted_nodes(read))
@@ -87,7 +87,7 @@ class ListMaintenance:
         self._run_all(self._collect(read | lost))
 
     def _run_all(self, works: Iterable[Callable[[], None]]) -> None:
-        """Run all functions; raise the first KubeError after all were tried."""
+        """Run all functions, then raise the first KubeError."""
         failed: list[KubeError] = []
         for work in works:
             try:
@@ -98,7 +98,7 @@ class ListMaintenance:
             raise failed[0]
 
     def _wait_for_work(self, within_s: float) -> list[Callable[[], None]]:
-        """Wait for ended pods and questions, and return what to do about their lists."""
+        """Wait for ended pods and questions; return functions that update the lists."""
         events: list[PodState | Question] = []
         try:
             events.append(self._events.get(timeout=max(0.0, within_s)))

@@ -1,6 +1,6 @@
 """Queue of requests against a node's assignment list.
 
-Requests that arrive while the list is being written are then served together by one write (group
+Requests that arrive while the list is being written are served together by the next write (group
 commit). A waiting caller holds no thread.
 """
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def resolve(answer: Future[T], result: T) -> None:
-    """Set the result, unless the caller cancelled the request or it was answered before."""
+    """Set the result, unless the request was cancelled or answered before."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_result(result)
 
 
 def fail(answer: Future[Any], error: Exception) -> None:
-    """Set an exception, unless the caller cancelled the request or it was answered before."""
+    """Set an exception, unless the request was cancelled or answered before."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_exception(error)
 
@@ -39,7 +39,7 @@ class BindRequest:
 
     pod: PodState
     dry_run: bool = False
-    """True if nothing is to be written for this pod."""
+    """True if nothing is written for this pod."""
     answer: Future[BindingVerdict] = field(default_factory=Future)
     """Cancelled when the caller times out."""
 
@@ -49,7 +49,7 @@ class CollectRequest:
     """Request to correct a node's list: remove and add entries, and complete terms."""
 
     leaving: Mapping[str, Assignment]
-    """Entries to remove, unless they were renewed meanwhile."""
+    """Entries to remove, keyed by pod UID, unless they were renewed meanwhile."""
     joining: Sequence[PodState]
     """Pods to enter, which already have GPUs of the node."""
     answer: Future[None] = field(default_factory=Future)
@@ -57,7 +57,7 @@ class CollectRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """Request to write the answer to a node agent's question, unless it was answered meanwhile."""
+    """Request to write the answer to a node agent's question, unless already answered."""
 
     whole: WholeGpuPods
     answer: Future[None] = field(default_factory=Future)
@@ -68,7 +68,7 @@ ListRequest = BindRequest | CollectRequest | AnswerRequest
 
 
 class NodeQueue:
-    """A queue per node, which exists only while it has requests. Safe from any thread."""
+    """One queue per node, which exists only while it has requests. Safe from any thread."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class NodeQueue:
     ) -> None:
         """Serve all queued requests of a node with one call of `serve`, which never raises.
 
-        `run` starts a function on another thread, and does not wait for it.
+        `run` starts a function on another thread and returns at once.
         """
         self._serve = serve
         self._run = run

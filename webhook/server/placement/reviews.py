@@ -1,4 +1,4 @@
-"""Reviews of Bindings, answered from memory if possible, else within a deadline."""
+"""Reviews of Bindings, answered from memory if possible, otherwise within a deadline."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class BindingReviews:
     """Answers reviews of Bindings."""
 
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
-        """Decide with `binder`; without one no Binding is touched."""
+        """Decide with `binder`. Without a binder every Binding is untouched."""
         self._binder = binder
         self._reviews = Reviews(metrics, log)
 
     def begin(self, body: bytes) -> Answer | WaitingBinding:
-        """Answer a review from memory, or return what `finish` has to answer."""
+        """Answer a review from memory, or return the review for `finish`."""
         review = self._reviews.read("bind", body)
         if isinstance(review, Answer):
             return review
@@ -88,8 +88,8 @@ class BindingReviews:
     async def finish(self, waiting: WaitingBinding) -> Answer:
         """Answer a review that needs the API server, within `DEADLINE_S`.
 
-        It holds no thread while it waits. The request is cancelled after the deadline, since the
-        API server has given up this Binding by then, or retries it.
+        A waiting review holds no thread. The request is cancelled after the deadline, since by then
+        the API server has given up this Binding, or retries it.
         """
         review, undecided, binder = waiting.review, waiting.undecided, waiting.binder
         binding = undecided.binding
@@ -110,9 +110,9 @@ class BindingReviews:
             return self._fail(review, binding)
 
     def _fail(self, review: Review, binding: Binding | None) -> Answer:
-        """Answer a review that met a bug of ours; only a pod that needs placement is not bound.
+        """Answer a review after a vramwarden bug; only pods that need placement are denied.
 
-        A failed call would be ignored (`failurePolicy: Ignore`), but a denial counts.
+        A failed call would be ignored (`failurePolicy: Ignore`), but a denial is not.
         """
         uid = review.request.uid
         if binding and self._binder and self._binder.needs_placement(binding):

@@ -27,8 +27,7 @@ from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.whole_gpu_answers import WholeGpuAnswers
 
 ANSWER_S: Final = 3.0
-"""Timeout in seconds of a request on one of the threads that bindings share. The caller is answered
-before that (`reviews.DEADLINE_S`)."""
+"""Timeout of a request on a thread that bindings share; longer than `reviews.DEADLINE_S`."""
 
 
 class PlacementService:
@@ -43,9 +42,10 @@ class PlacementService:
         policy: Callable[[], Policy],
         view_for: Callable[[Policy], Cluster],
     ) -> None:
-        """Send no request yet.
+        """Store the settings without sending requests.
 
-        `policy` returns the policy in force, `view_for` the state of the cluster for it.
+        `policy` returns the policy in force, and `view_for` the state of the cluster for that
+        policy.
         """
         self._policy = policy
         self._view_for = view_for
@@ -103,5 +103,5 @@ class PlacementService:
         return found.gpus if found else ()
 
     def obstacle(self) -> str:
-        """Return the reason why the replica is not ready; empty once pods and nodes were read."""
+        """Return why the replica is not ready; empty once pods and nodes were listed."""
         return self._tracker.obstacle()

@@ -1,7 +1,7 @@
-"""Pods with a demand and nodes with GPUs, as watches report them.
+"""Pods with a demand and nodes with GPUs, as reported by watches.
 
-A watch may be old, so nothing is placed by it alone (`assignment_lists`). It saves requests, and it
-reports when a pod frees its GPUs.
+A watch may be stale, so it is never the only basis of a placement (`assignment_lists`). It saves
+requests, and it reports when a pod frees its GPUs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from webhook.server.metrics import PlacementMetrics
 T = TypeVar("T")
 
 _REMEMBERED: Final = 10_000
-"""Number of deleted pods that are remembered, so that no request has to find out that they are
-gone."""
+"""Maximum number of remembered deleted pods, about which the API server need not be asked."""
 
 
 class Tracker:
@@ -41,11 +40,11 @@ class Tracker:
         on_nodes_changed: Callable[[set[str]], None] = lambda _nodes: None,
         on_asked: Callable[[Question], None] = lambda _question: None,
     ) -> None:
-        """Start nothing yet.
+        """Store the callbacks without starting the threads.
 
-        `on_ended` is called with each pod that finished or is gone, `on_pending` with each pod
-        that was bound without the GPUs that it needs, `on_node_removed` with each node that is
-        gone, `on_nodes_changed` with new and changed nodes, `on_asked` with each new question of a
+        `on_ended` is called with each pod that finished or is gone, `on_pending` with each pod that
+        was bound without the GPUs that it needs, `on_node_removed` with each removed node,
+        `on_nodes_changed` with new and changed nodes, and `on_asked` with each new question of a
         node agent.
         """
         self._metrics = metrics
@@ -78,7 +77,7 @@ class Tracker:
             informer.start()
 
     def obstacle(self) -> str:
-        """Return why bindings cannot be answered reliably yet; empty once all lists were read."""
+        """Return why bindings cannot be answered reliably yet; empty after the first lists."""
         listed = {"pods": self.pods.is_listed, "nodes": self.nodes.is_listed}
         missing = [what for what, is_listed in listed.items() if not is_listed]
         why = "; ".join(self._failing.values())
@@ -93,7 +92,7 @@ class Tracker:
         return name in self._by_name
 
     def node(self, name: str) -> GpuNode | None:
-        """Return a node with GPUs by its label; it may not show them yet."""
+        """Return a node with the GPU label, or None; it may not list its GPUs yet."""
         return self._nodes.get(name)
 
     def largest_gpu_bytes(self) -> int | None:
@@ -101,7 +100,7 @@ class Tracker:
         return self._largest_bytes
 
     def has_driver_limit(self) -> bool | None:
-        """Return True if the driver of some node enforces caps; None while nodes are not known."""
+        """Return True if any node's driver enforces caps, or None while nodes are not known."""
         return self._limits
 
     def pods_for(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
@@ -116,14 +115,14 @@ class Tracker:
             return set(self._by_node)
 
     def pending_pods(self, node: str = "") -> list[PodState]:
-        """Return the pods that are bound and have no GPU yet, on a node or on all nodes."""
+        """Return the bound pods that have no GPU yet, on one node or on all nodes."""
         with self._lock:
             if node:
                 return list(self._pending.get(node, {}).values())
             return [pod for there in self._pending.values() for pod in there.values()]
 
     def nodes_with_pending(self, nodes: Iterable[str] | None = None) -> list[str]:
-        """Return those of the nodes, or of all nodes, on which pods are pending."""
+        """Return those of the given nodes, or of all nodes, on which pods are pending."""
         with self._lock:
             if nodes is None:
                 return list(self._pending)
@@ -200,7 +199,7 @@ class Tracker:
         self._limits = any(node.driver_limit for node in self._nodes.values())
 
     def _on_pods(self, pods: Sequence[PodState]) -> None:
-        """Apply a complete list: pods that are missing from it are gone."""
+        """Apply a complete list of pods. Known pods that are missing from the list are gone."""
         listed = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):
             if uid not in listed and not pod.gone:
@@ -241,13 +240,13 @@ class Tracker:
             self._by_node.pop(pod.node, None)
 
     def _remember_gone(self, pod: PodState) -> None:
-        """Remember a deleted pod, and forget the oldest."""
+        """Remember a deleted pod, and drop the oldest if there are too many."""
         if self._by_name.get(pod.name) == pod.uid:
             del self._by_name[pod.name]
         self._gone.append(pod.uid)
         if len(self._gone) > _REMEMBERED:
             oldest = self._pods.get(self._gone.popleft())
-            if oldest and oldest.gone:  # it may have got its label back
+            if oldest and oldest.gone:  # the pod may have got its label back
                 del self._pods[oldest.uid]
 
 

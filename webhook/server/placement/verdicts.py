@@ -23,7 +23,7 @@ def denied(reason: BindingReason, denial: Denial) -> BindingVerdict:
 
 
 def node_denial(name: str, node: GpuNode | None) -> BindingVerdict | None:
-    """Return the denial for every pod if a node shows no GPUs, or no usable names of them."""
+    """Return the denial for all pods if a node lists no GPUs, or only GPUs without names."""
     if node is None or not node.gpus:
         return denied(BindingReason.GPUS_UNKNOWN, deny_unknown_gpus(name))
     if node.device_names is None or node.device_names is DeviceNames.NONE:
@@ -34,7 +34,7 @@ def node_denial(name: str, node: GpuNode | None) -> BindingVerdict | None:
 def pod_denial(
     name: str, node: GpuNode | None, pod: PodState, find_terms: FindTerms
 ) -> BindingVerdict | None:
-    """Return the denial for a pod that can get no GPU of a node, whatever is free there."""
+    """Return the denial for a pod that could not get a GPU of a node even if all were free."""
     denial = node_denial(name, node)
     if denial or node is None:
         return denial

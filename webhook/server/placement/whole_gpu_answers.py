@@ -9,14 +9,14 @@ from webhook.server.placement.node_queue import AnswerRequest
 
 
 class WholeGpuAnswers:
-    """Answers the questions of node agents, each in its node's assignment list."""
+    """Writes the answers to questions of node agents into the assignment list of their node."""
 
     def __init__(self, api: PlacementApi, lists: AssignmentLists) -> None:
         self._api = api
         self._lists = lists
 
     def answer(self, question: Question) -> None:
-        """Answer in a node's list, unless another replica did; raises KubeError."""
+        """Answer in the node's list, unless another replica did; raises KubeError."""
         stored = self._api.read_list(question.node)
         if stored.answer is None or stored.answer.asked != question.asked:
             names = self._api.list_whole_gpu_pods(question.node)
