@@ -27,18 +27,18 @@ _NODE_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kern
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Result of a check: true, false, or None if unknown, and the reason in one sentence."""
+    """Result of a check: true, false, or None if unknown, with the reason in one sentence."""
 
     holds: bool | None
     reason: str
 
 
 def check_permission(process: Process, *, proc: str = "/proc") -> Fact:
-    """Check by capabilities, users and security labels whether we may signal the process.
+    """Check whether this program may signal a process.
 
-    It requires CAP_KILL, or that our real or effective user is the target's real or saved user,
-    kill(2). Signal 0 would be no test, since AppArmor can permit it and deny TERM. CAP_KILL is
-    valid since the containers of a pod share a user namespace.
+    It needs CAP_KILL, or its real or effective user must be the process's real or saved user
+    (kill(2)). A test with signal 0 would not suffice, since AppArmor can permit signal 0 and deny
+    SIGTERM. CAP_KILL applies because the containers of a pod share a user namespace.
     """
     pid = process.pid
     try:
@@ -63,7 +63,7 @@ def check_permission(process: Process, *, proc: str = "/proc") -> Fact:
 
 
 def check_own_permission(*, proc: str = "/proc") -> Fact:
-    """Check whether we may signal any process, while there is none to check."""
+    """Check whether this program may signal any process, when no process exists to check."""
     try:
         own = read_status("self", proc)
         kill = bool(int(own["CapEff"], 16) >> _CAP_KILL & 1)
@@ -76,7 +76,7 @@ def check_own_permission(*, proc: str = "/proc") -> Fact:
 
 
 def check_pid_namespace(*, proc: str = "/proc") -> Fact:
-    """Check that our PID namespace is not the node's, and that `proc` belongs to it."""
+    """Check that this program is not in the node's PID namespace and that `proc` shows its own."""
     me = os.getpid()
     try:
         seen = os.readlink(f"{proc}/self")  # noqa: PTH115
@@ -93,8 +93,8 @@ def check_pid_namespace(*, proc: str = "/proc") -> Fact:
 def check_shared_process_namespace(*, proc: str = "/proc") -> Fact:
     """Check whether processes of other containers are visible, as with `shareProcessNamespace`.
 
-    They are recognized by their cgroups. The name of PID 1 would not do, since the sandbox's image
-    chooses it.
+    They are recognized by their cgroups. The name of PID 1 proves nothing, since the sandbox's
+    image chooses it.
     """
     me = os.getpid()
     if me == 1:
@@ -114,7 +114,7 @@ def check_shared_process_namespace(*, proc: str = "/proc") -> Fact:
 
 
 def check_kernel(*, proc: str = "/proc") -> Fact:
-    """Check whether NVML's PIDs and amounts are those of this kernel's processes."""
+    """Check that NVML reports PIDs and memory of processes of this kernel."""
     try:
         banner = one_line(read_file(f"{proc}/version")).lower()
     except OSError:
@@ -129,7 +129,7 @@ def check_kernel(*, proc: str = "/proc") -> Fact:
 
 
 def _label(pid: int | str, proc: str) -> str | None:
-    """Return the security label; empty if no security module is active, None if unreadable."""
+    """Return a process's security label: empty without a security module, None if unreadable."""
     try:
         return one_line(read_file(f"{proc}/{pid}/attr/current"))
     except OSError as error:
@@ -139,8 +139,8 @@ def _label(pid: int | str, proc: str) -> str | None:
 def _is_foreign(theirs: str, ours: str) -> bool:
     """Return True if a process belongs to another container.
 
-    Its container id differs, or its path begins with `/..`, which is outside of our cgroup
-    namespace (cgroup_namespaces(7)).
+    Its container ID differs, or its path begins with `/..`, which means that it is outside this
+    program's cgroup namespace (cgroup_namespaces(7)).
     """
     ids = find_container_id(theirs), find_container_id(ours)
     return (":/../" in theirs and ":/../" not in ours) or (all(ids) and ids[0] != ids[1])

@@ -1,7 +1,7 @@
-"""Structured logging: one JSON line per event, and one event per lasting condition.
+"""Structured logging: one JSON line per event. A lasting condition is logged once.
 
-The standard library's `logging` would cost the enforcer megabytes. Callers never log bodies, values
-of environment variables or patches, since these may contain secrets.
+The standard library's `logging` would cost the enforcer megabytes. Callers never log request
+bodies, patches or values of environment variables, since these may contain secrets.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Writes events; never raises, since a full disk must not stop an enforcer or an agent.
+    """Writer of log events; never raises, since a full disk must not stop an enforcer or an agent.
 
-    Each line is one call of `write`, so that several threads can share a journal.
+    Each event is one call of `write`, so several threads can share a journal.
 
-    | call | last written about `about` | writes |
+    | call | last event with the same `about` | writes |
     | --- | --- | --- |
-    | `once` | the same message and why | nothing |
-    | `once` | something else, or nothing | the event |
-    | `over` | anything | the message |
-    | `over` | nothing | nothing |
+    | `once` | the same message and `why` | nothing |
+    | `once` | another event, or none | the event |
+    | `over` | any event | the message |
+    | `over` | none | nothing |
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -44,22 +44,22 @@ class Journal:
             self._write(line)
 
     def once(self, about: str, level: str, message: str, why: Any, /, **values: Any) -> None:
-        """Write an event, unless it was the last one written about the same subject."""
+        """Write an event, unless the last event with the same `about` was equal."""
         if self._last_written.get(about) != (message, why):
             self._last_written[about] = message, why
             self.event(level, message, why=why, **values)
 
     def over(self, about: str, message: str, /, **values: Any) -> None:
-        """Write that a condition has ended, if its beginning was written."""
+        """Write that a condition has ended, if the start of the condition was logged."""
         if self._last_written.pop(about, None) is not None:
             self.event("info", message, **values)
 
     def forget(self, about: str) -> None:
-        """Forget the last event about a subject, so that the next one is written in any case."""
+        """Forget the last event with this `about`, so that the next one is always written."""
         self._last_written.pop(about, None)
 
     def _stamp(self) -> str:
-        """Return the current time; it is formatted once a second."""
+        """Return the current time; formatted at most once per second."""
         second = int(time.time())
         if self._timestamp[0] != second:
             self._timestamp = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))

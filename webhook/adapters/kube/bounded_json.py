@@ -1,8 +1,8 @@
-"""Parsing the API server's JSON in bounded memory, whatever tenants have stored.
+"""Parser for the API server's JSON that bounds memory, whatever tenants have stored.
 
-A list is parsed object by object, so that one object at a time is a tree of Python objects. Large
-answers are parsed by one thread of this process at a time: an object that takes etcd's 1.5 MiB can
-become 9 MiB of JSON (a control character is written in six) or a tree of 55 MiB (300,000
+A list is parsed object by object, so only one object at a time is a tree of Python objects. Only
+one thread of a process parses large responses at a time. An object that takes etcd's 1.5 MiB can
+become 9 MiB of JSON (a control character is escaped with six) or a tree of 55 MiB (300,000
 variables).
 """
 
@@ -25,59 +25,60 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 MAX_OBJECT_BYTES: Final = 16 * 2**20
-"""Maximum size of one object's JSON. An etcd with its default limit of 1.5 MiB
-(`--max-request-bytes`) stores nothing larger."""
+"""Maximum size of one object's JSON, in bytes. With its default `--max-request-bytes` (1.5 MiB),
+etcd stores no larger object."""
 
 LARGE_BYTES: Final = 64 * 2**10
-"""Answers larger than this are read by one thread at a time; an ordinary pod has 7 KiB."""
+"""Size in bytes above which only one thread at a time parses a response. A typical pod has 7
+KiB."""
 
 _MMAP_THRESHOLD, _BLOCK_BYTES = -3, 128 * 2**10  # malloc.h; glibc's initial threshold
 
 _HEAD_BYTES: Final = 8 * 2**10
-"""Beginning of an object that contains its name and UID."""
+"""Length of an object's prefix that contains its name and UID, in bytes."""
 
 _ARRAYS: Final = ("items", "rows")
-"""Members with the objects of a list or a table. A table's columns come before its rows."""
+"""Members that contain the objects of a list or a table. A table's columns precede its rows."""
 
 _decode: Final = json.JSONDecoder().raw_decode
 _white: Final = re.compile(r"[ \t\n\r]*").match
 _large_answer_lock: Final = Lock()
 
-# In the API server's JSON these fields come first, in the order of the Go structs (ObjectMeta), and
-# none of them may contain a quote or a backslash. Within a string each quote has a backslash.
+# The API server writes these fields first, in the order of the Go structs (ObjectMeta). None of
+# them may contain a quote or a backslash. In any other string, quotes are escaped by a backslash.
 _EVENT: Final = re.compile(r'\s*\{\s*"type"\s*:\s*"(\w+)"')
 _IDENTITY: Final = re.compile(r'"metadata"\s*:\s*\{((?:\s*"\w+"\s*:\s*"[^"\\]*"\s*,?)+)')
 
 
 def return_freed_memory() -> None:
-    """Make the process return large blocks to the system when they are freed, from now on.
+    """Make the process return large freed blocks to the system from now on.
 
     Otherwise glibc raises its threshold to the largest block that was freed (mallopt(3),
-    M_MMAP_THRESHOLD), and the heap of each thread that ever read an object of 9 MiB keeps twice as
-    much: 32 threads kept 90 MiB. Without effect if the C library is not glibc.
+    M_MMAP_THRESHOLD). Then the heap of each thread that has read an object of 9 MiB keeps twice as
+    much: 32 threads kept 90 MiB. Other C libraries are not affected.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
 
 
 class MalformedError(Exception):
-    """The received text is not the expected JSON."""
+    """The received data is not the expected JSON."""
 
 
 class TooLargeError(Exception):
-    """More bytes arrived than are allowed."""
+    """The response is larger than allowed."""
 
     def __init__(self, beginning: bytearray) -> None:
         super().__init__("larger than may be read")
         self.beginning = beginning
-        """The bytes that were received."""
+        """Bytes received before the limit was reached."""
 
 
 class LargeAnswerLock:
-    """Lock of one thread for reading answers; only large ones need the process's one lock."""
+    """Lock that a thread holds while it parses a large response; there is one per process."""
 
     def __init__(self, wait_s: float) -> None:
-        """Prepare; `claim` raises TimeoutError if another thread holds the lock for `wait_s`."""
+        """`claim` raises TimeoutError if another thread holds the lock for `wait_s`."""
         self._wait_s = wait_s
         self._is_held = False
 
@@ -93,7 +94,7 @@ class LargeAnswerLock:
         self.release()
 
     def claim(self, read_bytes: int) -> None:
-        """Acquire the process's lock if an answer of this size is large."""
+        """Acquire the process-wide lock if a response of this size is large."""
         if read_bytes > LARGE_BYTES and not self._is_held:
             if not _large_answer_lock.acquire(timeout=self._wait_s):
                 raise TimeoutError("other large answers are being read")
@@ -107,9 +108,9 @@ class LargeAnswerLock:
 
 
 def read_all(parts: Iterable[bytes], max_bytes: int, lock: LargeAnswerLock) -> bytearray:
-    """Return the parts joined.
+    """Return the joined parts.
 
-    Raises TooLargeError as soon as they have more than `max_bytes`, at most one part too late.
+    Raises TooLargeError if they have more than `max_bytes`. At most one further part is read.
     """
     joined = bytearray()
     for part in parts:
@@ -123,9 +124,9 @@ def read_all(parts: Iterable[bytes], max_bytes: int, lock: LargeAnswerLock) -> b
 def split_lines(
     parts: Iterable[bytes], max_bytes: int, lock: LargeAnswerLock
 ) -> Iterator[tuple[bytearray, bool]]:
-    """Yield each line as soon as it arrives, and whether it is complete; takes linear time.
+    """Yield each line as soon as it arrives, and True if it is complete.
 
-    If a line is too large, its beginning is yielded, and the rest is dropped as it arrives.
+    If a line is too large, only its prefix is yielded. Takes linear time.
     """
     line, complete = bytearray(), True
     for part in parts:
@@ -149,8 +150,8 @@ def split_lines(
 def read_object(data: bytes | bytearray) -> Json:
     """Parse a JSON object; raises MalformedError for anything else.
 
-    orjson needs half of the time, but keeps a copy and an index of the text. So it parses ordinary
-    objects only.
+    orjson is twice as fast, but keeps a copy and an index of the text, so it parses only small
+    objects.
     """
     try:
         found = orjson.loads(data) if len(data) <= LARGE_BYTES else json.loads(data)
@@ -162,10 +163,10 @@ def read_object(data: bytes | bytearray) -> Json:
 
 
 def read_identity(beginning: bytearray) -> Json:
-    """Return a stand-in for an object that is too large, given its beginning.
+    """Return a stand-in for an object that is too large, given its first bytes.
 
-    It has name, namespace, uid and resourceVersion. Its `spec` is not an object, so that the pod
-    is not mistaken for one that requests nothing.
+    The stand-in has name, namespace, uid and resourceVersion. Its `spec` is not an object, so that
+    a pod is not mistaken for one without GPU requests.
     """
     found = _IDENTITY.search(beginning[:_HEAD_BYTES].decode(errors="replace"))
     if found is None:
@@ -175,7 +176,7 @@ def read_identity(beginning: bytearray) -> Json:
 
 
 def read_event_type(beginning: bytearray) -> str:
-    """Return the type of an event of a watch, given its beginning."""
+    """Return the type of a watch event, given its first bytes."""
     found = _EVENT.match(beginning[:_HEAD_BYTES].decode(errors="replace"))
     if found is None:
         raise MalformedError("an event that is too large does not begin with its type")
@@ -184,18 +185,18 @@ def read_event_type(beginning: bytearray) -> str:
 
 @dataclass(slots=True)
 class ListReader(Generic[T]):
-    """Parser for the text of a list, object by object, or of a table, row by row."""
+    """Parser for a list, object by object, or for a table, row by row."""
 
     project: Callable[[Json], T]
     projected: list[T] = field(default_factory=list)
-    """Results of `project` for the parsed objects."""
+    """Results of `project`, one per parsed object."""
     other_members: Json = field(default_factory=dict)
     """The list's other parsed members, such as `metadata`."""
 
     def read(self, text: str, at: int = 0) -> int:
-        """Parse a list from a position; return the position of its end.
+        """Parse the list at a position of `text`; return the position after the list.
 
-        Raises MalformedError if the text ends before the list, or is not a list of objects.
+        Raises MalformedError if the text ends early or is not a list of objects.
         """
         at = _after(text, at, "{")
         while True:
@@ -210,7 +211,7 @@ class ListReader(Generic[T]):
                 return at
 
     def read_beginning(self, beginning: bytearray) -> None:
-        """Parse the complete objects in the beginning of a list that is too large."""
+        """Parse the complete objects at the start of a list that is too large."""
         with suppress(MalformedError):
             self.read(beginning.decode(errors="replace"))
 
@@ -233,7 +234,7 @@ class ListReader(Generic[T]):
             if columns:
                 item["cells"] = _named_cells(columns, item.get("cells"))
             self.projected.append(self.project(item))
-            del item  # two trees at a time would be twice the memory
+            del item  # two object trees at a time would take twice the memory
             at = _after(text, at, ",]")
             if text[at - 1] == "]":
                 return at
@@ -248,7 +249,7 @@ def _named_cells(columns: object, cells: object) -> Json:
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value at a position, and the position of its end."""
+    """Return the JSON value at a position, and the position after the value."""
     try:
         return _decode(text, _skip_white(text, at))
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Certificates shared by replicas: a Secret, and the caBundles of webhook configurations.
+"""Certificates that replicas share: a Secret, and the caBundles of webhook configurations.
 
-One Secret of type `kubernetes.io/tls` contains the whole set, so each change is one write and no
-set is ever incomplete. Every write names the version that it is based on. If another replica wrote
-first, the API server rejects it (HTTP 409), and this one reads again.
+One Secret of type `kubernetes.io/tls` contains the whole certificate set, so each change is one
+write and the set is never incomplete. Every write names the version that it is based on. If another
+replica wrote first, the API server rejects the write (HTTP 409), and the replica reads again.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ KINDS: Final = {
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
 }
 _ATTEMPTS: Final = 20
-"""Maximum number of reads in a round; each conflict means that another replica made progress."""
+"""Maximum number of reads per round. Each conflict means that another replica made progress."""
 
 
 class ConflictError(Exception):
-    """The object has been changed since it was read; read it again."""
+    """The object has changed since it was read; read it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBundle:
-    """The certificates in a Secret."""
+    """Certificate set in a Secret."""
 
     bundle: Bundle
     version: str
@@ -64,9 +64,9 @@ class Round:
     done: tuple[SetUpdate | CaBundleUpdate, ...]
     """Completed steps."""
     unready: str
-    """Reason why an API server might reject the certificate; empty if all accept it."""
+    """Reason why an API server might reject the served certificate; empty if all accept it."""
     failures: tuple[str, ...]
-    """Steps that failed, with the reasons."""
+    """Failed steps, with the reasons."""
 
 
 class CertificatesApi:
@@ -81,7 +81,7 @@ class CertificatesApi:
         *,
         documentation_url: str = "",
     ) -> None:
-        """Prepare; see `core.documentation` for `documentation_url`."""
+        """See `core.documentation` for `documentation_url`."""
         self._kube = kube
         self._documentation_url = documentation_url
         self.namespace = namespace
@@ -89,15 +89,15 @@ class CertificatesApi:
         self._configurations = tuple(configurations)
         self._secrets = core_path("namespaces", namespace, "secrets")
         self.is_unanswered = False
-        """True if a request got no answer, or a right is missing."""
+        """True if a request got no response, or a permission is missing."""
         self.title = f"Secret {namespace}/{name}"
         """Name of the Secret in messages."""
 
     def round(self, replica: Replica) -> Round:
-        """Execute all due steps, one after the other; return the result.
+        """Execute all due steps in order; return the result.
 
         Raises CertificatesError if the Secret is unreadable or malformed, or is missing and cannot
-        be created. Then the caller continues to serve its previous certificates.
+        be created. The caller then continues to serve its previous certificates.
         """
         done: list[SetUpdate | CaBundleUpdate] = []
         failed: dict[str, str] = {}
@@ -135,7 +135,7 @@ class CertificatesApi:
         raise self._too_many_conflicts()
 
     def rotate(self, replica: Replica) -> SetUpdate:
-        """Announce a new CA, which later rounds bring into use; raises CertificatesError."""
+        """Add a new CA, which later rounds bring into use; raises CertificatesError."""
         for _ in range(_ATTEMPTS):
             stored = self.secret()
             if not stored.version:
@@ -152,7 +152,7 @@ class CertificatesApi:
         raise self._too_many_conflicts()
 
     def secret(self) -> StoredBundle:
-        """Return the certificates in the Secret; raises CertificatesError if it is unreadable."""
+        """Return the stored certificates; raises CertificatesError if they are unreadable."""
         found = self._found(self.title, self._secret_path)
         if found is None:
             return StoredBundle(Bundle(), "")
@@ -169,7 +169,7 @@ class CertificatesApi:
         return tuple(_configuration(kind, raw) for kind, raw in found if raw is not None)
 
     def store(self, bundle: Bundle, before: StoredBundle) -> None:
-        """Store the certificates in the Secret; its labels and other data remain."""
+        """Store the certificate set in the Secret; keep the Secret's labels and other data."""
         data: Json = {name: b64encode(text).decode() for name, text in bundle.files().items()}
         if before.version:
             gone = dict.fromkeys(before.bundle.files().keys() - data.keys())
@@ -189,7 +189,7 @@ class CertificatesApi:
     def publish(
         self, configuration: WebhookConfiguration, bundles: Iterable[tuple[str, bytes]]
     ) -> None:
-        """Set the caBundles of webhooks, given by name, by a strategic merge patch."""
+        """Set the caBundles of webhooks, keyed by name, by a strategic merge patch."""
         webhooks = [
             {"name": name, "clientConfig": {"caBundle": b64encode(pem).decode()}}
             for name, pem in bundles
@@ -199,7 +199,7 @@ class CertificatesApi:
         self._patch(configuration.title, path, body)
 
     def watched_objects(self) -> tuple[Collection[None], ...]:
-        """Return each of the objects for `follow`, to notice changes."""
+        """Return collections for `follow` that report changes of these objects."""
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self.name), *paths)
         return tuple(
@@ -209,7 +209,7 @@ class CertificatesApi:
 
     @contextmanager
     def _locating_errors(self) -> Iterator[None]:
-        """Name the Secret in errors about its contents."""
+        """Add the Secret's name to errors about its contents."""
         try:
             yield
         except CertificatesError as error:
@@ -256,7 +256,7 @@ class CertificatesApi:
 
 
 def _nothing(_found: Json) -> None:
-    """Return nothing, so that no private key stays in memory."""
+    """Return None, so that no private key stays in memory."""
 
 
 def _configuration(kind: str, found: Json) -> WebhookConfiguration:

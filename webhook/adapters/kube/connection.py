@@ -1,4 +1,4 @@
-"""Connecting to the API server: by a kubeconfig, or by a pod's service account, as kubectl does."""
+"""Connection to the API server, from a kubeconfig or a pod's service account, as kubectl does."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from webhook.adapters.kube.transport import TIMEOUT_S, TRIES, socket_options
 
 _config: Any = config
 _kube_config: Any = kube_config
-"""These two modules have no types."""
+"""Untyped aliases: these two modules have no type annotations."""
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MALFORMED: Final = (ValueError, TypeError, AttributeError)
-"""Exceptions of the client for a kubeconfig of the wrong form."""
+"""Exceptions that the Kubernetes client raises for a malformed kubeconfig."""
 _CONNECTIONS: Final = 32
-"""Connections kept open: as many as a replica has threads, each with a watch or a request."""
+"""Maximum number of connections kept open: one for each thread of a replica."""
 
 
 class KubeconfigError(Exception):
-    """No configuration names an API server, or it is unusable; the text is one sentence."""
+    """No configuration names an API server, or it is unusable; the message is one sentence."""
 
     def __init__(self, sentence: str, *, is_named: bool) -> None:
         super().__init__(sentence)
         self.is_named = is_named
-        """True if the user named the unusable part: a file, a context, an identity."""
+        """True if the user named the unusable part: a file, a context or an identity."""
 
 
 def connect(
@@ -45,22 +45,22 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     identity: Identity | None = None,
 ) -> Kube:
-    """Find the API server as kubectl does, without a request; raises NoClusterError.
+    """Return a connection to the API server, found as kubectl does; send no request.
 
-    `context` is one of a kubeconfig, so with it a pod's service account is not used. With an
-    `identity`, which commands have, failures address the user as `you`, and its time limit
-    replaces `timeout_s`.
+    `context` names one of a kubeconfig, so the pod's service account is not used with it. Commands
+    pass an `identity`. Then failures address the user as `you`, and the identity's time limit
+    replaces `timeout_s`. Raises NoClusterError.
 
-    | named by | used |
+    | configured | used |
     | --- | --- |
     | `kubeconfig` | that file |
-    | `KUBECONFIG` | that file, or those |
+    | `KUBECONFIG` | the files that it lists |
     | neither, in a pod | the pod's service account |
     | neither, elsewhere | `~/.kube/config` |
     """
     return_freed_memory()
     settings = client.Configuration()
-    settings.retries = False  # ours are in `transport`
+    settings.retries = False  # `transport` retries instead
     settings.connection_pool_maxsize = _CONNECTIONS
     found = Kubeconfig(kubeconfig, context)
     try:
@@ -77,7 +77,7 @@ class Kubeconfig:
     """Connection settings: a kubeconfig, or the pod's service account if no context is given."""
 
     def __init__(self, kubeconfig: Path | None, context: str | None = None) -> None:
-        """Choose the source of the settings without reading it."""
+        """Choose the source of the settings without reading any file."""
         by_variable = os.environ.get("KUBECONFIG", "")
         named = str(kubeconfig) if kubeconfig else by_variable
         self._context = context
@@ -135,8 +135,8 @@ class Kubeconfig:
     def _load(self, settings: client.Configuration) -> tuple[str, Json]:
         """Load the kubeconfig files; return the namespace and the entry of the user.
 
-        The first file that sets a value wins, as with kubectl. A failed credential plugin is an
-        error: without it requests would be anonymous, or made as another user.
+        The first file that sets a value wins, as with kubectl. A failed credential plugin raises an
+        error. Otherwise requests would be anonymous, or made as another user.
         """
         merged = _kube_config.KubeConfigMerger(self._files)
         if merged.config is None:
@@ -158,14 +158,13 @@ class Kubeconfig:
 
 
 class _CapturedErrors(logging.Handler):
-    """Collects the errors that a library logs instead of raising them, and prints none."""
+    """Handler that collects the errors a library logs instead of raising them; prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Collect a message."""
         self.texts.append(record.getMessage())
 
     def __enter__(self) -> Self:

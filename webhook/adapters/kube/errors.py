@@ -8,14 +8,14 @@ from typing import Final
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
 CONFLICT, GONE, GATEWAY_TIMEOUT = 409, 410, 504
 _RETRYABLE: Final = frozenset({429, 500, 502, 503, GATEWAY_TIMEOUT})
-"""Overload, and failures of the API server or of a proxy in front of it."""
+"""HTTP status codes of an overloaded or failing API server, or of a proxy in front of it."""
 
 _is_rbac_message: Final = re.compile(r' cannot \S+ (resource|path) "').search
-"""Matches messages of RBAC, and of no admission plugin."""
+"""Matches messages of RBAC. Messages of admission plugins do not match."""
 
 
 class KubeError(Exception):
-    """A failed request; the text is one sentence."""
+    """A failed request; the message is one sentence."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class KubeError(Exception):
     ) -> None:
         super().__init__(sentence)
         self.code = code
-        """HTTP status code; 0 if there was no answer."""
+        """HTTP status code; 0 if there was no response."""
         self.api_message = api_message
-        """The API server's message, without ours."""
+        """The API server's own message."""
         self.retry_after_s = retry_after_s
         self.slow = slow or code == GATEWAY_TIMEOUT
         """True if the API server took too long, perhaps because of the size of the request."""
@@ -40,17 +40,17 @@ class KubeError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """True if the object does not exist, or not yet."""
+        """True if the object does not exist."""
         return self.code == NOT_FOUND
 
     @property
     def forbidden(self) -> bool:
-        """True if a right is missing, or an admission webhook or policy denied the request."""
+        """True if a permission is missing, or an admission webhook or policy denied the request."""
         return self.code == FORBIDDEN and not self.unauthorized
 
     @property
     def lacks_right(self) -> bool:
-        """True if RBAC rejected the request, so that admission did not see it."""
+        """True if RBAC rejected the request before admission."""
         return self.forbidden and bool(_is_rbac_message(self.api_message))
 
     @property
@@ -60,17 +60,17 @@ class KubeError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """True if the object was changed since it was read, or its name is already taken."""
+        """True if the object has changed since it was read, or its name is already taken."""
         return self.code == CONFLICT
 
     @property
     def expired(self) -> bool:
-        """True if the version to watch from, or a list's next page, is too old: list again."""
+        """True if the version to watch from, or the list's next page, has expired: list again."""
         return self.code == GONE
 
     @property
     def is_inconclusive(self) -> bool:
-        """True if the answer reveals nothing about the object: no answer, or a missing right."""
+        """True if the request failed without revealing anything about the object."""
         return self.retryable or self.unauthorized or self.forbidden
 
     @property

@@ -1,7 +1,7 @@
 """Kubernetes Events (`events.k8s.io/v1`) about pods and nodes, as `kubectl describe` shows them.
 
-Their validation is in pkg/apis/core/validation/events.go. After the creation only the series may
-change. Only few events are written; the log is complete.
+pkg/apis/core/validation/events.go validates them. After an Event is created, only its series may
+change. The number of Events is limited, but the log is complete.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ LONGEST_NOTE: Final = 1024
 """Maximum size of an event's note, in bytes."""
 
 SERIES_S: Final = 600.0
-"""Equal events of an object within this time form one series with a count, in seconds."""
+"""Time within which equal Events of an object form one series with a count, in seconds."""
 
 OBJECT_BURST: Final = 25
 OBJECT_INTERVAL_S: Final = 300.0
-"""Events of one object: a burst, and then one per interval, as in client-go
-(tools/record/events_cache.go)."""
+"""Interval between Events about one object, in seconds, after a burst of `OBJECT_BURST`, as in
+client-go (tools/record/events_cache.go)."""
 
 BURST: Final = 25
 INTERVAL_S: Final = 0.2
-"""Events of all objects together: a burst, and then five a second."""
+"""Interval between Events about all objects, in seconds, after a burst of `BURST`."""
 
 MOST_REMEMBERED: Final = 1000
-"""Maximum number of objects, and of series, whose events are remembered."""
+"""Maximum number of objects, and of series, that are remembered."""
 
-_LONGEST_PREFIX: Final = 240  # the API server appends to it when it generates a name
+_LONGEST_PREFIX: Final = 240  # the API server appends a suffix when it generates a name
 _LONGEST_INSTANCE: Final = 128
 
 
@@ -59,14 +59,14 @@ class _Series:
 
 
 class Events:
-    """Writes the events of one program; several threads can share it.
+    """Writer for the Events of one program; several threads can share it.
 
-    | an equal event of the object was written | within the limits | then |
+    | last equal Event of the object | within the limits | action |
     | --- | --- | --- |
-    | any time | no: `OBJECT_BURST`, or `BURST` of all | nothing: the log has it |
-    | never, or `SERIES_S` ago | yes | a new event |
-    | since then | yes | the event's series counts on |
-    | since then, and the event was deleted | yes | a new event |
+    | any | no: `OBJECT_BURST`, or `BURST` in total | write nothing: the log has it |
+    | none, or older than `SERIES_S` | yes | create an Event |
+    | newer | yes | increment the count of the Event's series |
+    | newer, but the Event was deleted | yes | create an Event |
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Events:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `reporter` is a qualified name as `vramwarden.io/agent`, `instance` its pod."""
+        """`reporter` is a qualified name such as `vramwarden.io/agent`, `instance` its pod."""
         self._kube = kube
         instance = _truncate(instance, _LONGEST_INSTANCE)
         self._reporter = {"reportingController": reporter, "reportingInstance": instance}
@@ -90,10 +90,10 @@ class Events:
     def write(
         self, regarding: Json, reason: str, note: str, *, action: str, warning: bool = True
     ) -> None:
-        """Write an event about an object, given as an ObjectReference; raises KubeError.
+        """Write an Event about an object, given as an ObjectReference; raises KubeError.
 
-        `reason` is one word in UpperCamelCase, and `action` one for what was done or observed. The
-        caller logs a failure, and does not retry.
+        `reason` is one word in UpperCamelCase. `action` is one word for what was done or observed.
+        The caller logs a failure and does not retry.
         """
         note = _truncate(note, LONGEST_NOTE)
         about = str(regarding.get("uid") or regarding["name"])
@@ -127,7 +127,7 @@ class Events:
         return True
 
     def _create(self, regarding: Json, content: Json) -> str:
-        """Create an event; return its path, empty if the answer has no name."""
+        """Create an Event; return its path, or an empty string if the response has no name."""
         namespace = regarding.get("namespace") or CLUSTER_SCOPED_NAMESPACE
         collection = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
         name = f"{regarding['name'][:_LONGEST_PREFIX].rstrip('.-')}-"
@@ -145,12 +145,12 @@ class Events:
         return f"{collection}/{quote(generated, safe='')}" if generated else ""
 
     def _format_now(self) -> str:
-        """Return the current time as MicroTime, which has microseconds."""
+        """Return the current time as a MicroTime string."""
         now = datetime.fromtimestamp(self._kube.now_s(), UTC)
         return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def _spend(self, about: str, now_s: float) -> None:
-        """Count a written event; failed ones do not count, their writer limits them."""
+        """Count a written Event. Failed writes do not count; their caller limits them."""
         self._all = self._all.take(now_s) or self._all
         allowance = self._object_allowance(about)
         _remember(self._by_object, about, allowance.take(now_s) or allowance)
@@ -160,7 +160,7 @@ class Events:
 
 
 def node_reference(name: str) -> Json:
-    """Return a reference to a node as kubelets use it in events: with the name as UID."""
+    """Return a reference to a node as kubelets write it in Events, with the name as UID."""
     return {"kind": "Node", "name": name, "uid": name}
 
 
@@ -173,5 +173,5 @@ def _remember(entries: dict[K, V], key: K, value: V) -> None:
 
 
 def _truncate(text: str, most: int) -> str:
-    """Return a text truncated to a number of bytes."""
+    """Return `text` truncated to a number of bytes."""
     return text.encode()[:most].decode(errors="ignore")

@@ -19,36 +19,37 @@ from webhook.adapters.kube.errors import KubeError
 T = TypeVar("T")
 
 WATCH_S: Final = 60.0
-"""Duration of a watch, in seconds; bounds the delay after a connection died silently."""
+"""Duration of a watch, in seconds. A connection that dies silently is noticed after at most this
+time."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
-"""Pauses between retries, in seconds; doubled from the first to the longest."""
+"""Pauses between retries, in seconds. They double from `FIRST_PAUSE_S` to `LONGEST_PAUSE_S`."""
 
 JITTER: Final = SystemRandom().uniform
-"""Random numbers from the kernel, so that seeds of the process's generator have no effect."""
+"""Random numbers from the kernel, which do not depend on seeds of the process's generator."""
 
 LONGEST_RETRY_AFTER_S: Final = 60.0
 """Maximum pause requested by an overloaded API server (`Retry-After`), in seconds."""
 
 ANY_VERSION: Final = "0"
-"""A watch from this version begins with the existing objects. Without a version, API servers of
-1.36 wait until their cache is as new as etcd, and answer 504 if etcd is old, or kine, which never
-report that."""
+"""Version from which a watch begins with the existing objects. Without a version, API servers of
+1.36 wait until their cache is as new as etcd. They respond 504 if the store never reports its
+version, as old etcd and kine do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All existing objects; any other is gone."""
+    """All existing objects; any object that is not listed does not exist."""
 
     items: Sequence[T]
     watched: bool = True
-    """True if changes will be reported; if not, the objects are listed again after a pause."""
+    """True if changes will be reported; otherwise the objects are listed again after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[T]):
-    """An object that was added, modified or deleted; it may be reported twice."""
+    """An object that was added, modified or deleted; a change may be reported twice."""
 
     kind: str
     """`ADDED`, `MODIFIED` or `DELETED`."""
@@ -57,10 +58,10 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The objects cannot be read at present; `Listed` follows when they can."""
+    """The objects cannot be read at present. `Listed` follows once they can be."""
 
     error: Exception
-    """A KubeError, or any other exception for a bug in `Collection.project` or in `report`."""
+    """A KubeError; any other exception is a bug in `Collection.project` or in `report`."""
 
 
 Report = Listed[T] | Changed[T] | Failed
@@ -68,7 +69,7 @@ Report = Listed[T] | Changed[T] | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(Generic[T]):
-    """Objects of one kind: selected ones, or one by name.
+    """Objects of one kind, selected by labels or fields, or one object by name.
 
     | selection | required verbs | read |
     | --- | --- | --- |
@@ -80,9 +81,9 @@ class Collection(Generic[T]):
 
     kube: Kube
     path: str
-    """Path of the collection, as `/api/v1/nodes`, also for a single object."""
+    """Path of the collection, such as `/api/v1/nodes`, also if only one object is followed."""
     project: Callable[[Json], T]
-    """Function whose result is kept of each object; the rest is freed immediately."""
+    """Function applied to each object. Only its result is kept; the object is freed immediately."""
     labels: str = ""
     name: str = ""
     fields: str = ""
@@ -96,9 +97,9 @@ class Collection(Generic[T]):
         return ([self.project(found)], _version(found)) if found else ([], ANY_VERSION)
 
     def watch(self, version: str, lasting_s: float) -> Iterator[tuple[str, Json]]:
-        """Begin to watch; see `Kube.watch`."""
+        """Start a watch; see `Kube.watch`."""
         query = {"allowWatchBookmarks": "true", **self._selectors()}
-        if self.name:  # this selector is authorized by `resourceNames`
+        if self.name:  # `resourceNames` authorizes this selector
             query = {"fieldSelector": f"metadata.name={self.name}"}
         return self.kube.watch(self.path, lasting_s=lasting_s, **query, resourceVersion=version)
 
@@ -140,7 +141,7 @@ def follow(
             items: list[T] | None = None
             if not version:
                 items, version = collection.read()
-                if version == too_old:  # a single object that has not changed since
+                if version == too_old:  # a single object that has not changed
                     version = ANY_VERSION
             started_s, silent = clock(), True
             lasting_s = watch_s * jitter(0.75, 1.0)
@@ -179,7 +180,7 @@ def _begin(
     watch_s: float,
     report: Callable[[Report[T]], None],
 ) -> Iterator[tuple[str, Json]]:
-    """Begin to watch; then report the objects that were read, and whether they are watched."""
+    """Start a watch; then report the objects that were read, and whether they are watched."""
     try:
         events = collection.watch(version, watch_s)
     except KubeError:

@@ -36,17 +36,17 @@ class HistoriesApi:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self.all = Collection(kube=kube, path=_collection(), project=_read_stored)
-        """Histories of all namespaces, for `follow`; None for one that names no workload."""
+        """Histories of all namespaces, for `follow`; None for a history that names no workload."""
 
     def now_s(self) -> float:
         """Return Unix time by the API server's clock; see `Kube.now_s`."""
         return self._kube.now_s()
 
     def read(self, namespace: str, workload: Workload) -> StoredHistory:
-        """Return the history of a workload; an empty one if none is stored.
+        """Return the stored history of a workload, or an empty one.
 
-        The stored one can name another workload: a forged owner of kind `deployment` results in the
-        same object name as a `Deployment`.
+        The stored history can name another workload: a forged owner of kind `deployment` results in
+        the same object name as a `Deployment`.
         """
         found = self._kube.find(_path(namespace, workload))
         empty = History(namespace, workload.kind, workload.name)
@@ -55,9 +55,9 @@ class HistoriesApi:
         return StoredHistory(read_history(found) or empty, found["metadata"]["resourceVersion"])
 
     def store(self, history: History, version: str) -> None:
-        """Write a history; a conflict if the stored version is another one.
+        """Write a history by a patch, which keeps labels of other writers.
 
-        It is a patch, so that labels of other writers remain.
+        Raises a conflict if the stored version differs from `version`.
         """
         written = write_history(history)
         if version:
@@ -68,20 +68,20 @@ class HistoriesApi:
             self._kube.create(_collection(history.namespace), written)
 
     def remove(self, stored: StoredHistory) -> None:
-        """Delete a history; a conflict if the stored version is another one."""
+        """Delete a history; raises a conflict if the stored version is another one."""
         history = stored.history
         path = _path(history.namespace, Workload(history.kind, history.workload))
         self._kube.delete(path, version=stored.version)
 
     def list_sorted(self, namespace: str = "") -> list[History]:
-        """Return the histories of a namespace, or of all namespaces if empty, sorted."""
+        """Return the sorted histories of a namespace, or of all namespaces if empty."""
         found = self._kube.list_all(_collection(namespace), read_history)
         return sorted(
             found, key=lambda history: (history.namespace, history.kind, history.workload)
         )
 
     def figures(self, node: str) -> NodeFigures | None:
-        """Return the GPUNode that the node's sentry wrote; None if there is none."""
+        """Return the GPUNode that the node's sentry wrote, or None if there is none."""
         return read_figures(self._kube, node)
 
 

@@ -1,6 +1,6 @@
 """User impersonation and the request timeout, with the meaning of kubectl's options.
 
-Each option that is not given is taken from the kubeconfig's user, as kubectl does.
+An option that is not given is taken from the kubeconfig's user, as kubectl does.
 
 Source: Kubernetes, "User impersonation"; client-go's `clientcmd` and `transport`.
 """
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NO_LIMIT_S: Final = 24 * 3600.0
-"""Stand-in for "no timeout", in seconds; a socket needs a number."""
+"""Timeout that stands for "no timeout", in seconds; a socket needs a number."""
 
 _escape_name: Final = re.compile(rb"[^!#$&'*+\-.^_`|~0-9a-z]").sub
-"""Replaces characters that a header's name cannot have (RFC 9110, `tchar`), and `%`."""
+"""Escapes `%` and characters that a header name must not have (RFC 9110, `tchar`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The impersonated user of requests, if any, and the time limit of each request."""
+    """The user to impersonate, if any, and the time limit of each request."""
 
     user: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
-    """Pairs of key and value; a key can occur several times."""
+    """Pairs of key and value; a key may be repeated."""
     limit_s: float | None = None
-    """Time limit in seconds, 0 for none; None for the default timeouts and retries."""
+    """Time limit in seconds; 0 for none, None for the default timeouts and retries."""
 
     def with_kubeconfig_user(self, user: Any) -> Identity:
         """Return this identity, with empty fields taken from a kubeconfig's user.
@@ -89,12 +89,12 @@ def _extra(extra: Any) -> Iterator[tuple[str, str]]:
 
 
 def _value(text: str, option: str) -> str:
-    """Return a header's value whose Latin-1 encoding, which Python sends, is UTF-8 as in Go."""
+    """Return a header value whose Latin-1 encoding, which Python sends, is UTF-8 as in Go."""
     if any(character < " " or character == "\x7f" for character in text):
         raise ValueError(f"{option}: {text!r} has a character that ends a line or is not printed")
     return text.encode().decode("latin-1")
 
 
 def _escaped(key: str) -> str:
-    """Return a key as part of a header's name, in lower case."""
+    """Return a key escaped for a header name, in lower case."""
     return _escape_name(lambda found: b"%%%02X" % ord(found[0]), key.lower().encode()).decode()

@@ -1,7 +1,7 @@
-"""Labels of namespaces; only those that the policy uses are kept.
+"""Labels of namespaces; only labels that the policy uses are kept.
 
 Otherwise a user who may label a namespace could fill the memory. Required verbs: list on
-`namespaces`, or get on one.
+`namespaces`, or get on one namespace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 def select_labels(found: Json, wanted: AbstractSet[str]) -> NamespaceLabels:
-    """Return a namespace's name and its wanted labels; None if it was too large to read."""
+    """Return a namespace's name and its wanted labels, or None if it was too large to read."""
     name = str(found["metadata"]["name"])
     if type(found.get("spec")) is not dict:  # see `read_identity`
         return name, None
@@ -31,7 +31,7 @@ def select_labels(found: Json, wanted: AbstractSet[str]) -> NamespaceLabels:
 def read_labels(
     kube: Kube, namespace: str, wanted: AbstractSet[str]
 ) -> dict[str, Mapping[str, str] | None]:
-    """Return the wanted labels of a namespace, or of all if it is empty; raises KubeError."""
+    """Return the wanted labels of one namespace, or of all if empty; raises KubeError."""
     if not namespace:
         return dict(kube.list_all(PATH, lambda found: select_labels(found, wanted)))
     found = kube.find(core_path("namespaces", namespace))
