@@ -1,6 +1,6 @@
-"""NVML queries of the node's own programs: modes, samples of processes, and health of GPUs.
+"""NVML queries of the node programs: GPU modes, process samples, and GPU health.
 
-The sidecar needs none of them, so it does not load this module.
+The sidecar does not need them, so it does not load this module.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _RECOVERY_ACTION: Final = 230
 
 
 class NodeNvml(Nvml):
-    """`Nvml` with the queries of agent, sentry and limiter; every method raises `NvmlError`."""
+    """`Nvml` with further queries of agent, sentry and limiter; every method raises `NvmlError`."""
 
     def modes(self, uuid: str) -> tuple[int, int]:
-        """Return a GPU's compute mode and virtualization mode; 0 if it does not support them.
+        """Return a GPU's compute mode and virtualization mode; 0 for a mode it does not support.
 
         They are nvmlComputeMode_t and nvmlGpuVirtualizationMode_t of nvml.h. The default is 0.
         """
@@ -26,12 +26,12 @@ class NodeNvml(Nvml):
         return found
 
     def process_samples(self, uuid: str, since_us: int) -> dict[int, tuple[int, bool]] | None:
-        """Return the driver's samples of processes on a GPU since a time, by PID.
+        """Return samples of the processes on a GPU, keyed by PID; None if the GPU has no samples.
 
-        Each has the time of its newest sample (Unix, in microseconds), and True if the process was
-        active since then. Activity of less than 1 % is reported as none. The driver keeps samples
-        for some 14 s. While no process is active, it keeps sampling the last active one (driver 580
-        on an H100). The call takes 1.4 ms. None if the GPU does not support it.
+        A sample is the time of the newest one (Unix, in microseconds), and True if the process was
+        active since `since_us`. Activity of less than 1 % counts as none. The driver keeps samples
+        for about 14 s. While no process is active, it keeps sampling the process that was active
+        last (driver 580 on an H100). The call takes 1.4 ms.
         """
         found: dict[int, tuple[int, bool]] | None = self._with_handle(
             uuid, self._read_samples, since_us
@@ -39,17 +39,17 @@ class NodeNvml(Nvml):
         return found
 
     def recovery_action(self, uuid: str) -> int | None:
-        """Return the recovery action that a GPU needs, 0 for none; None if it is unknown.
+        """Return the recovery action that a GPU needs; 0 for none, None if unknown.
 
-        It is nvmlDeviceGpuRecoveryAction_t, which drivers support from r570 on.
+        The action is nvmlDeviceGpuRecoveryAction_t, which drivers support from r570 on.
         """
         found: int | None = self._with_handle(uuid, self._read_recovery_action)
         return found
 
     def row_remapping(self, uuid: str) -> tuple[bool, bool]:
-        """Return whether a remapping of memory rows is pending, and whether one has failed.
+        """Return whether remapping of memory rows is pending, and whether remapping has failed.
 
-        Both are False if the GPU does not support it: before Ampere, or without ECC.
+        Both are False if the GPU does not support row remapping: before Ampere, or without ECC.
         """
         rows = self._with_handle(uuid, self._read_remapped_rows)
         return (bool(rows[2]), bool(rows[3])) if rows else (False, False)
@@ -68,7 +68,7 @@ class NodeNvml(Nvml):
         except NvmlError as error:
             if error.code != _NOT_FOUND:
                 raise
-            return {}  # no process was active since
+            return {}  # no process has been active since then
         if samples is None:
             return None
         return {

@@ -1,7 +1,7 @@
-"""Processes of a node, seen from outside their pods: finding their pod, and signalling exactly one.
+"""Processes of a node, as seen from the host: finding a process's pod, and signalling it.
 
-`cmdline` is not read, since it can contain secrets and waits for the target's memory lock. All
-other files are world-readable (proc(5)), so only the signal needs a capability.
+`cmdline` is not read, since it can contain secrets and waits for the process's memory lock. All
+other files are world-readable (proc(5)), so only signals need a capability.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _INIT: Final = 1
 
 
 PARENTS_MAX_AGE_S: Final = 0.5
-"""Maximum age of the table of parents, in seconds."""
+"""Maximum age of the table of parent processes, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, and its pod and container."""
+    """A process with its pod and container."""
 
     process: Process
-    """Identity, with the PID of the node's namespace and the container's id."""
+    """Identity of the process: its PID in the node's PID namespace, and its container ID."""
     place: ProcessOwner
 
 
 class NodeProcesses:
-    """The processes in /proc, with their pods; our own cgroup shows the layout of cgroup paths."""
+    """Processes in /proc with their pods. This program's cgroup shows the layout of paths."""
 
     def __init__(self, own_uid: str, *, proc: str = "/proc") -> None:
-        """Prepare; `own_uid` is the UID of our own pod.
+        """`own_uid` is the UID of this program's pod.
 
-        If it is empty, no process's pod can be found, so no process is ever stopped.
+        If it is empty, the pod of a process cannot be found, so no process is ever stopped.
         """
         self._proc = proc
         self._own_uid = own_uid
@@ -56,17 +56,17 @@ class NodeProcesses:
         self._never_signalled = frozenset({_INIT, me, *processes.ancestors(me, proc=proc)})
 
     def can_find_pods(self) -> bool:
-        """Return True if the pods of processes can be found: ours is."""
+        """Return True if pods of processes can be found, which this program's own pod tests."""
         try:
             return self._place(os.getpid()) != NO_POD
         except OSError:
             return False
 
     def owner(self, pid: int) -> Owner | None:
-        """Return the process with this PID; None if there is none, for a zombie, or if unreadable.
+        """Return the process with this PID; None if it is missing, a zombie or unreadable.
 
-        Everything is read between two reads of the start time, so that it cannot belong to a later
-        process with the same PID.
+        All files are read between two reads of the start time, so they belong to one process even
+        if the PID is reused.
         """
         try:
             started = processes.start_time(pid, self._proc)
@@ -83,7 +83,7 @@ class NodeProcesses:
         return processes.is_gone(process, proc=self._proc)
 
     def in_pod(self, pod: str) -> Iterator[Owner]:
-        """Yield the pod's processes; those that start meanwhile may be missed."""
+        """Yield the pod's processes; processes that start meanwhile may be missed."""
         for pid in processes.pids(proc=self._proc):
             with contextlib.suppress(OSError):
                 if self._place(pid).pod != pod:
@@ -93,7 +93,7 @@ class NodeProcesses:
                 yield owner
 
     def by_name(self, is_wanted: Callable[[str], bool]) -> Iterator[Owner]:
-        """Yield the processes with a wanted name (`comm`); of the others only the name is read."""
+        """Yield the processes with a wanted name (`comm`); of others only the name is read."""
         for pid in processes.pids(proc=self._proc):
             with contextlib.suppress(OSError):
                 if not is_wanted(processes.read_file(f"{self._proc}/{pid}/comm")):
@@ -105,9 +105,9 @@ class NodeProcesses:
     def send(self, owner: Owner, number: signal.Signals) -> Delivery:
         """Signal this process, and never another one with the same PID.
 
-        A pidfd always refers to one process. Start time and cgroup are read after it was opened, so
-        they belong to that process. Without pidfds (a kernel before 5.3, an old seccomp profile) no
-        process is signalled, since a PID can be reused at any time.
+        A pidfd always refers to one process. Start time and cgroup are read after the pidfd was
+        opened, so they belong to that process. Without pidfds (kernels before 5.3, old seccomp
+        profiles) no process is signalled, since a PID can be reused at any time.
         """
         process = owner.process
         if process.pid in self._never_signalled or not owner.place.pod:
@@ -133,16 +133,16 @@ class NodeProcesses:
         return Delivery.DELIVERED
 
     def inner_pid(self, pid: int) -> int:
-        """Return a process's PID in its pod; 0 if the pod has no PID namespace. Raises OSError.
+        """Return a process's PID in its pod, or 0 if the pod has no PID namespace; raises OSError.
 
-        It is the second number of `NSpid`. The first is the node's PID, and nested namespaces of
-        the pod add further ones.
+        It is the second number of `NSpid`. The first is the node's PID. Nested namespaces of the
+        pod add further numbers.
         """
         numbers = processes.read_status(pid, self._proc).get("NSpid", "").split()
         return int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
 
     def handles(self, pid: int, number: signal.Signals) -> bool:
-        """Return True if the process has a handler for the signal (`SigCgt`); raises OSError."""
+        """Return True if the process handles the signal (`SigCgt`); raises OSError."""
         try:
             caught = int(processes.read_status(pid, self._proc).get("SigCgt", ""), 16)
         except ValueError:
@@ -150,12 +150,12 @@ class NodeProcesses:
         return bool(caught >> (number - 1) & 1)
 
     def has_container_mounts(self, pid: int, pod: str) -> bool:
-        """Return True if the process is in a container, or may be; False if it is in the sandbox.
+        """Return True if the process is or may be in a container, False if it is in the sandbox.
 
-        The kubelet mounts a file into each container of a pod, for its termination message, and
-        none into the sandbox. A process can hide that mount by its own user namespace, or by
-        another root (chroot(2)), which also hides its mount of `/proc`. Both count as a container.
-        Raises OSError, also if the main thread ended.
+        The kubelet mounts a file for the termination message into each container of a pod, but not
+        into the sandbox. A process can hide that mount by a user namespace or by another root
+        (chroot(2)), which also hides its mount of `/proc`. Both count as a container. Raises
+        OSError, also if the main thread has ended.
         """
         uid_map, own_uid_map = (
             processes.read_file(f"{self._proc}/{found}/uid_map") for found in (pid, "self")
@@ -172,8 +172,8 @@ class NodeProcesses:
     def enforcer_mounts(self, pod: str) -> frozenset[str]:
         """Return the devices (`major:minor`) of the volume that only the pod's enforcer mounts.
 
-        The kubelet mounts it as a separate tmpfs, which the node's PID 1 shows. Empty if there is
-        no such mount, or it is hidden from us. Then the enforcer cannot be recognized.
+        The kubelet mounts the volume as a separate tmpfs, which the node's PID 1 shows. The result
+        is empty if the mount does not exist or is hidden. Then the enforcer cannot be recognized.
         """
         volume = f"/pods/{pod}/volumes/kubernetes.io~empty-dir/{ENFORCER_RUN_VOLUME}"
         found = (
@@ -188,8 +188,8 @@ class NodeProcesses:
     def has_mounted(self, pid: int, devices: frozenset[str]) -> bool:
         """Return True if one of the devices is mounted at the enforcer's path; raises OSError.
 
-        Other containers cannot forge it: in its own namespace a process can mount only what that
-        namespace contains (mount(2)), and admission denies that volume to other containers.
+        Other containers cannot forge this mount: in its own namespace a process can mount only what
+        that namespace contains (mount(2)), and admission denies the volume to other containers.
         """
         return any(
             device in devices and root == "/" and at == ENFORCER_RUN_PATH
@@ -197,7 +197,7 @@ class NodeProcesses:
         )
 
     def _place(self, pid: int) -> ProcessOwner:
-        """Return the pod and container of a process; raises OSError if they are unreadable."""
+        """Return the pod and container of a process; raises OSError if unreadable."""
         try:
             cgroups = processes.require_cgroups(pid, self._proc)
         except OSError as error:
@@ -210,14 +210,14 @@ class NodeProcesses:
         """Return the pod of a process whose cgroup path is too long to be shown.
 
         Kernels before 6.8 do not show paths of 4096 characters (`proc_cgroup_show`), and a workload
-        that can create cgroups can have one. It cannot choose an ancestor outside of its pod,
-        neither by starting processes nor by orphaning them:
+        that can create cgroups can create such a path. A process cannot choose an ancestor outside
+        of its pod, neither by starting processes nor by orphaning them:
 
-        | the nearest ancestor that shows its cgroup | the process is |
+        | nearest ancestor whose cgroup is shown | the process belongs to |
         | --- | --- |
-        | is of a pod | of that pod |
-        | is of none; of its children those that are of pods are of one | of that pod |
-        | anything else | of no pod |
+        | is in a pod | that pod |
+        | is in no pod, and its children in pods are all in one pod | that pod |
+        | anything else | no pod |
 
         The second case is the runtime's shim, which also started the sandbox. Raises OSError for a
         process that ended meanwhile.
@@ -236,9 +236,9 @@ class NodeProcesses:
     def _place_by_parent(
         self, pid: int, parents: Mapping[int, tuple[int, int]]
     ) -> tuple[int, ProcessOwner | None]:
-        """Return the parent, and the child's pod by it; None if its cgroup is hidden, too.
+        """Return the parent's PID, and the child's pod; None if the parent's cgroup is hidden, too.
 
-        A parent that is younger than its child got a reused PID.
+        A parent that is younger than its child has a reused PID.
         """
         parent, started = parents[pid]
         if parent <= _INIT or parents.get(parent, (0, started + 1))[1] > started:
@@ -259,9 +259,9 @@ class NodeProcesses:
         return pods.pop() if len(pods) == 1 else ""
 
     def _read_parents(self, pid: int) -> Mapping[int, tuple[int, int]]:
-        """Return parent and start time of all processes; raises ProcessLookupError for a new `pid`.
+        """Return parent and start time by PID; raises ProcessLookupError if `pid` is too new.
 
-        It reads one file for each process of the node, so the table is kept for
+        Building the table reads one file per process of the node, so it is kept for
         `PARENTS_MAX_AGE_S`.
         """
         now_s = time.monotonic()
@@ -276,11 +276,11 @@ class NodeProcesses:
         return self._parents
 
     def _mounts(self, pid: int, name: str, most: int) -> Iterator[tuple[str, str, str, str]]:
-        """Yield device, root, mount point and type of mounts with this name, proc_pid_mountinfo(5).
+        """Yield device, root, mount point and type of mounts named `name` (proc_pid_mountinfo(5)).
 
-        One line is in memory at a time, and only lines with the name are parsed. The rest of a line
-        that is too long counts as another line. Its fields are in other positions, so it never
-        matches. Raises OSError, also if there are more than `most` bytes.
+        Only one line is in memory at a time, and only lines with the name are parsed. The rest of a
+        line that is too long counts as another line. Its fields have other positions, so it never
+        matches. Raises OSError, also if the file has more than `most` bytes.
         """
         wanted = name.encode()
         with open(f"{self._proc}/{pid}/mountinfo", "rb") as file:  # noqa: PTH123 - as in `processes`

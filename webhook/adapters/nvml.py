@@ -24,8 +24,8 @@ from webhook.core.nvidia.drivers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# pynvml imports a function of `ctypes.util` and never calls it. That module would load subprocess,
-# tempfile and shutil, which takes a seventh of the sidecar's start.
+# pynvml imports a function of `ctypes.util` and never calls it. That module loads subprocess,
+# tempfile and shutil, which would take a seventh of the sidecar's start time.
 _STAND_IN: Final = None if "ctypes.util" in sys.modules else SimpleNamespace(find_library=None)
 if _STAND_IN:
     sys.modules["ctypes.util"] = _STAND_IN  # type: ignore[assignment]
@@ -37,8 +37,8 @@ if _STAND_IN:
 _LISTS: Final = ("Compute", "Graphics", "MPSCompute")
 _FIRST_SIZE: Final = 128
 _MAX_SIZE: Final = 65_536
-"""Maximum length of a process list. The open driver truncates lists at 950
-(NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT); others may not."""
+"""Maximum number of entries in a process list. The open driver truncates lists at 950
+(NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT); other drivers may not."""
 _TRIES: Final = 4
 _NOT_AVAILABLE: Final = (1 << 64) - 1
 _DRIVER_FAULTS: Final = frozenset(
@@ -64,7 +64,7 @@ class _GetLimits(ctypes.Structure):
 
 
 class _WideEntry(ctypes.Structure):
-    """nvmlProcessInfo_t of drivers for which `has_wide_entries` returns True."""
+    """nvmlProcessInfo_t of drivers for which `has_wide_entries` is true."""
 
     _fields_ = (*pynvml.c_nvmlProcessInfo_v2_t._fields_, ("protected", ctypes.c_ulonglong))
 
@@ -77,7 +77,7 @@ class NvmlError(Exception):
         self.code = code
         """nvmlReturn_t of nvml.h."""
         self.gpu = gpu
-        """UUID of the GPU; empty if the call is about no GPU, or its UUID is unreadable."""
+        """UUID of the GPU; empty if the call concerns no GPU, or the UUID is unreadable."""
         self.fault = classify_error(code)
         about = f"{gpu}: " if gpu else ""
         more = f": {detail}" if detail else ""
@@ -99,18 +99,18 @@ class Nvml:
     obtains handles, so that the caller decides when to retry a lost GPU. Older drivers lack
     features:
 
-    | before | is missing | then |
+    | driver version | missing feature | effect |
     | --- | --- | --- |
-    | r510 | version 3 of the lists; version 2 of the memory | versions 2 and 1, without a reserve |
-    | 535.87 | from 535.43 on: the usual entries of the lists | the wide entries are read |
-    | r570 | the recovery action | `recovery_action` of `NodeNvml` returns None |
-    | r615 | limits of cgroups | `limit` returns None, `set_limit` False |
+    | before r510 | version 3 of the lists, 2 of the memory | versions 2 and 1, without a reserve |
+    | 535.43 to 535.86 | the usual entries of the lists | the wide entries are read |
+    | before r570 | the recovery action | `recovery_action` of `NodeNvml` returns None |
+    | before r615 | limits of cgroups | `limit` returns None, `set_limit` False |
 
     `webhook.core.nvidia.drivers.classify_driver` returns whether process lists can be trusted.
     """
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
-        """Prepare; `only` contains the UUIDs of the visible GPUs, None for all."""
+        """`only` contains the UUIDs of the visible GPUs; None means all."""
         self._only = None if only is None else frozenset(only)
         self._is_open = False
         self._handles: dict[str, Any] = {}
@@ -122,8 +122,8 @@ class Nvml:
     def open(self) -> Self:
         """Load the library and initialize it; without effect if it is open.
 
-        A library that was not found is searched again. A loaded one stays loaded, even if its file
-        is removed.
+        A library that was not found is searched for again. A loaded library stays loaded, even if
+        its file is removed.
         """
         if not self._is_open:
             _call("nvmlInitWithFlags", pynvml.nvmlInit)
@@ -131,7 +131,7 @@ class Nvml:
         return self
 
     def close(self) -> None:
-        """Shut the library down; errors are ignored, since the driver may be gone."""
+        """Shut down the library; errors are ignored, since the driver may be gone."""
         self._handles.clear()
         if self._is_open:
             self._is_open = False
@@ -141,7 +141,7 @@ class Nvml:
     def reopen(self) -> None:
         """Close and open NVML after the driver was down; call `devices` again afterwards.
 
-        If it fails, NVML stays closed, and the call can be repeated.
+        If that fails, NVML stays closed, and the call can be repeated.
         """
         self.close()
         self.open()
@@ -157,11 +157,11 @@ class Nvml:
         return str(_call("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def devices(self) -> tuple[ScannedGpu, ...]:
-        """Find all GPUs again; return those that answer, in NVML's order.
+        """Find all GPUs again; return those that respond, in NVML's order.
 
-        The errors of the others are in `unreachable`, so that a lost GPU does not hide the rest.
-        Raises if no GPU answers, or the whole driver fails. Returns an empty tuple if the driver
-        shows no GPU.
+        Errors of the other GPUs are in `unreachable`, so that a lost GPU does not hide the rest.
+        Raises an error if no GPU responds, or the whole driver fails. Returns an empty tuple if
+        there is no GPU.
         """
         self._handles.clear()
         self.unreachable = ()
@@ -189,23 +189,23 @@ class Nvml:
         return tuple(found)
 
     def device_used_bytes(self, uuid: str) -> int | None:
-        """Return the memory in use on a GPU by all processes; None if the GPU does not report it.
+        """Return the memory that all processes use on a GPU; None if the GPU does not report it.
 
-        It takes 10 us on an H100, where a process list takes 34 us with one process and 627 us with
-        48. It excludes the driver's reserve, except on drivers older than R510.
+        The call takes 10 us on an H100. Reading a process list takes 34 us with one process and 627
+        us with 48. The result excludes the driver's reserve, except on drivers older than R510.
         """
         memory = self._with_handle(uuid, self._read_memory)
         return None if memory is None else memory[2]
 
     def processes(self, uuid: str) -> dict[int, int | None]:
-        """Return the memory in use on a GPU of each process that the driver lists, by PID.
+        """Return the memory in use on a GPU, keyed by the PID of each listed process.
 
-        PIDs are of our own PID namespace from driver 535.113.01 on, and of the host before. None if
-        the driver reports no amount, or 0, which means unknown.
+        From driver 535.113.01 on, PIDs belong to the caller's PID namespace; before, to the host's.
+        None means that the driver reports no amount, or 0, which means unknown.
 
         A process is listed several times if it is a client of the driver more than once, or is in
-        several lists; its largest amount counts. PID 0, a process outside our PID namespace, is
-        left out.
+        several lists. Its largest amount counts. PID 0, a process outside the caller's PID
+        namespace, is left out.
         """
         largest: dict[int, int] = {}
         for kind in _LISTS:
@@ -216,10 +216,10 @@ class Nvml:
     def limit(self, uuid: str, cgroup: str) -> Limit | None:
         """Return the driver's memory limit of a cgroup on a GPU; requires no privilege.
 
-        `cgroup` is the absolute path of a cgroup v2 directory in our mount namespace. With the
-        backend `misc`, the limit is that of the nearest ancestor that has one, itself included.
-        None if there is no limit, before r615, and with the backend `dmem` if the cgroup lacks its
-        files. The driver does not distinguish these cases.
+        `cgroup` is the absolute path of a cgroup v2 directory in the caller's mount namespace. With
+        the back end `misc`, the limit of the cgroup or of its nearest limited ancestor is returned.
+        The result is None if there is no limit, before r615, and with the back end `dmem` if the
+        cgroup lacks its files. The driver does not distinguish these cases.
         """
         limits = _GetLimits(cgroup=cgroup.encode())
         found = self._with_handle(uuid, self._read_limits, "nvmlDeviceGetMemoryLimits_v1", limits)
@@ -228,8 +228,8 @@ class Nvml:
     def set_limit(self, uuid: str, cgroup: str, soft_bytes: int, hard_bytes: int) -> bool:
         """Set the driver's memory limit of a cgroup; requires CAP_SYS_ADMIN on the node.
 
-        Return False if the driver or the GPU does not support it. Raises LimitDeniedError if more
-        is in use already, or the path is not a cgroup.
+        Returns False if the driver or the GPU does not support limits. Raises LimitDeniedError if
+        more memory is already in use, or the path is not a cgroup.
         """
         limits = _SetLimits(cgroup=cgroup.encode(), soft=soft_bytes, hard=hard_bytes)
         return (
@@ -238,7 +238,7 @@ class Nvml:
         )
 
     def _open_gpu(self, index: int) -> ScannedGpu | None:
-        """Obtain the handle of the GPU with this index; None if the GPU is not in `only`."""
+        """Obtain the handle of the GPU with this index; return None if it is not in `only`."""
         handle = _call("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid = _call("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, handle)
         if self._only is not None and uuid not in self._only:
@@ -278,7 +278,7 @@ class Nvml:
             raise
 
     def _read_limits(self, uuid: str, handle: Any, name: str, limits: Any) -> Any:
-        """Fill the structure; None if the driver does not support limits, or has none there.
+        """Fill the structure; return None if the driver has no limit or does not support limits.
 
         Errors of a cgroup have codes that mean a lost GPU in other calls.
         """
@@ -292,7 +292,7 @@ class Nvml:
             raise
 
     def _read_memory(self, uuid: str, handle: Any) -> tuple[int, int | None, int] | None:
-        """Return total, reserved and used bytes; reserved is None if only version 1 exists."""
+        """Return total, reserved and used bytes; reserved is None with version 1 of the call."""
         read, version = pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2
         memory = _call_supported("nvmlDeviceGetMemoryInfo_v2", read, handle, version, gpu=uuid)
         if memory is not None:
@@ -321,10 +321,10 @@ class Nvml:
             raise
 
     def _read_entries(self, uuid: str, handle: Any, name: str) -> list[tuple[int, int]]:
-        """Return the entries, by a buffer that is reused and grows with the list.
+        """Return the entries of a process list; the buffer is reused and grows with the list.
 
-        pynvml's wrapper requests the length first, which doubles the time, and raises if the list
-        has grown before the second call.
+        pynvml's wrapper requests the length first, which doubles the time, and raises an error if
+        the list has grown before the second call.
         """
         for _ in range(_TRIES):
             count = _call(name, _fill_buffer, name, handle, self._buffer, gpu=uuid)
@@ -337,7 +337,7 @@ class Nvml:
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any, gpu: str = "") -> Any:
-    """Call a function of pynvml; convert each of its exceptions to NvmlError."""
+    """Call a function of pynvml, and convert its exceptions to NvmlError."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -350,7 +350,7 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any, gpu: str = "
 
 
 def _call_supported(name: str, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
-    """Return the result of `_call`; None if the GPU or the library does not support it."""
+    """Return the result of `_call`, or None if the GPU or the library does not support it."""
     try:
         return _call(name, function, *arguments, gpu=gpu)
     except NvmlError as error:
@@ -360,7 +360,7 @@ def _call_supported(name: str, function: Callable[..., Any], *arguments: Any, gp
 
 
 def _call_limits(name: str, handle: Any, limits: Any) -> Any:
-    """Call a function for limits by its pointer; pynvml defines them from 13.615 on."""
+    """Call a limit function by its pointer; pynvml defines these functions from 13.615 on."""
     pointer = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001 - see `_fill_buffer`
     code = pointer(handle, ctypes.byref(limits))
     if code != pynvml.NVML_SUCCESS:
@@ -384,7 +384,7 @@ def _fill_buffer(name: str, handle: Any, buffer: Any) -> int:
 
 
 def call_if_supported(name: str, *arguments: Any, gpu: str) -> Any:
-    """Call a function of pynvml by its name; None if the GPU or the library does not support it."""
+    """Call a pynvml function by its name, or return None if the GPU or library lacks it."""
     return _call_supported(name, getattr(pynvml, name), *arguments, gpu=gpu)
 
 

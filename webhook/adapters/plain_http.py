@@ -1,4 +1,4 @@
-"""The port for probes and metrics, which every pod of a cluster may reach: WSGI on few threads."""
+"""WSGI server for probes and metrics, which every pod can reach, with few threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wsgiref.types import WSGIApplication
 from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 
 REQUEST_S: Final = 10.0
-"""Maximum duration of a connection, in seconds; Prometheus' default scrape timeout."""
+"""Maximum duration of a connection, in seconds; equal to Prometheus' default scrape timeout."""
 
 
 class PlainHttpServer(ThreadingMixIn, WSGIServer):
@@ -26,7 +26,7 @@ class PlainHttpServer(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def __init__(self, host: str, port: int) -> None:
-        """Bind the port, so that a start fails early; raises OSError if it is in use."""
+        """Bind the port, so that startup fails if it is in use; raises OSError."""
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._open: dict[Any, tuple[str, float]] = {}
         """Client address and deadline of each connection, oldest first."""
@@ -40,13 +40,13 @@ class PlainHttpServer(ThreadingMixIn, WSGIServer):
         return self.server_port
 
     def server_bind(self) -> None:
-        """Bind the port without the parent's lookup of the host name."""
+        """Bind the port without looking up the host name, as the parent class would."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread; if there are too many connections, close one first and wait."""
+        """Handle a request on a thread; at the maximum, close a connection first and wait."""
         with self._changed:
             self._open[request] = client_address[0], time.monotonic() + REQUEST_S
             if len(self._open) > MOST_CONNECTIONS:
@@ -56,7 +56,7 @@ class PlainHttpServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection whose thread ends."""
+        """Close a connection whose thread has finished."""
         with self._changed:
             self._open.pop(request, None)
             self._changed.notify()
@@ -72,21 +72,21 @@ class PlainHttpServer(ThreadingMixIn, WSGIServer):
                 _close(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: the client disconnected, or the server closed the connection."""
+        """Log nothing: either the client or this server closed the connection."""
 
 
 def _close(request: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)  # its thread then sees the end, and closes it
+        request.shutdown(socket.SHUT_RDWR)  # its thread then reads the end and closes it
 
 
 class _BoundedReader(io.BufferedReader):
-    """Reader of a request's first bytes; the handler's parent would read 6 MB of headers."""
+    """Reader that limits a request's size; the parent handler would read up to 6 MB of headers."""
 
     _left = MAX_PROBE_BYTES
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Read a line, cut at the bound."""
+        """Read a line, truncated at the limit."""
         line = super().readline(self._left if size is None or size < 0 else min(size, self._left))
         self._left -= len(line)
         return line

@@ -1,8 +1,8 @@
-"""Processes of /proc: identifying them, and signalling exactly one of them.
+"""Processes in /proc: identifying a process, and signalling exactly that process.
 
-`ProcessLookupError` means that a process is gone; any other `OSError` that /proc is unreadable.
-Only `identify` reads `cmdline`, which waits for the target's memory lock, so that a process stuck
-in a driver can block its reader.
+`ProcessLookupError` means that a process does not exist. Any other `OSError` means that /proc is
+unreadable. Only `identify` reads `cmdline`, which waits for the process's memory lock, so a process
+stuck in a driver can block the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LONGEST_COMMAND: Final = 200
 _LARGEST_FILE: Final = 65536
 _LARGEST_STATUS: Final = 2**20
 _MOST_THREADS: Final = 1024
-"""Maximum number of threads tried. Ended threads disappear, except the main one and traced ones."""
+"""Maximum number of threads tried. Ended threads disappear, except the main thread and traced
+ones."""
 
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?(?: \(deleted\))?")
 
@@ -34,16 +35,16 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     GONE = "gone"
-    """The process does not exist, or its PID was reused; nothing was signalled."""
+    """The process does not exist, or its PID was reused; no signal was sent."""
     REJECTED = "rejected"
-    """A permission is missing, or /proc is unreadable; nothing was signalled."""
+    """A permission is missing, or /proc is unreadable; no signal was sent."""
 
 
 def identify(pid: int, *, proc: str = "/proc") -> Process | None:
-    """Return the process with this PID; None for a free PID, a thread, or if /proc is unreadable.
+    """Return the process with this PID, or None for a free PID, a thread, or an unreadable /proc.
 
-    Everything is read between two reads of the start time, so that it cannot belong to a later
-    process with the same PID.
+    All files are read between two reads of the start time, so they belong to one process even if
+    the PID is reused.
     """
     folder = f"{proc}/{pid}"
     try:
@@ -59,7 +60,7 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
 def list_processes(*, proc: str = "/proc") -> Iterator[Process]:
     """Yield every visible process, with its container and without its command.
 
-    Processes that start meanwhile may be missed, so call it again until nothing is new.
+    Processes that start meanwhile may be missed. Repeat the call until it yields no new process.
     """
     for pid in pids(proc=proc):
         try:
@@ -74,8 +75,8 @@ def list_processes(*, proc: str = "/proc") -> Iterator[Process]:
 def is_gone(process: Process, *, proc: str = "/proc") -> bool:
     """Return True if this process has ended, even if its PID was reused.
 
-    A zombie counts as gone, since the kernel releases its memory and closes its files, including
-    those of the GPU, before. A process hidden by /proc does not count as gone.
+    A zombie counts as ended, since the kernel has already released its memory and closed its files,
+    including those of the GPU. A process hidden by /proc does not count as ended.
     """
     try:
         return start_time(process.pid, proc) != process.started
@@ -88,9 +89,10 @@ def is_gone(process: Process, *, proc: str = "/proc") -> bool:
 def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> Delivery:
     """Signal this process, and never another one with the same PID.
 
-    If a pidfd cannot be used, kill(2) is, since older seccomp profiles return EPERM for pidfds as
-    if the signal were not permitted. Then the PID could be reused between check and signal.
-    Raises ValueError for PID 1, with which the pod would end, for ourselves and our ancestors.
+    If a pidfd cannot be used, kill(2) is used. Older seccomp profiles return EPERM for pidfds, as
+    if the signal were not permitted. With kill(2), the PID could be reused between check and
+    signal. Raises ValueError for PID 1, which would end the pod, for the caller and for its
+    ancestors.
     """
     me = os.getpid()
     if process.pid <= 1 or process.pid in {me, os.getppid(), *ancestors(me, proc=proc)}:
@@ -109,7 +111,7 @@ def stop(process: Process, number: signal.Signals, *, proc: str = "/proc") -> De
 
 
 def pids(*, proc: str = "/proc") -> tuple[int, ...]:
-    """Return the PIDs of all visible processes, ascending."""
+    """Return the PIDs of all visible processes in ascending order."""
     try:
         names = os.listdir(proc)  # noqa: PTH208  # pathlib would cost the sidecar a megabyte or two
     except OSError:
@@ -120,8 +122,8 @@ def pids(*, proc: str = "/proc") -> tuple[int, ...]:
 def ancestors(pid: int, *, proc: str = "/proc") -> tuple[int, ...]:
     """Return the visible ancestors of a process, nearest first.
 
-    In a shared process namespace a container's first process has none, since its runtime is
-    outside.
+    In a shared process namespace a container's first process has no visible ancestor, since the
+    runtime is outside the namespace.
     """
     chain: list[int] = []
     while True:
@@ -140,7 +142,7 @@ def start_time_s(process: Process) -> float:
 
 
 def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
-    """Open a pidfd, check that it is the same process, and signal it: pidfd_send_signal(2)."""
+    """Open a pidfd, check that it refers to the same process, and send the signal."""
     pidfd = os.pidfd_open(process.pid)
     try:
         require_same(process, proc)
@@ -150,18 +152,19 @@ def _send_by_pidfd(process: Process, number: signal.Signals, proc: str) -> None:
 
 
 def require_same(process: Process, proc: str) -> None:
-    """Raise ProcessLookupError if the process ended or its PID was reused."""
+    """Raise ProcessLookupError if the process has ended or its PID was reused."""
     if start_time(process.pid, proc) != process.started:
         raise ProcessLookupError
 
 
 def start_time(pid: int, proc: str) -> int:
-    """Return a process's start time in clock ticks; raises ProcessLookupError for zombies, threads.
+    """Return a process's start time in clock ticks.
 
-    State Z is not enough for a zombie: a main thread that ended before the others has it, too, and
-    the process keeps its memory (proc(5)). Otherwise a workload could hide. A task without an exit
-    signal (field 38) is a thread, as in the kernel's `thread_group_leader`. `status` is not read,
-    since it can list 65,536 groups, which takes 5 ms.
+    Raises ProcessLookupError for zombies and threads. State Z does not suffice to detect a zombie:
+    a main thread that ended before the others also has it, and the process keeps its memory
+    (proc(5)). Otherwise a workload could hide. A task without an exit signal (field 38) is a
+    thread, as in the kernel's `thread_group_leader`. `status` is not read, since it can list 65,536
+    groups, which takes 5 ms.
     """
     try:
         fields = _stat(pid, proc)
@@ -186,14 +189,14 @@ def parent_and_start(pid: int, proc: str) -> tuple[int, int]:
 
 
 def _stat(pid: int, proc: str) -> list[str]:
-    """Return the fields after the name, which may have brackets; field n of proc(5) is at n - 3."""
+    """Return the fields after the name, which may contain brackets; field n is at index n - 3."""
     return read_file(f"{proc}/{pid}/stat").rpartition(")")[2].split()
 
 
 def read_status(pid: int | str, proc: str) -> dict[str, str]:
     """Return the values of a `status` file by name.
 
-    A process's name cannot inject a line, since /proc escapes line ends. The list of groups can
+    A process's name cannot inject a line, since /proc escapes line breaks. The list of groups can
     have half a megabyte, and is not at the end.
     """
     text = read_file(f"{proc}/{pid}/status", _LARGEST_STATUS)
@@ -202,10 +205,10 @@ def read_status(pid: int | str, proc: str) -> dict[str, str]:
 
 
 def find_container_id(cgroups: str) -> str:
-    """Return the id of the outermost container below `kubepods`; empty if there is none.
+    """Return the ID of the outermost container below `kubepods`; empty if there is none.
 
-    A workload can nest cgroups only below its own. A node that is itself a container is above
-    `kubepods`.
+    A workload can create cgroups only below its own. If the node is itself a container, that
+    container is above `kubepods`.
     """
     for path in cgroups.split("\n"):
         for name in re.split("[/:]", path.partition("kubepods")[2] or path):
@@ -226,7 +229,8 @@ def require_cgroups(pid: int, proc: str) -> str:
     """Return the cgroups, one per line; raises OSError.
 
     With cgroup v1 an ended main thread is shown at the root of each hierarchy, even while other
-    threads run (`proc_cgroup_show` of the kernel). Then the first thread elsewhere counts.
+    threads run (`proc_cgroup_show` of the kernel). Then the first thread that shows another cgroup
+    counts.
     """
     cgroups = read_file(f"{proc}/{pid}/cgroup")
     if not _is_at_every_root(cgroups) or _stat(pid, proc)[:1] != ["Z"]:
@@ -242,29 +246,29 @@ def require_cgroups(pid: int, proc: str) -> str:
 
 
 def _is_at_every_root(cgroups: str) -> bool:
-    """Return True if there are hierarchies of cgroup v1, and each shows its root."""
+    """Return True if there are cgroup v1 hierarchies, and the process is at the root of each."""
     first = [path.split(":", 2) for path in cgroups.split("\n") if path and path[:2] != "0:"]
     return bool(first) and all(parts[-1] == "/" for parts in first)
 
 
 def own_cgroup(*, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> str:
-    """Return the directory of our own cgroup; empty if no cgroup v2 is mounted there.
+    """Return the directory of the caller's own cgroup; empty if no cgroup v2 is mounted there.
 
-    The mount may begin at our own cgroup, while /proc has the path from the node's root.
+    The mount may begin at this cgroup, while /proc has the path from the node's root.
     """
     lines = read_cgroups(os.getpid(), proc).split("\n")
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     folders = f"{root}{path}".rstrip("/"), root
-    # Each cgroup of v2 has this file, cgroups(7), and none of v1.
+    # Every cgroup v2 directory has this file (cgroups(7)); cgroup v1 has none.
     return next((at for at in folders if os.path.exists(f"{at}/cgroup.controllers")), "")  # noqa: PTH110
 
 
 def read_file(path: str, most: int = _LARGEST_FILE) -> str:
-    """Return the first `most` bytes of a file of /proc as text; raises OSError."""
+    """Return the first `most` bytes of a /proc file as a string; raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123
         return file.read(most).decode("utf-8", "replace")
 
 
 def one_line(text: str) -> str:
-    """Return a text as one bounded line of printable characters, for logs."""
+    """Return a string as one line of printable characters with bounded length, for logs."""
     return replace_unprintable(text.replace("\0", " ").strip(), _LONGEST_COMMAND)

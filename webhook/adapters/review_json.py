@@ -1,6 +1,6 @@
-"""The JSON of AdmissionReviews (v1): requests read from bytes, and answers written to bytes.
+"""Decoding AdmissionReview requests (v1), and encoding their responses.
 
-Sources: k8s.io/api/admission/v1/types.go; kube-apiserver's treatment of an answer in
+Sources: k8s.io/api/admission/v1/types.go; kube-apiserver's handling of a response in
 k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
 """
 
@@ -33,12 +33,12 @@ _REASONS: Final = {
 }
 _RETRY_AFTER_S: Final = 1
 
-# The API server truncates each warning to 256 characters if all together have more than 4096.
+# The API server truncates each warning to 256 characters if all warnings exceed 4096.
 _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096
 
 # k8s.io/api encodes a review with the fields in the order of the Go types, so the uid is the first
-# field of the request. In another order a uid in the first bytes might not be the request's.
+# field of the request. In another order, a uid in the first bytes might belong to another object.
 _PREFIX: Final = re.compile(
     rb"""\s*\{\s*(?:"kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"admission\.k8s\.io/v1"
     |"apiVersion"\s*:\s*"admission\.k8s\.io/v1"\s*,\s*"kind"\s*:\s*"AdmissionReview")\s*,
@@ -52,7 +52,7 @@ class BadReviewError(ValueError):
 
 
 class Answerable(Protocol):
-    """Answer to a review: the decision about a pod, or the verdict on a binding."""
+    """Result of a review: the decision about a pod, or the verdict on a binding."""
 
     @property
     def allowed(self) -> bool:
@@ -64,7 +64,7 @@ class Answerable(Protocol):
 
     @property
     def reasons(self) -> Sequence[str]:
-        """Reasons, as words of a closed set."""
+        """Reasons, from a closed set of words."""
 
     @property
     def code(self) -> int:
@@ -84,7 +84,7 @@ class Answerable(Protocol):
 
     @property
     def patch(self) -> Sequence[Operation]:
-        """Changes of the object."""
+        """JSON patch of the object."""
 
     @property
     def audit_annotations(self) -> Mapping[str, str]:
@@ -92,20 +92,20 @@ class Answerable(Protocol):
 
     @property
     def log_fields(self) -> Mapping[str, Any]:
-        """Additional values for our log; no secrets."""
+        """Additional values for the webhook's log; no secrets."""
 
 
 def is_dense(body: bytes) -> bool:
     """Return True if a body may have more than `MOST_REVIEW_VALUES` values, without decoding it.
 
-    Each value except the first follows one of three characters. Those in strings are counted, too,
-    which is harmless since it takes a quarter of a million of them. 8 MiB take 5 ms.
+    Each value except the first follows one of three characters. These characters also count inside
+    strings, which is harmless since the limit is a quarter of a million. 8 MiB take 5 ms.
     """
     return len(body) - len(body.translate(None, b"{[,")) > MOST_REVIEW_VALUES
 
 
 def read_review(body: bytes) -> Request:
-    """Parse a review; raises BadReviewError with one sentence."""
+    """Parse a review; raises BadReviewError with a message of one sentence."""
     if not body:
         raise BadReviewError("the body is empty; send an AdmissionReview as JSON")
     try:
@@ -116,24 +116,24 @@ def read_review(body: bytes) -> Request:
 
 
 def write_review(uid: str, answer: Answerable, patch: Sequence[Operation] | None = None) -> bytes:
-    """Return the answer to a review as bytes, with its patch, or with an equivalent `patch`."""
+    """Return the response to a review as bytes, with its patch or an equivalent `patch`."""
     patch = answer.patch if patch is None else patch
     encoded = b64encode(patch_bytes(patch)).decode("ascii") if patch else ""
     return orjson.dumps(encode_review(uid, answer, encoded))
 
 
 def write_failure(uid: str) -> bytes:
-    """Return the answer to a review that failed because of a bug in the webhook, as bytes."""
+    """Return the response to a review that failed because of a bug in the webhook, as bytes."""
     return orjson.dumps(encode_failure(uid))
 
 
 def write_too_large(uid: str, limit_bytes: int) -> bytes:
-    """Return the answer to a review with more than `limit_bytes`, which was not read, as bytes."""
+    """Return the response to a review larger than `limit_bytes`, which was not read, as bytes."""
     return orjson.dumps(encode_too_large(uid, limit_bytes))
 
 
 def write_too_dense(uid: str) -> bytes:
-    """Return the answer to a review that `is_dense` and was not decoded, as bytes."""
+    """Return the response to a review that `is_dense` and was not decoded, as bytes."""
     return orjson.dumps(encode_too_dense(uid, MOST_REVIEW_VALUES))
 
 
@@ -143,7 +143,7 @@ def patch_bytes(patch: Iterable[Operation]) -> bytes:
 
 
 def decode_review(document: object) -> Request:
-    """Convert a decoded AdmissionReview; raises BadReviewError with one sentence."""
+    """Convert a decoded AdmissionReview; raises BadReviewError with a message of one sentence."""
     review = _object(document, "the body")
     if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
         raise BadReviewError(f"the body must be an {KIND} of {API_VERSION}")
@@ -151,8 +151,8 @@ def decode_review(document: object) -> Request:
     uid = request.get("uid")
     if not uid or type(uid) is not str:
         raise BadReviewError("request.uid must be a string that is not empty")
-    # An API server always sends the operation. A review written by hand counts as a creation, which
-    # has the strictest checks.
+    # An API server always sends the operation. A handwritten review without it counts as a
+    # creation, which has the strictest checks.
     operation = _text(request, "operation", "request") or "CREATE"
     kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
     group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
@@ -178,7 +178,7 @@ def decode_review(document: object) -> Request:
 
 
 def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
-    """Return the answer to a review; `encoded_patch` is the base64 of the patch, empty for none."""
+    """Return the response to a review; `encoded_patch` is the patch in base64, empty for none."""
     response: Json = {"uid": uid, "allowed": answer.allowed}
     if not answer.allowed:
         response["status"] = _status(answer.code, answer.message, answer.findings)
@@ -196,31 +196,31 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
 
 
 def encode_failure(uid: str) -> Json:
-    """Return the answer to a review that failed because of a bug in the webhook."""
+    """Return the response to a review that failed because of a bug in the webhook."""
     message = f"vramwarden failed on this review; its log has the cause under uid {uid}"
     return _review({"uid": uid, "allowed": False, "status": _status(_FAILED, message)})
 
 
 def uid_in_prefix(first_bytes: bytes) -> str | None:
-    """Return the uid of a review, given its beginning; None if it cannot be found reliably.
+    """Return the uid of a review, given its first bytes; None if it cannot be found reliably.
 
-    The answer to a body that is too large to read needs the request's uid. Otherwise the API server
-    reports a failed call instead of the problem of the pod. One kilobyte is enough.
+    The response to a body that is too large to read needs the request's uid. Otherwise the API
+    server reports a failed call instead of the problem of the pod. One kilobyte suffices.
     """
     match = _PREFIX.match(first_bytes)
     return match["uid"].decode("ascii") if match else None
 
 
 def encode_too_large(uid: str, limit_bytes: int) -> Json:
-    """Return the answer to a review with more than `limit_bytes`, which was not read.
+    """Return the response to a review larger than `limit_bytes`, which was not read.
 
-    It is a denial, since the rule that applies is unknown, and the pod may request a GPU.
+    The response is a denial, since the rule that applies is unknown, and the pod may request a GPU.
     """
     return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
 
 
 def encode_too_dense(uid: str, limit: int) -> Json:
-    """Return the answer to a review with more than `limit` values, which was not decoded."""
+    """Return the response to a review with more than `limit` values, which was not decoded."""
     return _too_complex(uid, f"holds more than {limit:,} values")
 
 
@@ -250,7 +250,7 @@ def _status(code: int, message: str, findings: Sequence[Finding] = ()) -> Json:
         ]
         status["details"] = {"causes": causes}
     elif code == UNAVAILABLE:
-        # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
+        # The API server copies this to the Retry-After header (responsewriters.ErrorNegotiated).
         status["details"] = {"retryAfterSeconds": _RETRY_AFTER_S}
     return status
 

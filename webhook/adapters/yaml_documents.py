@@ -1,12 +1,12 @@
-"""Parsing YAML within bounds, and policy files with strict values, line numbers and all errors.
+"""YAML parsing within bounds, and policy files with strict values, line numbers and all errors.
 
-`BoundedReader` processes PyYAML's events, and counts the values that aliases stand for before they
-are expanded. A `Dialect` has its bounds. The reader builds nodes with line numbers. For manifests
-`tools.manifests.reading` builds the same values as `kubectl` instead.
+`BoundedReader` processes PyYAML's events. It counts the values that aliases stand for before the
+aliases are expanded, and builds nodes with line numbers. Its bounds are in a `Dialect`. For
+manifests, `tools.manifests.reading` builds the values that `kubectl` would build.
 
 YAML 1.1 silently turns `no` into false, `0755` into 493 and `1:30` into 90. In policy files a plain
-scalar is null, true, false, a decimal integer, or text. Words that YAML 1.1 reads as booleans are
-errors.
+scalar is null, true, false, a decimal integer, or a string. Words that YAML 1.1 reads as booleans
+are errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _WORDS: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
-# Longer numbers remain text: they exceed int64, which the parser of quantities reports.
+# Longer numbers remain strings: they exceed int64, which the parser of quantities reports.
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 # C0 and C1 controls, and Unicode line breaks, which editors and YAML count differently.
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
@@ -41,7 +41,7 @@ _PRINTED_KEY: Final = re.compile(r"[A-Za-z0-9_./-]{1,80}")
 
 
 class StopError(Exception):
-    """The rest of a text cannot be parsed."""
+    """The rest of a file cannot be parsed."""
 
     def __init__(self, line: int, detail: str) -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DocumentProblem:
-    """One problem of a file; line 0 and an empty path mean the whole file."""
+    """A problem in a file; line 0 and an empty path mean the whole file."""
 
     file: str
     line: int
@@ -65,13 +65,13 @@ class DocumentProblem:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The plain value of one YAML document, and the line of every path in it."""
+    """The plain value of a YAML document, and the line of every path in it."""
 
     value: Any
     lines: Mapping[Path, int]
 
     def line(self, path: Path) -> int:
-        """Return the line of a path, or of its nearest parent in the document."""
+        """Return the line of a path, or of its nearest ancestor in the document."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -80,9 +80,9 @@ class Document:
 def read_documents(
     file: str, data: bytes, words_in: frozenset[str] = frozenset()
 ) -> tuple[list[Document], list[DocumentProblem]]:
-    """Return a file's documents without empty ones, and its problems, which have `file` as name.
+    """Return a file's non-empty documents, and its problems, in which the file is named `file`.
 
-    In fields named in `words_in`, words such as Off are text without quotes.
+    In the fields of `words_in`, words such as Off are strings without quotes.
     """
     text, unreadable = _decode(file, data)
     if unreadable:
@@ -127,7 +127,7 @@ def show_path(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """Return a user's value in quotes, escaped, and safe for a terminal."""
+    """Return a user's value in quotes, escaped so that it is safe for a terminal."""
     return escape_unprintable(quote(value))
 
 
@@ -166,11 +166,11 @@ class Dialect:
     loader: Any
     max_depth: int
     max_values: int
-    """Maximum number of values, aliases expanded."""
+    """Maximum number of values after aliases are expanded."""
     counts_aliased_only: bool
-    """True if `max_values` bounds only the values that aliases stand for."""
+    """True if `max_values` limits only the values that aliases stand for."""
     is_strict: bool
-    """True if tags and repeated anchors are rejected, which policies do not need."""
+    """True if tags and repeated anchors are rejected; policies do not need them."""
     too_deep: str
     too_many: str
     endless: str
@@ -178,7 +178,7 @@ class Dialect:
 
 
 STRICT: Final = Dialect(
-    loader=yaml.SafeLoader,  # in Python: its messages name more than libyaml's
+    loader=yaml.SafeLoader,  # pure Python: its messages are more precise than libyaml's
     max_depth=DEEPEST_YAML,
     max_values=MOST_YAML_VALUES,
     counts_aliased_only=False,
@@ -192,17 +192,17 @@ STRICT: Final = Dialect(
 
 
 class BoundedReader:
-    """Builds nodes from a text's events; raises StopError past its bounds, and for alias cycles.
+    """Builder of nodes from events; raises StopError past its bounds, and for alias cycles.
 
-    An alias counts as many values as it stands for, so a billion-laughs attack is rejected before
-    it is expanded. Subclasses override `make` to build other values.
+    An alias counts as the number of values it stands for, so a billion-laughs attack is rejected
+    before it is expanded. Subclasses override `make` to build other values.
     """
 
     def __init__(self, text: str, dialect: Dialect) -> None:
         self.parser = dialect.loader(text)
         self._dialect = dialect
         self._anchors: dict[str, tuple[Any, int] | None] = {}
-        """Value and size of each anchor; None until its node is complete."""
+        """Value and size keyed by anchor; None until the anchor's node is complete."""
         self._count = 0
 
     def documents(self) -> Iterator[Any]:
@@ -211,7 +211,7 @@ class BoundedReader:
             if isinstance(self.parser.get_event(), yaml.DocumentStartEvent):
                 self._anchors.clear()
                 value, _ = self.node(1)
-                self.parser.get_event()  # the document's end; raises if more follows
+                self.parser.get_event()  # end of the document; raises an error if more follows
                 yield value
 
     def node(self, depth: int, column: int | None = None) -> tuple[Any, int]:
@@ -241,9 +241,9 @@ class BoundedReader:
             raise StopError(line, f"is not YAML: {detail}")
 
     def make(self, event: Any, depth: int, _column: int | None) -> tuple[Any, int]:
-        """Return the value for an event and its contents, and its size.
+        """Return the value for an event and its contents, and its number of values.
 
-        `_column` is the column of the surrounding block map, for subclasses.
+        `_column` is the column of the surrounding block mapping, for subclasses.
         """
         start: Any = event.start_mark
         if isinstance(event, yaml.ScalarEvent):
@@ -254,7 +254,7 @@ class BoundedReader:
         return MappingNode("", list(zip(nodes[::2], nodes[1::2], strict=True)), start), size
 
     def items(self, depth: int) -> tuple[list[Any], int]:
-        """Return the rest of a collection, and its size: items, or alternating keys and values."""
+        """Return a collection's remaining items, or alternating keys and values, and its size."""
         items, size = [], 1
         while not isinstance(self.parser.peek_event(), yaml.CollectionEndEvent):
             item, part = self.node(depth + 1)
@@ -280,7 +280,7 @@ class BoundedReader:
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds plain values from one document's nodes, and collects lines and problems."""
+    """Builder of plain values from a document's nodes; collects lines and problems."""
 
     file: str
     words_in: frozenset[str] = frozenset()

@@ -37,48 +37,49 @@ T = TypeVar("T")
 
 FIRST_PAGE: Final = 50
 PAGE: Final = 500
-"""Objects requested in the first page of a list, and in a page at most. Their size is not known
-before, and an API server that has to send hundreds of 1 MB slows down for all clients."""
+"""Maximum number of objects in a page of a list. The size of objects is not known before, and an
+API server that sends hundreds of objects of 1 MB slows down for all clients."""
 
 PAGE_BYTES: Final = 4 * 2**20
-"""Bytes of a list in memory at a time: 500 ordinary pods. If the objects are larger, fewer are
-requested. A single object may have `MAX_OBJECT_BYTES`."""
+"""Maximum size of a page in memory, in bytes: 500 ordinary pods. If objects are larger, fewer
+are requested. A single object may have `MAX_OBJECT_BYTES`."""
 
 MAX_SINGLE_ANSWER_BYTES: Final = 64 * 2**20
-"""Bytes of a list that is read in one answer: our own small objects of 10,000 nodes."""
+"""Maximum size of a list read in one response, in bytes: vramwarden's own objects of 10,000
+nodes."""
 
 _TABLE: Final = f"application/json;as=Table;g=meta.k8s.io;v=v1,{JSON}"
-"""Accepts the objects themselves if the server makes no tables."""
+"""Accepts whole objects if the API server does not return tables."""
 _TEXT: Final = f"text/plain,{JSON}"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 _WARNING: Final = re.compile(r'299 \S+ "(.*)"\Z')
-"""A header `Warning` (RFC 7234, 5.5) of an API server, which limits their total to 4 KiB."""
+"""Matches an API server's `Warning` header (RFC 7234, 5.5). It limits all warnings to 4 KiB."""
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class Kube(Transport):
     """Access to the API server's objects; every method raises KubeError.
 
-    Paths begin at the root, as `/api/v1/nodes`. Parts from untrusted sources must be quoted, see
-    `core_path`. A parameter `project` is called for each object that is read; only its result is
-    kept, and the rest of the object is freed.
+    Paths begin at the root, such as `/api/v1/nodes`. Path segments from untrusted sources must be
+    quoted, see `core_path`. `project` is called for each object that is read. Only its result is
+    kept, and the object is freed.
     """
 
     objects_listed = 0
-    """Number of objects of lists that this process has read, for showing progress."""
+    """Number of listed objects that this process has read, to show progress."""
 
     def read(self, path: str, **query: str) -> Json:
         """Return an object."""
         return self._request_object("GET", path, None, **query)
 
     def find(self, path: str) -> Json | None:
-        """Return an object; None if it does not exist."""
+        """Return an object, or None if it does not exist."""
         return self.find_projected(path, whole_object)
 
     def find_projected(self, path: str, project: Callable[[Json], T]) -> T | None:
-        """Return the result of `project` for an object; None if it does not exist."""
+        """Return the result of `project` for an object, or None if the object does not exist."""
         try:
             return self._within_limit(
                 lambda: self._read_object(self._request("GET", path, {}), project)
@@ -89,9 +90,9 @@ class Kube(Transport):
             raise
 
     def read_text(self, path: str, max_bytes: int, **query: str) -> str:
-        """Return the beginning of a text, such as a container's log.
+        """Return the first `max_bytes` of a text, such as a container's log.
 
-        It has `max_bytes` and at most one received part more. Invalid UTF-8 is replaced.
+        The result can be longer by one received part. Invalid UTF-8 is replaced.
         """
 
         def read() -> bytearray:
@@ -107,7 +108,7 @@ class Kube(Transport):
         return self._within_limit(read).decode(errors="replace")
 
     def list_all(self, path: str, project: Callable[[Json], T | None], **query: str) -> list[T]:
-        """Return the results of `project` for a collection's objects, without None.
+        """Return the results of `project` for a collection's objects, except None.
 
         Pages are read as in `list_versioned`.
         """
@@ -124,20 +125,20 @@ class Kube(Transport):
         reported. For a single object that is too large, `project` gets the result of
         `read_identity`.
 
-        | a page | then |
+        | a page | next request |
         | --- | --- |
-        | was read | the next may have twice as many objects, if so many of them fit |
-        | is too large | the same with as many objects as did fit |
-        | takes too long | the same with a tenth of the objects, and so to the end |
-        | has expired | all again from the start, once |
+        | was read | the next page, with up to twice as many objects if they fit |
+        | is too large | the same page, with as many objects as fit |
+        | takes too long | the same page, with a tenth of the objects, which remains the page size |
+        | has expired | the first page again, once |
         """
         return self._list(path, project, query)
 
     def list_rows(self, path: str, project: Callable[[Json], T | None], **query: str) -> list[T]:
-        """Return the results of `project` for the rows of a collection's table, without None.
+        """Return the results of `project` for the rows of a collection's table, except None.
 
-        A row has `cells`, by column name, and only the metadata of its `object`. If the server
-        makes no tables, `project` gets whole objects instead.
+        A row has `cells`, keyed by column name, and `object`, which has only metadata. If the API
+        server does not return tables, `project` gets whole objects instead.
 
         Source: Kubernetes API concepts, "Receiving resources as Tables".
         """
@@ -145,7 +146,7 @@ class Kube(Transport):
         return _without_none(self._list(path, project, table_query, _TABLE)[0])
 
     def list_names(self, path: str) -> list[str]:
-        """Return the names of a collection's objects, transferring little more than these."""
+        """Return the names of a collection's objects without transferring the objects."""
 
         def read_name(row: Json) -> str | None:
             cells, metadata = row.get("cells") or {}, row.get("metadata") or {}
@@ -154,11 +155,11 @@ class Kube(Transport):
         return self.list_rows(path, read_name, includeObject="None")
 
     def list_cached(self, path: str, project: Callable[[Json], T | None], **query: str) -> list[T]:
-        """Return the results of `project` for a collection's objects, without None, in one answer.
+        """Return the results of `project` for a collection, except None, in one response.
 
-        It comes compressed from the API server's cache, so it costs etcd nothing and may be seconds
-        old. That cache does not serve pages. A list larger than `MAX_SINGLE_ANSWER_BYTES` is read
-        as by `list_all`.
+        The response is compressed and comes from the API server's cache. It costs etcd nothing and
+        may be seconds old. The cache does not serve pages, so a list larger than
+        `MAX_SINGLE_ANSWER_BYTES` is read as in `list_all`.
         """
         reader = ListReader(project)
 
@@ -222,11 +223,11 @@ class Kube(Transport):
     ) -> tuple[list[T], str, str, int]:
         """Return a page's projected objects, its version, the next page's token, and a page size.
 
-        The size is the number of such objects that fit into `PAGE_BYTES`. Raises _PageTooLargeError
-        if fewer objects must be requested.
+        The page size is the number of such objects that fit into `PAGE_BYTES`. Raises
+        _PageTooLargeError if fewer objects must be requested.
 
-        Pages of one list may differ in `limit`: Kubernetes' own test of them does it ("Servers with
-        support for API chunking").
+        Pages of one list may differ in `limit`, as in Kubernetes' own test ("Servers with support
+        for API chunking").
         """
         page = ListReader(project)
         paging = {"limit": str(limit)} | ({"continue": token} if token else {})
@@ -263,9 +264,9 @@ class Kube(Transport):
         return self._request_object("POST", path, body, fieldManager=FIELD_MANAGER)
 
     def dry_run_create(self, path: str, body: Json) -> tuple[Json, tuple[str, ...]]:
-        """Return an object as it would be stored if it were created, and all warnings.
+        """Return an object as creating it would store it, and all warnings.
 
-        The request passes all of admission, and nothing is stored.
+        The request passes all of admission, but stores nothing.
         """
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
 
@@ -278,7 +279,7 @@ class Kube(Transport):
         return self._within_limit(send)
 
     def replace(self, path: str, body: Json) -> Json:
-        """Replace an object; a conflict if its `resourceVersion` is not the stored one."""
+        """Replace an object; raises a conflict if its `resourceVersion` is not the stored one."""
         return self._request_object("PUT", path, body, fieldManager=FIELD_MANAGER)
 
     def patch(self, path: str, body: Json, content_type: str = _STRATEGIC_PATCH) -> Json:
@@ -286,21 +287,21 @@ class Kube(Transport):
         return self._request_object("PATCH", path, body, content_type, fieldManager=FIELD_MANAGER)
 
     def merge(self, path: str, body: Json) -> Json:
-        """Apply a JSON merge patch (RFC 7386); a conflict if it names another version."""
+        """Apply a JSON merge patch (RFC 7386); raises a conflict if it names another version."""
         return self.patch(path, body, _MERGE_PATCH)
 
     def delete(self, path: str, *, uid: str = "", version: str = "") -> None:
-        """Delete an object if it still has this UID and version; a conflict if it has not."""
+        """Delete an object; raises a conflict if its UID or version differs."""
         required = {"uid": uid, "resourceVersion": version}
         preconditions = {key: value for key, value in required.items() if value}
         self._request_object("DELETE", path, {"preconditions": preconditions})
 
     def watch(self, path: str, *, lasting_s: float, **query: str) -> Iterator[tuple[str, Json]]:
-        """Begin to watch a collection; yield type and object of each event.
+        """Start a watch of a collection; yield type and object of each event.
 
-        Bookmarks are included if requested. The watch ends after about `lasting_s`, which bounds
-        the harm of a connection that died silently. `expired` means: list again, and watch from
-        that version.
+        Bookmarks are included if requested. The watch ends after about `lasting_s`, so that a
+        connection that died silently is noticed. After an error with `expired`, list again and
+        watch from the list's version.
         """
         query = {"watch": "true", **query, "timeoutSeconds": str(max(1, round(lasting_s)))}
         answer = self._send("GET", path, None, query, lasting_s + TIMEOUT_S)
@@ -313,8 +314,9 @@ class Kube(Transport):
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
         """Apply a patch to a Node or to its status; return the patched Node.
 
-        It is a JSON merge patch for the Node, since a strategic one would merge taints. It is a
-        strategic merge patch for the status, since the other would replace all conditions.
+        The patch of a Node is a JSON merge patch, since a strategic one would merge taints. The
+        patch of a status is a strategic merge patch, since a JSON merge patch would replace all
+        conditions.
         """
         path = core_path("nodes", name)
         return self.patch(f"{path}/status", patch) if status else self.merge(path, patch)
@@ -348,7 +350,7 @@ class _PageTooLargeError(Exception):
     def __init__(self, fitting: int) -> None:
         super().__init__(fitting)
         self.fitting = fitting
-        """Number of its objects that were small enough together."""
+        """Number of the page's objects that fit into `PAGE_BYTES`."""
 
 
 def _without_none(values: list[T | None]) -> list[T]:
@@ -356,7 +358,7 @@ def _without_none(values: list[T | None]) -> list[T]:
 
 
 def _read_event(line: bytearray, *, complete: bool) -> tuple[str, Json]:
-    """Return type and object of an event, given its line or the beginning of one."""
+    """Return type and object of a watch event, given its line or the line's prefix."""
     if not complete:
         return read_event_type(line), read_identity(line)
     event = read_object(line)

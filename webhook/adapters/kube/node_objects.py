@@ -1,7 +1,7 @@
-"""API objects of one node, for programs on it: Node, assignment list, GPUNode, ResourceSlices.
+"""API objects of one node for its programs: Node, assignment list, GPUNode, ResourceSlices.
 
-In ResourceSlices a DRA driver publishes the devices that it allocates: KEP-4381, and the API
-`resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
+DRA drivers publish the devices that they allocate in ResourceSlices (KEP-4381). Kubernetes serves
+the API `resource.k8s.io/v1` from 1.34 on.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL
 T = TypeVar("T")
 
 WATCH_S: Final = 300.0
-"""Duration of a watch, in seconds. Each renewal reads the object from etcd, on each node of the
-cluster. A connection that died silently is noticed within a minute by TCP keep-alive."""
+"""Duration of a watch, in seconds. Each renewal reads the object from etcd, for each node of the
+cluster. TCP keep-alive notices within a minute that a connection died silently."""
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 REFUSED_S: Final = 300.0
-"""Pause between attempts if the API server does not serve slices, or not to us, in seconds."""
+"""Pause between attempts if the API server does not serve or does not permit slices, in seconds."""
 TRIES: Final = 3
-"""Consecutive failures before they are reported. Newly granted rights take a second to be
-effective, and the slices read before remain valid."""
+"""Number of consecutive failures before they are reported. Newly granted permissions take a
+second to become effective, and slices that were read earlier remain valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NodeSeen:
     node: dict[str, Any] | None
     """None if it does not exist."""
     watched: bool = True
-    """True if the next change will be reported, too."""
+    """True if the next change will also be reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class AssignmentsSeen:
 
     assignments: Assignments
     watched: bool = True
-    """True if the next change will be reported, too."""
+    """True if the next change will also be reported."""
     whole: WholeGpuPods | None = None
-    """The webhook's last answer which pods with whole GPUs run on the node."""
+    """The webhook's last response to the node agent: pods with whole GPUs on the node."""
     complete: bool = True
-    """False if the list, or part of it, is malformed."""
+    """False if any part of the list is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class FiguresSeen:
 
     figures: NodeFigures | None
     watched: bool = True
-    """True if the next change will be reported, too."""
+    """True if the next change will also be reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class SlicesUnread:
 
     why: str
     refused: bool
-    """True if the API server does not serve them, or not to us; False for other failures."""
+    """True if the API server does not serve or does not permit slices; False for other failures."""
 
 
 def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], object]) -> None:
@@ -201,7 +201,7 @@ def _follow_object(
     seen: Callable[[T | None, bool], object],
     failed: Callable[[KubeError], object],
 ) -> None:
-    """Report one object, None if it does not exist; raises exceptions that are bugs."""
+    """Call `seen` with the object, None if it does not exist; raises exceptions that are bugs."""
 
     def on_report(report: Report[T]) -> None:
         match report:
@@ -218,7 +218,7 @@ def _follow_object(
 
 
 def _parse_assignment_list(config_map: dict[str, Any]) -> AssignmentsSeen:
-    """Return the readable entries; the webhook restores the others at the node's next binding."""
+    """Return the valid entries; the webhook restores the others at the node's next binding."""
     data = config_map.get("data")
     assignments, complete = read_assignments(data)
     return AssignmentsSeen(assignments, whole=read_whole_gpu_pods(data), complete=complete)
@@ -230,7 +230,7 @@ _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """State of a sentry's own Node, as its node agent published it."""
+    """State of the sentry's node, as the node's agent published it."""
 
     uid: str
     enforcement: str
@@ -238,9 +238,9 @@ class OwnNode:
     not_shared: str = ""
     """Reason why the GPUs are not shared; empty if they are."""
     faults: Mapping[str, str] = field(default_factory=dict)
-    """Faults of unhealthy GPUs, by UUID; empty text if the fault is unknown."""
+    """Faults keyed by the UUID of an unhealthy GPU; an empty string is an unknown fault."""
     held: str = ""
-    """Reason why no further pod gets a GPU; empty if pods may."""
+    """Reason why further pods get no GPU; empty if they get one."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
@@ -257,7 +257,7 @@ def read_own_node(kube: Kube, name: str) -> OwnNode:
 
 
 def read_figures(kube: Kube, name: str) -> NodeFigures | None:
-    """Return the stored GPUNode of a node, None if there is none; raises KubeError."""
+    """Return the stored GPUNode of a node, or None if there is none; raises KubeError."""
     try:
         return read_gpu_node(kube.read(_gpu_node_path(name)))
     except KubeError as error:
@@ -267,9 +267,9 @@ def read_figures(kube: Kube, name: str) -> NodeFigures | None:
 
 
 def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
-    """Write the GPUNode of a node by a merge patch, or create it; raises KubeError.
+    """Write the GPUNode of a node by a merge patch, or create it.
 
-    `not_found` means that the CRD is missing.
+    Raises KubeError, with `not_found` if the CRD is missing.
     """
     written = write_gpu_node(figures, node_uid)
     status = {"notShared": None, "held": None, "driverLimit": None, **written["status"]}

@@ -1,4 +1,4 @@
-"""Requests of placement to the API server: pods, nodes, and a ConfigMap per GPU node."""
+"""API requests for placement: pods, nodes, and a ConfigMap per GPU node."""
 
 from __future__ import annotations
 
@@ -55,22 +55,23 @@ class GpuNode:
 
     name: str
     gpus: tuple[Gpu, ...]
-    """GPUs that the node shows; may be empty."""
+    """GPUs that the agent advertises; may be empty."""
     device_names: DeviceNames | None = DeviceNames.UUID
-    """Device names that its container runtime resolves; None if this release does not know them."""
+    """Device names that the node's container runtime resolves; None if this release cannot write
+    them."""
     closed_reason: str = ""
-    """Reason why it gives no GPU to further pods; empty if it does."""
+    """Reason why the node gives no GPU to further pods; empty if it gives one."""
     driver_limit: bool = False
-    """True if its driver enforces caps, by its agent's label."""
+    """True if the agent's label states that the driver enforces caps."""
     sentry_acts: bool = False
-    """True if its sentry enforces caps, by its agent's label."""
+    """True if the agent's label states that the sentry enforces caps."""
     unread: int = 0
-    """Number of malformed entries in its list of GPUs. Such GPUs are never chosen."""
+    """Number of malformed entries in the node's list of GPUs. Such GPUs are never assigned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A node agent's question which pods with whole GPUs run on its node."""
+    """A node agent's question to the webhook for the pods with whole GPUs on its node."""
 
     node: str
     asked: str
@@ -79,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class StoredPod:
-    """A pod with its version, to be changed only if nobody else changed it."""
+    """A pod with its version, so that a write fails if the pod has changed."""
 
     state: PodState
     version: str
@@ -93,15 +94,15 @@ class StoredList:
     node: str
     assignments: Assignments
     whole: bool
-    """True if the list exists and all of it could be read."""
+    """True if the list exists and every entry is valid."""
     version: str
     """`resourceVersion` of the list; empty if it does not exist."""
     answer: WholeGpuPods | None = None
-    """Last answer to the node agent's question; every write keeps it."""
+    """Last response to the node agent's question; every write keeps it."""
 
 
 class PlacementApi:
-    """API server as placement uses it; every method raises KubeError."""
+    """The API server's objects that placement uses; every method raises KubeError."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class PlacementApi:
     ) -> None:
         """Keep assignments in `namespace`; call `saw` with each pod that `pods` reads or watches.
 
-        `asked` returns the keys of the pod labels that the policy in force matches.
+        `asked` returns the keys of the pod labels that the current policy matches.
         """
         self._kube = kube
         self._read_pod = partial(read_pod_state, asked=asked)
@@ -125,7 +126,7 @@ class PlacementApi:
             return state
 
         self.pods = Collection(kube=kube, path=core_path("pods"), project=keep, labels=MANAGED)
-        """All pods with a demand."""
+        """All pods that request VRAM."""
         self.nodes = Collection(
             kube=kube, path=core_path("nodes"), project=_gpu_node, labels=WITH_GPU
         )
@@ -133,7 +134,7 @@ class PlacementApi:
         self.questions = Collection(
             kube=kube, path=core_path("nodes"), project=_question, labels=NODE_QUESTION_LABEL
         )
-        """Questions of all nodes whose agent asks."""
+        """Questions from all node agents."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Return a pod, or None if it does not exist."""
@@ -142,24 +143,25 @@ class PlacementApi:
         )
 
     def read_pods(self, entries: Mapping[str, Assignment]) -> dict[str, PodState | None]:
-        """Return the pods of entries, read one by one; None for a pod that does not exist.
+        """Return pods keyed by the UID of their entry; None for a pod that does not exist.
 
-        The pods of the node are not listed instead: API servers before 1.34 read every pod of the
-        cluster from etcd for any list with a `limit` (cacher.go, `shouldDelegateList`).
+        Each pod is read individually. API servers before 1.34 read every pod of the cluster from
+        etcd for any list with a `limit` (cacher.go, `shouldDelegateList`).
         """
         return {uid: self.pod(*entry.pod.split("/")) for uid, entry in entries.items()}
 
     def read_stored_pod(self, name: str) -> StoredPod | None:
-        """Return a pod to be changed, by `namespace/name`, or None if it does not exist."""
+        """Return a pod with its version, given `namespace/name`, or None if it does not exist."""
         return self._kube.find_projected(
             _pod_path(name),
             lambda pod: StoredPod(self._read_pod(pod), pod["metadata"]["resourceVersion"]),
         )
 
     def annotate(self, pod: StoredPod, annotations: Mapping[str, str | None]) -> None:
-        """Set or remove annotations of a pod, unless it was changed since it was read.
+        """Set or remove annotations of a pod; raises a conflict if the pod has changed.
 
-        The request goes to its status: whoever may write that cannot change what the pod runs.
+        The request patches the subresource `status`, so the webhook needs no permission to change
+        what pods run.
         """
         metadata = {
             "uid": pod.state.uid,
@@ -169,11 +171,11 @@ class PlacementApi:
         self._kube.merge(f"{_pod_path(pod.state.name)}/status", {"metadata": metadata})
 
     def delete_pod(self, pod: StoredPod) -> None:
-        """Delete a pod, unless it was changed since it was read."""
+        """Delete a pod; raises a conflict if the pod has changed since it was read."""
         self._kube.delete(_pod_path(pod.state.name), uid=pod.state.uid, version=pod.version)
 
     def is_allowed(self, verb: str, resource: str, subresource: str) -> bool:
-        """Return True if our account has a right in all namespaces."""
+        """Return True if the webhook's account has a permission in all namespaces."""
         wanted = {"verb": verb, "resource": resource, "subresource": subresource}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -189,16 +191,16 @@ class PlacementApi:
         return None if found is None else _gpu_node(found)
 
     def list_pods_on(self, node: str) -> list[PodState]:
-        """Return the pods with a demand on a node, read from etcd."""
+        """Return the pods on a node that request VRAM, read from etcd."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
         return self._kube.list_all(core_path("pods"), self._read_pod, **selectors)
 
     def list_whole_gpu_pods(self, node: str) -> list[str]:
-        """Return the names of the pods on a node that have whole GPUs, sorted.
+        """Return the sorted names of the pods on a node that have whole GPUs.
 
-        Read from the API server's cache: older API servers read every pod of the cluster from etcd
-        otherwise (see `read_pods`), and each node that waits asks twice a minute. The cache is
-        fresh enough, since no pod gets a whole GPU any more once a node asks.
+        They are read from the API server's cache. Otherwise older API servers would read every pod
+        of the cluster from etcd (see `read_pods`), twice a minute for each waiting node. The cache
+        is fresh enough, since no pod gets a whole GPU after the node's agent has asked.
         """
 
         def keep(raw: Json) -> tuple[str, bool, tuple[str, ...]]:
@@ -215,10 +217,10 @@ class PlacementApi:
         )
 
     def _claims_gpu(self, pod: str, claims: tuple[str, ...]) -> bool:
-        """Return True if one of a pod's claims has a GPU; False if we may not read them.
+        """Return True if one of a pod's claims has a GPU; False if reading claims is forbidden.
 
-        Of a pod with more claims than `MAX_CLAIMS` only some are read. It counts if all of these
-        are allocated, since no pod runs with a claim that is not.
+        At most `MAX_CLAIMS` claims are read. A pod with more claims counts if all of the read ones
+        are allocated, since a pod runs only once all of its claims are allocated.
         """
         namespace = quote(pod.partition("/")[0], safe="")
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
@@ -244,8 +246,8 @@ class PlacementApi:
     ) -> list[StoredList]:
         """Return the assignment lists of all nodes.
 
-        `known` returns a list that was read before. It is used again if its version has not
-        changed.
+        `known` returns a node's list as last read, or None. That list is reused if its version has
+        not changed.
         """
 
         def keep(config_map: Json) -> StoredList:
@@ -260,10 +262,10 @@ class PlacementApi:
     def write_list(
         self, node: str, assignments: Assignments, version: str, answer: WholeGpuPods | None = None
     ) -> StoredList:
-        """Write a node's list and answer, unless somebody else wrote them since `version`.
+        """Write a node's list and response; raises a conflict if they changed since `version`.
 
-        Raises KubeError, with `conflict` if somebody else did. The node does not own the list: a
-        Node object that is deleted and registered again would delete it while pods have GPUs.
+        The node does not own the list. Otherwise deleting and registering a Node again would delete
+        the list while pods have GPUs.
         """
         metadata: Json = {
             "name": config_map_name(node),
@@ -280,7 +282,7 @@ class PlacementApi:
         return StoredList(node, assignments, True, written["metadata"]["resourceVersion"], answer)
 
     def delete_list(self, stored: StoredList) -> None:
-        """Delete a node's list, unless it was changed since it was read."""
+        """Delete a node's list; raises a conflict if it has changed since it was read."""
         self._kube.delete(
             f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
         )

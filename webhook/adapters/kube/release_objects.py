@@ -1,4 +1,4 @@
-"""Objects of a release that all its replicas write: webhook configurations, and the fence."""
+"""Objects of a release that all replicas write: webhook configurations, and the fence."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class BindRegistration:
     name: str
     version: str
     bind: str | None
-    """Path of the bind webhook, empty for none; None if the configuration has no such webhook."""
+    """Path of the bind webhook; empty for none, None if the configuration has no bind webhook."""
     url: str
-    """URL of the bind webhook; empty if it is called by a Service."""
+    """URL of the bind webhook; empty if the API server calls it by a Service."""
     namespace: str
-    """Namespace of the Service; empty if webhooks are called by URL."""
+    """Namespace of the Service; empty if the API server calls webhooks by URL."""
     owned: bool
-    """True if the namespace is one of the owners."""
+    """True if the namespace owns the configuration."""
 
     @property
     def title(self) -> str:
@@ -38,7 +38,7 @@ class BindRegistration:
 
 
 class RegistrationApi:
-    """Access to the webhook configurations of one name, of both kinds; methods raise KubeError."""
+    """Access to the webhook configurations of one name and both kinds; methods raise KubeError."""
 
     def __init__(self, kube: Kube, name: str) -> None:
         self._kube = kube
@@ -50,7 +50,7 @@ class RegistrationApi:
         return tuple(_read_registration(kind, raw) for kind, raw in found if raw is not None)
 
     def write_path(self, configuration: BindRegistration, path: str) -> None:
-        """Set the path of the bind webhook; a conflict if the configuration has changed."""
+        """Set the path of the bind webhook; raises a conflict if the configuration has changed."""
         if configuration.url:
             target: Json = {"url": urlsplit(configuration.url)._replace(path=path).geturl()}
         else:
@@ -62,8 +62,8 @@ class RegistrationApi:
     def write_owner(self, configuration: BindRegistration) -> None:
         """Set the namespace as owner, so that the configuration is garbage-collected with it.
 
-        A namespace can be the owner since it is cluster-scoped, as the configuration is. A conflict
-        if the configuration has changed.
+        A namespace can be the owner since both are cluster-scoped. Raises a conflict if the
+        configuration has changed.
         """
         uid = self._kube.read(core_path("namespaces", configuration.namespace))["metadata"]["uid"]
         owner = {
@@ -75,7 +75,7 @@ class RegistrationApi:
         self._patch(configuration, {}, {"ownerReferences": [owner]})
 
     def watched_object(self) -> Collection[None]:
-        """Return the configuration with the bind webhook for `follow`, to notice changes."""
+        """Return a collection for `follow` that reports changes of the configuration."""
         path = KINDS["MutatingWebhookConfiguration"]
         return Collection(kube=self._kube, path=path, project=lambda _found: None, name=self._name)
 
@@ -83,7 +83,7 @@ class RegistrationApi:
         return f"{KINDS[kind]}/{quote(self._name, safe='')}"
 
     def _patch(self, configuration: BindRegistration, body: Json, metadata: Json) -> None:
-        """Apply a strategic merge patch, which merges webhooks by name and owners by uid."""
+        """Apply a strategic merge patch, which merges webhooks by name and owners by UID."""
         body["metadata"] = {"resourceVersion": configuration.version, **metadata}
         self._kube.patch(self._path(configuration.kind), body)
 
@@ -126,13 +126,13 @@ class FenceApi:
         self._config_maps = core_path("namespaces", namespace, "configmaps")
 
     def read(self) -> Json | None:
-        """Return the ConfigMap; None if it does not exist."""
+        """Return the ConfigMap, or None if it does not exist."""
         return self._kube.find(f"{self._config_maps}/{CONFIG_MAP}")
 
     def write(self, data: Mapping[str, str], found: Json | None) -> None:
-        """Set these keys of the ConfigMap that was read as `found`; other keys remain.
+        """Set keys of the ConfigMap that was read as `found`; keep its other keys.
 
-        A conflict if it has been written since.
+        Raises a conflict if the ConfigMap has changed since it was read.
         """
         metadata: Json = {"name": CONFIG_MAP, "labels": _LABELS}
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
@@ -144,7 +144,7 @@ class FenceApi:
         self._kube.replace(f"{self._config_maps}/{CONFIG_MAP}", body)
 
     def watched_object(self) -> Collection[None]:
-        """Return the ConfigMap for `follow`, to notice changes."""
+        """Return a collection for `follow` that reports changes of the ConfigMap."""
         return Collection(
             kube=self._kube, path=self._config_maps, project=lambda _found: None, name=CONFIG_MAP
         )

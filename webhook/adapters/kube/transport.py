@@ -1,8 +1,8 @@
 """Requests to the API server: sending, retries, time limits, and failures as `KubeError`.
 
-The Kubernetes client contributes its configuration, credentials (renewed when they expire) and
-connection pool. Its call layer is not used: it differs between the supported versions, and it
-turns answers into models, which lose unknown fields.
+The Kubernetes client provides its configuration, credentials (renewed when they expire) and
+connection pool. Its call layer is not used: it differs between the supported versions, and it turns
+responses into models, which lose unknown fields.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from webhook.adapters.kube.impersonation import NO_LIMIT_S
 T = TypeVar("T")
 
 FIELD_MANAGER: Final = "vramwarden"
-"""Our name in `metadata.managedFields`, and in the header `User-Agent`."""
+"""Name of vramwarden in `metadata.managedFields` and in the `User-Agent` header."""
 
 JSON: Final = "application/json"
 TIMEOUT_S: Final = 10.0
@@ -53,8 +53,8 @@ _CONNECT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Detects a dead connection within a minute, so that watches may be long. Systems other than Linux
-lack some of these options (tcp(7))."""
+"""TCP options that detect a dead connection within a minute, so that watches can be long.
+Systems other than Linux lack some of them (tcp(7))."""
 _PART_BYTES: Final = 64 * 2**10
 _MAX_MESSAGE_LENGTH: Final = 2000
 
@@ -68,13 +68,13 @@ _python_object_names: Final = re.compile(
 
 _OUR_RIGHT: Final = "the right is missing from our role"
 _YOUR_RIGHT: Final = "you lack this right; ask whoever administers this cluster for it"
-"""Hints for a missing right: the first in programs, the second in commands."""
+"""Hints for a missing permission: the first in programs, the second in commands."""
 
 
 class Transport:
     """A connection to the API server; every method raises KubeError.
 
-    Threads are the caller's; several may share one connection.
+    Several threads may share one connection.
     """
 
     def __init__(
@@ -86,30 +86,30 @@ class Transport:
         headers: Collection[tuple[str, str]] = (),
         namespace: str = "",
     ) -> None:
-        """Prepare; a retryable request is sent up to `tries` times, each time for `timeout_s`."""
+        """A retryable request is sent up to `tries` times, with `timeout_s` for each attempt."""
         self._tries = tries
         self._timeout_s = timeout_s
         self._limit_s: float | None = None
         self._missing_right_hint = _OUR_RIGHT
         self._headers = headers
         self.namespace = namespace
-        """Namespace of the kubeconfig's context or of the pod; empty if neither has one."""
+        """Namespace of the kubeconfig's context or of the pod; empty if neither is known."""
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
         self._clock_offset_s: float | None = None
         self.url = str(self._settings.host).rstrip("/")
 
     def with_retries(self, tries: int, timeout_s: float = TIMEOUT_S) -> Self:
-        """Return the same connection with another number of attempts and time limit of each."""
+        """Return the same connection with another number of attempts and time limit per attempt."""
         changed = copy(self)
         changed._tries, changed._timeout_s = tries, timeout_s  # noqa: SLF001 - of this class
         return changed
 
     def for_user(self, limit_s: float | None = None) -> Self:
-        """Return the same connection for a command, whose failures address its user as `you`.
+        """Return the same connection for a command, whose failures address the user as `you`.
 
-        `limit_s` bounds one request with its whole answer; if the time is up, the request is not
-        retried. 0 is no limit. None keeps the usual time limits and retries.
+        `limit_s` limits a request including its response, without retries. 0 means no limit. None
+        keeps the default time limits and retries.
         """
         changed = copy(self)
         changed._missing_right_hint = _YOUR_RIGHT  # noqa: SLF001 - of this class
@@ -123,10 +123,10 @@ class Transport:
         self._pool.clear()
 
     def now_s(self) -> float:
-        """Return Unix time by the API server's clock, so that all its clients agree on it.
+        """Return Unix time by the API server's clock, which all of its clients share.
 
-        It is the header `Date` of the last answer, which has a resolution of one second, plus the
-        time since then. Before the first answer it is our own clock.
+        It is the `Date` header of the last response, in whole seconds, plus the time since that
+        response. Before the first response it is the local clock.
         """
         offset_s = self._clock_offset_s
         return time.time() if offset_s is None else time.monotonic() + offset_s
@@ -139,7 +139,7 @@ class Transport:
         content_type: str = JSON,
         **query: str,
     ) -> Json:
-        """Send a request, with retries; return the object in its answer."""
+        """Send a request, with retries; return the object in the response."""
         return self._within_limit(
             lambda: self._read_object(
                 self._request(method, path, query, body, content_type), whole_object
@@ -147,10 +147,10 @@ class Transport:
         )
 
     def _within_limit(self, work: Callable[[], T]) -> T:
-        """Run `work`, which sends one request and reads its answer, within the user's limit.
+        """Run `work`, which sends a request and reads the response, within the user's time limit.
 
-        It runs on a thread, which is abandoned when the time is up: a server may send headers or a
-        body byte by byte.
+        `work` runs on a thread, which is abandoned when the time is over: a server may send headers
+        or a body byte by byte.
         """
         if self._limit_s is None:
             return work()
@@ -165,7 +165,7 @@ class Transport:
             raise KubeError(why, slow=True) from None
 
     def _read_object(self, answer: Any, project: Callable[[Json], T]) -> T:
-        """Return the result of `project` for the object in an answer."""
+        """Return the result of `project` for the object in a response."""
         with closing(answer), LargeAnswerLock(self._timeout_s) as lock:
             try:
                 found = read_object(read_all(parts(answer), MAX_OBJECT_BYTES, lock))
@@ -189,9 +189,9 @@ class Transport:
         accept: str = JSON,
         gzip: bool = False,
     ) -> Any:
-        """Send a request, again if the failure is retryable; return the answer as `_send` does.
+        """Send a request and retry if the failure is retryable; return the response of `_send`.
 
-        With `may_be_slow`, an answer that takes too long is not requested again.
+        With `may_be_slow`, a request whose response takes too long is not retried.
         """
         pause_s = _FIRST_PAUSE_S
         accepted = {"Accept": accept} | ({"Accept-Encoding": "gzip"} if gzip else {})
@@ -218,7 +218,7 @@ class Transport:
         content_type: str = JSON,
         accepted: Mapping[str, str] = MappingProxyType({"Accept": JSON}),
     ) -> Any:
-        """Send a request once; return the answer, of which only the headers have been read."""
+        """Send a request once; return the response, of which only the headers have been read."""
         headers = urllib3.HTTPHeaderDict({"User-Agent": FIELD_MANAGER, **accepted})
         for name, value in self._headers:
             headers.add(name, value)
@@ -255,7 +255,7 @@ class Transport:
         return KubeError(f"{self.url}: reading its answer broke off: {_readable(error)}", slow=slow)
 
     def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
-        """Return the failure for an answer: the API server's message, with our hint."""
+        """Return the failure for a response: the API server's message, with a hint."""
         message = str(status.get("message") or "")[:_MAX_MESSAGE_LENGTH]
         why = f"{self.url} answers {code}" + (f": {message}" if message else "")
         if code == UNAUTHORIZED:
@@ -277,7 +277,7 @@ class Transport:
 
 
 def parts(answer: Any) -> Iterator[bytes]:
-    """Yield the parts of an answer's body as they arrive."""
+    """Yield the parts of a response's body as they arrive."""
     found: Iterator[bytes] = answer.stream(_PART_BYTES, decode_content=True)
     return found
 
@@ -288,7 +288,7 @@ def whole_object(found: Json) -> Json:
 
 
 def socket_options() -> list[tuple[int, int, int]]:
-    """Return options for each connection; older versions of the client cannot set them."""
+    """Return the options of each connection; older versions of the client cannot set them."""
     usual: list[tuple[int, int, int]] = urllib3.connection.HTTPConnection.default_socket_options
     keep_alive = [
         (socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -299,12 +299,12 @@ def socket_options() -> list[tuple[int, int, int]]:
 
 
 def _readable(error: Exception) -> str:
-    """Return the text of an error without the names of Python objects."""
+    """Return the message of an error without the names of Python objects."""
     return _python_object_names.sub("", str(error))
 
 
 def _outcome(work: Callable[[], T]) -> Callable[[], T]:
-    """Run `work`; return a function that returns or raises the same on another thread."""
+    """Run `work`; return a function that returns its result, or raises its exception."""
     try:
         result = work()
     except Exception as error:  # noqa: BLE001 - raised on the waiting thread

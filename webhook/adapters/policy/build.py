@@ -1,6 +1,6 @@
 """Building one policy from the documents of all files, with checks across documents.
 
-The conversion of a part to values of `core.policy` is in `parts.Part.build`.
+`parts.Part.build` converts a part to values of `core.policy`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PolicyDocument:
     content: PolicyFile
 
     def where(self, *path: str | int) -> str:
-        """Return file and line of a path."""
+        """Return the location of a path: file and line."""
         return f"{self.file}:{self.document.line(path)}"
 
     def problem(self, path: Path, detail: str) -> DocumentProblem:
@@ -53,7 +53,7 @@ class DefinedTwice(DocumentProblem):
 
 @dataclass(slots=True)
 class _Definitions:
-    """Rules and classes of all files, and the first definition of each name."""
+    """Rules and classes of all files, and the location of each name's first definition."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
     classes: dict[str, GPUClass] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Definitions:
     problems: list[DocumentProblem] = field(default_factory=list)
 
     def is_new(self, source: PolicyDocument, kind: str, name: str, path: Path) -> bool:
-        """Record the definition of a name; return False and add a problem for a second one."""
+        """Record the definition of a name; if it exists already, add a problem and return False."""
         first = self.places.get((kind, name))
         if first is None:
             self.places[kind, name] = source.where(*path)
@@ -75,9 +75,9 @@ class _Definitions:
 def build_policy(
     sources: list[PolicyDocument], other_classes: Iterable[str], *, digest: str, enforcer_image: str
 ) -> tuple[Policy, list[DocumentProblem]]:
-    """Return the policy of the documents, in their order, and all problems.
+    """Return the policy that the documents define, in their order, and all problems.
 
-    `other_classes` are names of classes in invalid documents. Rules may name them, so that one
+    `other_classes` are the names of classes in invalid documents. Rules may name them, so that one
     mistake does not cause a second message.
     """
     found = _Definitions()
@@ -114,7 +114,7 @@ def build_policy(
 def _check_classes(
     source: PolicyDocument, path: Path, rule: RulePart, class_names: set[str]
 ) -> Iterator[DocumentProblem]:
-    """Yield problems of a rule's classes: undefined ones, and a default that is not allowed."""
+    """Yield a problem for each undefined class of a rule, and for a default that is not allowed."""
     have = f"the policy has {', '.join(sorted(class_names)) or 'no classes'}"
     for index, name in enumerate(rule.classes.allowed_classes):
         if "*" not in name and name not in class_names:
@@ -131,7 +131,7 @@ def _check_classes(
 
 
 def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterator[DocumentProblem]:
-    """Yield a problem if the rule's bounds deny the amount of `translateWholeGPU`."""
+    """Yield a problem if the rule's limits deny the amount of `translateWholeGPU`."""
     amount, memory = rule.translate_whole_gpu_bytes, rule.memory
     if amount is None:
         return
@@ -151,10 +151,10 @@ def _check_nodes(
 ) -> Iterator[DocumentProblem]:
     """Yield conflicts within a rule, and with the classes it allows; none if its action is Ignore.
 
-    | conflict | only if the rule has |
+    | conflict | condition |
     | --- | --- |
     | node labels of the rule and a class have different values | |
-    | a node label of the rule excludes nodes whose driver limits | driverLimit Require |
+    | a node label of the rule excludes nodes whose driver limits memory | driverLimit Require |
     | no GPU is chosen for pods of a class | driverLimit Require |
     | a class's accounting is CapOnly | by Sentry |
     """
@@ -191,7 +191,7 @@ def _check_nodes(
 
 
 def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:
-    """Return the union of the files' lists; the default if no file has one."""
+    """Return the union of the files' lists, or the default if no file has a list."""
     named = [
         source.content.spec.whole_gpu_resources
         for source in sources

@@ -1,7 +1,7 @@
 """Types of the scalar fields of policy files, with their checks and error messages.
 
-A value is text in the file, so each type has a pattern for the JSON Schema in addition to its
-check. The check is the stricter of the two, and its message suggests a valid value.
+A value in a file is a string, so each type has a pattern for the JSON Schema and a check. The check
+is stricter than the pattern, and its message suggests a valid value.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CAPABILITIES: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A type's part of the JSON Schema, in addition to that of its Python type."""
+    """Part of the JSON Schema that a type adds to the schema of its Python type."""
 
     schema: dict[str, Any]
 
@@ -82,7 +82,7 @@ def _check(text: str, pattern: str, length: int, what: str) -> str:
 
 
 def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
-    """Return the check of a text field, and its part of the JSON Schema."""
+    """Return the validator of a string field, and its part of the JSON Schema."""
     check = partial(_check, pattern=pattern, length=length, what=what)
     return AfterValidator(check), Shape({"pattern": f"^{pattern}$", "maxLength": length})
 
@@ -125,7 +125,7 @@ def _resource_pattern(text: str) -> str:
 
 
 def _host_path(text: object) -> str:
-    """Check a path of the node; return it normalized, without a trailing slash."""
+    """Validate a path of the node; return it normalized, without a trailing slash."""
     what = "a path of the node; write an absolute one, e.g. /data"
     if type(text) is not str:
         raise ValueError(f"must be text, e.g. /data, not {show(str(text))}")
@@ -165,7 +165,7 @@ def _env_name(text: str) -> str:
 
 
 def _to_text(value: object, example: str) -> str:
-    """Return a text or an integer as text, as Kubernetes accepts both for quantities."""
+    """Return a string or an integer as string: Kubernetes accepts both for quantities."""
     if value is None:
         raise ValueError(f"is empty; write e.g. {example}, or leave the field out")
     if type(value) not in (str, int):
@@ -174,7 +174,7 @@ def _to_text(value: object, example: str) -> str:
 
 
 def _read(parse: Callable[[str], _T], text: str) -> _T:
-    """Parse a text; errors of the parser get the text as prefix."""
+    """Parse a string; a parser's error message gets the string as prefix."""
     try:
         return parse(text)
     except ValueError as error:
@@ -186,7 +186,7 @@ def _parsed(value: object, parse: Callable[[str], _T]) -> _T:
 
 
 def _tolerance(value: object) -> str:
-    """Return a tolerance: a percentage, or the number of bytes of a quantity."""
+    """Validate a tolerance; return a percentage, or the number of bytes of a quantity."""
     text = _to_text(value, "2%")
     if text.endswith("%"):
         whole, part = divmod(_read(parse_permille, text), 10)
@@ -201,7 +201,7 @@ def _tolerance(value: object) -> str:
 
 
 def _cpu(value: object) -> str:
-    """Check an amount of CPU; return it in the API server's notation."""
+    """Validate an amount of CPU; return it in the API server's notation."""
     text = _to_text(value, "100m")
     try:
         milli = parse_quantity(text) * 1000
@@ -223,7 +223,7 @@ def _cpu_limit(value: object) -> str:
 
 
 def _sidecars_memory(value: object) -> str:
-    """Check an amount of memory for the sidecar; return it as a size."""
+    """Validate an amount of memory for the sidecar; return it as a size."""
     text = _to_text(value, "64Mi")
     amount = _read(parse_quantity, text)
     if amount < LEAST_MEMORY:
@@ -237,7 +237,7 @@ def _sidecars_memory(value: object) -> str:
 
 
 def _duration(value: object, span: Span) -> str:
-    """Check a duration; return it in the sidecar's notation: seconds, or milliseconds."""
+    """Validate a duration; return it in the sidecar's notation: seconds or milliseconds."""
     text = _to_text(value, "5s")
     total_ms = _read(parse_ms, text)
     if not parse_ms(span.least) <= total_ms <= parse_ms(span.most):
@@ -248,7 +248,7 @@ def _duration(value: object, span: Span) -> str:
 
 
 def within(span: Span) -> tuple[BeforeValidator, Shape]:
-    """Return the check of a duration within a span, and its part of the JSON Schema."""
+    """Return the validator of a duration within a span, and its part of the JSON Schema."""
     return BeforeValidator(partial(_duration, span=span)), Shape({"pattern": f"^{DURATION}$"})
 
 

@@ -39,11 +39,11 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
 """Symbolic link by which the kubelet replaces all files of a mounted ConfigMap atomically."""
 _WORDS_IN: Final = frozenset({"driverLimit"})
-"""Fields with a value, Off, that YAML 1.1 reads as a boolean."""
+"""Fields with the value Off, which YAML 1.1 reads as a boolean."""
 
 
 class PolicyInvalidError(ValueError):
-    """A policy is invalid; `problems` contains all problems found."""
+    """A policy is invalid; `problems` contains every problem."""
 
     def __init__(self, problems: Iterable[DocumentProblem]) -> None:
         self.problems: tuple[DocumentProblem, ...] = tuple(problems)
@@ -52,7 +52,7 @@ class PolicyInvalidError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePolicy(DocumentProblem):
-    """A file that is unreadable, so that its validity is unknown."""
+    """A file that cannot be read, so its validity is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Snapshot:
         """Return a SHA-256 of all inputs of the mutation: files, the sidecar's image, release.
 
         Two releases may mutate a pod differently under one policy, even if its rules pin the
-        sidecar's image. A replica must not expect the result of its own release in pods that
-        another release admitted.
+        sidecar's image. A replica must not expect its own release's mutation in pods that another
+        release admitted.
         """
         digest = hashlib.sha256()
         parts = [enforcer_image.encode("utf-8", "surrogatepass"), release.encode()]
         for file in self.files:
             parts += [file.name.encode("utf-8", "surrogateescape"), file.data]
         for part in parts:
-            digest.update(len(part).to_bytes(8, "big"))  # so that no two lists hash alike
+            digest.update(len(part).to_bytes(8, "big"))  # no two lists have the same digest
             digest.update(part)
         return digest.hexdigest()
 
@@ -98,7 +98,7 @@ def load_policy(path: Path, *, enforcer_image: str, run_examples: bool = True) -
 def load_config_map(data: Mapping[str, str], where: str, *, enforcer_image: str) -> Policy:
     """Return the policy in a ConfigMap's data; raises PolicyInvalidError with all problems.
 
-    Its digest equals that of the same files in a folder.
+    Its digest equals the digest of the same files in a folder.
     """
     files = [
         PolicyText(
@@ -113,7 +113,7 @@ def load_config_map(data: Mapping[str, str], where: str, *, enforcer_image: str)
 
 
 def shipped_policy_path() -> Path:
-    """Return the path of the default policy: in the package, or in a source checkout."""
+    """Return the path of the default policy in the package or in a source checkout."""
     package = Path(webhook.__file__).parent
     shipped = package / "shipped" / "default.yaml"
     return shipped if shipped.exists() else package.parent / "policies" / "default.yaml"
@@ -122,8 +122,8 @@ def shipped_policy_path() -> Path:
 def read_files(path: Path) -> Snapshot:
     """Read a file, or all files of a folder; raises PolicyInvalidError if there is none.
 
-    A folder's links are resolved once. So a replacement of the folder by changing a link, as by
-    ConfigMap mounts and git-sync, never results in a mixture of old and new files.
+    Symbolic links of a folder are resolved once. ConfigMap mounts and git-sync replace a folder by
+    changing a link, so the result is never a mixture of old and new files.
     """
     try:
         if not path.is_dir():
@@ -148,7 +148,7 @@ def _is_policy(entry: Path) -> bool:
 
 
 def _read(path: Path, *, regular: bool = False) -> bytes:
-    """Read a file up to one byte over the limit; `regular` rejects pipes, which would block."""
+    """Read a file up to one byte over the limit; with `regular` reject pipes, which would block."""
     if regular and not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is not a regular file")
     with path.open("rb") as file:
@@ -163,7 +163,7 @@ def _unreadable(file: str, error: OSError) -> DocumentProblem:
 def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool = True) -> Policy:
     """Return the policy of a snapshot; raises PolicyInvalidError with all problems.
 
-    Its examples are run if there is no other problem.
+    The policy's examples are run if there is no other problem.
     """
     problems = list(snapshot.unreadable)
     sources: list[PolicyDocument] = []
@@ -192,7 +192,7 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
 
 
 def _shape(file: str, document: Document, problems: list[DocumentProblem]) -> PolicyDocument | None:
-    """Validate a document, and add problems to those of its YAML."""
+    """Validate a document; add its schema problems and its YAML problems to `problems`."""
     try:
         return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
@@ -205,7 +205,7 @@ def _shape(file: str, document: Document, problems: list[DocumentProblem]) -> Po
 
 
 def _class_names(value: Any) -> Iterator[str]:
-    """Yield the names of the classes in an invalid document."""
+    """Yield the class names of an invalid document."""
     spec = value.get("spec") if isinstance(value, dict) else None
     classes = spec.get("classes") if isinstance(spec, dict) else None
     if isinstance(classes, dict):
@@ -222,7 +222,7 @@ def _shortened(file: str, problems: list[DocumentProblem]) -> list[DocumentProbl
 
 
 def _ordered(problems: list[DocumentProblem]) -> list[DocumentProblem]:
-    """Return the problems by file and line; those without a line come last in their file."""
+    """Return the problems sorted by file and line; those without a line are last per file."""
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 
@@ -235,21 +235,21 @@ def _failures(policy: Policy) -> Iterator[DocumentProblem]:
 
 
 def split_location(where: str) -> tuple[str, int]:
-    """Return file and line of a location; line 0 if it has none."""
+    """Return file and line of a location; the line is 0 if the location has none."""
     file, _, line = where.rpartition(":")
     return file, int(line) if line.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Result of reading the files again; without either if nothing has changed."""
+    """Result of reading the files again; no field is set if nothing has changed."""
 
     loaded: bool = False
     problems: tuple[DocumentProblem, ...] = ()
 
 
 class PolicySource:
-    """The policy in force, which is the last valid one, read from files that change.
+    """The current policy: the last valid one, read from files that change.
 
     `refresh` replaces the attribute `current` as a whole, so any thread may read it. Only one
     thread may call `refresh`.
@@ -262,17 +262,17 @@ class PolicySource:
         snapshot = read_files(path)
         self.current: Policy = parse_policy(snapshot, enforcer_image)
         self.problems: tuple[DocumentProblem, ...] = ()
-        """Problems of the files that were read last; empty if they are in force."""
+        """Problems of the files as last read; empty if their policy is the current one."""
         self._last_key = self._key(snapshot)
 
     def refresh(self) -> Reload:
-        """Read the files again; invalid or missing files do not raise.
+        """Read the files again; invalid or missing files do not raise an error.
 
-        | files | `current` | `problems` | answer |
+        | files | `current` | `problems` | result |
         | --- | --- | --- | --- |
-        | as at the last read | stays | stay | unchanged |
+        | unchanged | stays | stay | unchanged |
         | valid | replaced | cleared | loaded |
-        | not valid, or gone | stays | replaced | the problems, once |
+        | invalid or missing | stays | replaced | the problems, once |
         """
         try:
             snapshot = read_files(self._path)

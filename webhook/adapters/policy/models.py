@@ -76,7 +76,7 @@ def _distinct(verb: str, values: list[Any]) -> list[Any]:
 _NamesOnce = AfterValidator(partial(_distinct, "names"))
 _SetsOnce = AfterValidator(partial(_distinct, "sets"))
 _AsText = AfterValidator(str)
-"""Converts an enumeration that `core.policy` has as text."""
+"""Converts an enumeration member to a string, for fields that are strings in `core.policy`."""
 
 
 class ClassPart(Part):

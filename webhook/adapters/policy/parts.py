@@ -1,7 +1,7 @@
 """Pydantic models of parts of a policy file: the base class, shared parts, and enforcement.
 
 A field is declared here or in `models.py` with type, default and description, and in `core.policy`
-with its meaning. Both have the same name; a different name in the file is an alias.
+with its meaning. Both have the same name; an alias gives the name in the file if it differs.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ from webhook.core.policy.model import (
 Selector = dict[LabelKey, LabelValue]
 
 Lax: Any = Field(strict=False)
-"""Marks an enumeration: strict models would accept its members only, and a file contains text."""
+"""Marks an enumeration field: strict models would reject the strings that a file contains."""
 
 
 class Part(BaseModel):
@@ -61,10 +61,10 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
     )
     builds: ClassVar[Callable[..., Any] | None] = None
-    """Class in `core.policy`; None if the fields belong to the surrounding part's class."""
+    """Class in `core.policy`; None if the fields belong to the class of the surrounding part."""
 
     def build_fields(self, **others: Any) -> dict[str, Any]:
-        """Return the arguments of the class in `core.policy`; `others` replace fields."""
+        """Return the arguments for the class in `core.policy`; `others` override fields."""
         found: dict[str, Any] = {}
         for name in type(self).model_fields:
             if name in others:
@@ -75,7 +75,7 @@ class Part(BaseModel):
         return found | others
 
     def build(self) -> Any:
-        """Return the value of `core.policy`."""
+        """Return the part as an instance of its class in `core.policy`."""
         return (self.builds or dict)(**self.build_fields())
 
 
@@ -142,7 +142,7 @@ class TolerationPart(Part):
     def build(self) -> dict[str, Any]:
         """Return the toleration as the API server stores it, without empty fields.
 
-        Otherwise a stored toleration would differ from the policy's, and be added again.
+        Otherwise a stored toleration would differ from the policy's toleration, and be added again.
         """
         fields = self.model_dump(by_alias=True, exclude_unset=True)
         return {key: value for key, value in fields.items() if value not in {None, ""}}
@@ -180,7 +180,7 @@ class ResourcesPart(Part):
     @classmethod
     def _hold_requests(cls, limits: LimitsPart, info: ValidationInfo) -> LimitsPart:
         requests = info.data.get("requests")
-        if requests is None:  # it is invalid, which is reported separately
+        if requests is None:  # invalid, which is reported separately
             return limits
         for name in ("cpu", "memory"):
             request = getattr(requests, f"{name}_request")
@@ -210,7 +210,7 @@ class EnvPart(Part):
         return self
 
     def build(self) -> dict[str, Any]:
-        """Return the variable as the API server stores it: no empty value, fieldRef versioned."""
+        """Return the variable as the API server stores it: no empty value, a versioned fieldRef."""
         variable: dict[str, Any] = {"name": self.name}
         if self.value:
             variable["value"] = self.value
@@ -227,7 +227,7 @@ def require(
     fields: dict[str, Any],
     field: str = "",
 ) -> None:
-    """Reject Require if a field has another value than required; `needs` has value and reason."""
+    """Reject Require if another field conflicts; `needs` has value and reason by field."""
     lacks = [
         f"needs {to_camel(name)} {value}: {why}; change {to_camel(name)}, or write {field}Auto"
         for name, (value, why) in needs.items()
