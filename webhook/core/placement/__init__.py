@@ -1,5 +1,5 @@
-"""Placement: which GPUs of a node a pod gets when it is bound, and the node's assignment list.
+"""Placement: the choice of a node's GPUs at binding, and the node's assignment list.
 
 May import `core.policy`, `core.nvidia`, `core.pod` and `webhook.names`; `cap_terms` also imports
-the bounds of `core.enforcement`. It does not depend on admission.
+the bounds of `core.enforcement`. Placement does not depend on admission.
 """

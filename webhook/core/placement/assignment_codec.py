@@ -1,4 +1,4 @@
-"""ConfigMap of a node: its assignment list, and the answer to its agent's question."""
+"""ConfigMap of a node: the assignment list, and the response to the node agent's question."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, EnforceBy
 from webhook.names import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_QUALIFIED_NAME_LENGTH
 
 MOST_NAMED_PODS: Final = 3
-"""Number of pods with whole GPUs that an answer names; it counts all of them."""
+"""Number of pods with whole GPUs that a response names. The response counts all of them."""
 
 _KEY: Final = "assignments"
 _WHOLE_KEY: Final = "whole"
 _REPORTS: Final = ', "report": true'
-"""Field of an entry, next to `"act": false`."""
+"""JSON field of an entry that follows `"act": false`."""
 _LIMITS: Final = {
     limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
 }
-"""Field of an entry, by driver limit."""
+"""JSON field of an entry, keyed by driver limit."""
 _BY: Final = frozenset(EnforceBy)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeGpuPods:
-    """Answer to a node agent that asks which pods with whole GPUs run on its node."""
+    """Response to a node agent that asks which pods with whole GPUs run on its node."""
 
     asked: str
-    """Value of the node's label that this answers."""
+    """Value of the node label that asked the question."""
     count: int
     pods: tuple[str, ...]
-    """`namespace/name` of the first `MOST_NAMED_PODS`."""
+    """`namespace/name` of the first `MOST_NAMED_PODS` pods."""
 
 
 def config_map_name(node: str) -> str:
-    """Return the name of a node's ConfigMap, which is in the namespace of the release."""
+    """Return the name of a node's ConfigMap in the release's namespace."""
     name = f"gpu-assignments-{node}"
     if len(name) <= MAX_NAME_LENGTH:
         return name
@@ -53,16 +53,16 @@ def config_map_name(node: str) -> str:
 def write_assignments(assignments: Assignments) -> dict[str, str]:
     """Return the `data` of a ConfigMap, with one line per pod.
 
-    Each line is a JSON object. It is formatted by hand, since every binding writes all lines of its
-    node and `json` takes four times as long. All lines are in one key, since the API server records
-    the writer of each key (`managedFields`). Readers ignore unknown fields.
+    Each line is a JSON object, formatted without `json`: every binding writes all lines of its
+    node, and `json` takes four times as long. All lines are in one key, since the API server
+    records the writer of each key (`managedFields`). Readers ignore unknown fields.
 
-    A line has at most about 4 KiB, whatever is written on the pod (`parse_gpu_uuids`).
+    A line has at most about 4 KiB, whatever the pod's annotations contain (`parse_gpu_uuids`).
     """
     by_id = {id(assignment.terms): assignment.terms for assignment in assignments.values()}
     ends = {
         number: _write_terms(terms) for number, terms in by_id.items()
-    }  # many pods share their terms
+    }  # many pods share the same terms
     lines = (
         f'{{"uid": {_quoted(uid)}, "pod": {_quoted(assignment.pod)}, '
         f'"gpus": [{", ".join(map(_quoted, assignment.uuids))}], '
@@ -89,10 +89,10 @@ def _write_terms(terms: CapTerms | None) -> str:
 
 
 def read_assignments(data: object) -> tuple[Assignments, bool]:
-    """Return the assignments in the `data` of a ConfigMap, and True if all of it could be read.
+    """Return the assignments in a ConfigMap's `data`, and True if every line could be read.
 
-    False means that it was edited by hand. The node's pods must then be read to find what is
-    missing (`rebuild_from_pods`).
+    False means that the ConfigMap was edited by hand. The missing entries must then be rebuilt from
+    the node's pods (`rebuild_from_pods`).
 
     | in a line | then |
     | --- | --- |
@@ -116,7 +116,7 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
 
 
 def _read_entry(line: str) -> tuple[str, Assignment] | None:
-    """Return a pod's UID and its entry, or None if the line cannot be read."""
+    """Return a pod's UID and its entry, or None if the line is invalid."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -183,7 +183,7 @@ def _read_terms(entry: Json) -> CapTerms | None:
 
 
 def write_whole_gpu_pods(whole: WholeGpuPods | None) -> dict[str, str]:
-    """Return an answer as part of the `data` of a ConfigMap."""
+    """Return the response as part of a ConfigMap's `data`."""
     if whole is None:
         return {}
     answer = {"asked": whole.asked, "count": whole.count, "pods": whole.pods}
@@ -191,9 +191,9 @@ def write_whole_gpu_pods(whole: WholeGpuPods | None) -> dict[str, str]:
 
 
 def read_whole_gpu_pods(data: object) -> WholeGpuPods | None:
-    """Return the answer in the `data` of a ConfigMap, or None if none can be read.
+    """Return the response in a ConfigMap's `data`, or None if it is missing or invalid.
 
-    None never means that no pod has whole GPUs: the question is still open.
+    None never means that no pod has whole GPUs: the question is still unanswered.
     """
     written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
     if not isinstance(written, str) or len(written) > MAX_WHOLE_GPUS_LENGTH:

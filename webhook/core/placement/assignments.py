@@ -1,10 +1,10 @@
-"""Assignment list of a node: which pod has which of its GPUs. Plans new assignments.
+"""Assignment list of a node, which maps pods to GPUs, and plans for new assignments.
 
-All replicas share the list, in one ConfigMap per node. A pod is entered *before* its binding is
-allowed, under the ConfigMap's `resourceVersion`, so of two replicas that place at the same time
-only one succeeds. An entry is removed only if its pod finished, was deleted or was bound to another
-node, since none of these can be undone. So no decision depends on how fresh a watch is. An entry
-too many only makes the scheduler retry.
+All replicas share the list in one ConfigMap per node. A pod is entered *before* its binding is
+allowed. The write requires the ConfigMap's current `resourceVersion`, so if two replicas write at
+the same time, only one succeeds. An entry is removed only after its pod finished, was deleted or
+was bound to another node, since none of these can be undone. So no decision depends on how fresh a
+watch is. A superfluous entry only makes the scheduler retry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from webhook.core.pod.gpus import EVERY_GPU, MAX_GPUS, DriverLimit, Gpu, allocat
 from webhook.core.pod.quantity import MIB
 
 RENEW_S: Final = 30.0
-"""Age in seconds after which an entry is renewed when the binding of its pod is retried. It keeps
-the request within `UNBOUND_S` of the entry."""
+"""Age in seconds after which an entry is renewed when the binding of its pod is retried. The
+renewal keeps the binding within `UNBOUND_S` of the entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,15 @@ class Assignment:
     """GPUs of a node that are assigned to a pod."""
 
     pod: str
-    """`namespace/name`, for people who read the list."""
+    """`namespace/name`, for users who read the list."""
     uuids: tuple[str, ...]
-    """UUIDs; only `EVERY_GPU` for a pod that sees all GPUs of the node."""
+    """UUIDs of the GPUs; only `EVERY_GPU` for a pod that sees all GPUs of the node."""
     memory_bytes: int
-    """Amount on each GPU."""
+    """Bytes on each GPU."""
     since_s: int
-    """Unix time of the entry."""
+    """Unix time at which the entry was written."""
     terms: CapTerms | None = None
-    """Terms of the pod's cap; None if they could not be read. The sentry then only measures the
-    pod."""
+    """Terms of the pod's cap; None if unreadable. The sentry then only measures the pod."""
     count: int = 1
     """Number of GPUs requested; more than 1 only if `uuids` is `EVERY_GPU`. The amount is reserved
     this many times."""
@@ -49,15 +48,15 @@ Assignments = dict[str, Assignment]
 """Assignments by UID of the pod, since names are reused."""
 
 FindTerms = Callable[[PodState], CapTerms | None]
-"""Returns the terms for a new entry; None if they cannot be known yet."""
+"""Function that returns the terms of a new entry, or None if they are not known yet."""
 
 AS_READ: Final[FindTerms] = attrgetter("terms")
-"""Terms as read from the pod, whatever its rule."""
+"""Function that returns the terms as read from the pod, whatever its rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPlan:
-    """A node's list with the planned pods, and the result for each of them: UUIDs or a denial."""
+    """New assignment list, and the result for each planned pod: UUIDs or a denial."""
 
     assignments: Assignments
     results: tuple[tuple[str, ...] | Denial, ...]
@@ -76,12 +75,12 @@ def plan_assignments(
     driver_limits: bool = False,
     terms: FindTerms = AS_READ,
 ) -> AssignmentPlan:
-    """Choose GPUs for pods, each on what the pods before it left free, and enter them.
+    """Choose GPUs for pods, one after the other, and add the pods to the list.
 
     `assignments` is the list in the ConfigMap. `pods` are all known pods, on any node.
-    `closed_reason` is the reason why the node gives no GPU to further pods, or empty.
-    `driver_limits` is True if the node's driver enforces caps; otherwise no new entry has a limit.
-    `terms` finds the terms of new entries.
+    `closed_reason` is the reason why the node accepts no further pods, or empty. `driver_limits` is
+    True if the node's driver enforces caps; otherwise no new entry has a limit. `terms` returns the
+    terms of new entries.
 
     | the pod | then |
     | --- | --- |
@@ -91,7 +90,7 @@ def plan_assignments(
     | otherwise | denied |
 
     Terms of other entries are completed (`complete_terms`). The list and the pods are read once,
-    however many pods are planned. If all are denied, the list does not change.
+    however many pods are planned. If all pods are denied, the list does not change.
     """
     kept: Assignments = {}
     is_new = False
@@ -177,7 +176,7 @@ def _new_assignment(
 
 
 def _reserved_count(pod: PodState, uuids: tuple[str, ...]) -> int:
-    """Return the `count` of an entry; bounded, since a tenant may write any number on a pod."""
+    """Return the `count` of an entry. It is bounded, since a tenant may request any number."""
     return min(pod.need.gpu_count, MAX_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
@@ -193,10 +192,10 @@ def _with_terms(assignment: Assignment, pod: PodState | None, find_terms: FindTe
 def complete_terms(
     assignments: Assignments, pods: Mapping[str, PodState], terms: FindTerms = AS_READ
 ) -> Assignments:
-    """Return the list with missing terms completed from the pods.
+    """Return the list with missing terms filled in from the pods.
 
-    The driver's limit becomes that of the pod's annotation once the pod has its GPUs. The same list
-    is returned if nothing changes.
+    Once the pod has its GPUs, the driver limit in the entry becomes the limit in the pod's
+    annotation. The same list is returned if nothing changes.
     """
     completed = (
         (uid, assignment, _with_terms(assignment, pods.get(uid), terms))
@@ -207,7 +206,7 @@ def complete_terms(
 
 
 def promised_bytes(assignments: Assignments) -> int:
-    """Return the memory reserved by a list, on all GPUs together."""
+    """Return the bytes reserved by a list, on all GPUs together."""
     return sum(
         assignment.memory_bytes * max(assignment.count, len(assignment.uuids))
         for assignment in assignments.values()
@@ -220,7 +219,7 @@ def free_bytes_by_gpu(
     assignments: Assignments,
     pods: Mapping[str, PodState],
 ) -> dict[str, int]:
-    """Return the free memory of each GPU, given the entries and the pods without an entry.
+    """Return the free bytes of each GPU, given the entries and the pods without an entry.
 
     | the pod on this node | counts on |
     | --- | --- |
@@ -238,10 +237,10 @@ def free_bytes_by_gpu(
 
 
 def _usage_without_entry(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
-    """Return the GPUs and the amount per GPU that a pod without an entry takes of a node.
+    """Return the GPUs of a node, and the bytes on each, that a pod without an entry takes.
 
-    A pod that sees all GPUs takes its amount of each. A pod whose annotation names more GPUs than
-    it requested takes an equal part of each, since the kubelet admitted its amount only once.
+    A pod that sees all GPUs takes its amount on each GPU. A pod whose annotation names more GPUs
+    than requested takes an equal part on each GPU, since the kubelet admitted the amount only once.
     """
     need = pod.need
     if need is None or pod.node != node or pod.finished or pod.gone:
@@ -260,7 +259,7 @@ def rebuild_from_pods(
 ) -> Assignments:
     """Return the list with entries for pods that already have GPUs of the node.
 
-    Used if the list was lost or never written. Terms of existing entries are completed
+    Used if the list was lost or never written. Missing terms of existing entries are filled in
     (`complete_terms`).
     """
     pods_by_uid = {pod.uid: pod for pod in pods}
@@ -274,7 +273,7 @@ def rebuild_from_pods(
 def unlisted_pods(
     node: str, assignments: Assignments, pods: Mapping[str, PodState]
 ) -> list[PodState]:
-    """Return the pods that have GPUs of a node and no entry: they were bound without vramwarden."""
+    """Return the pods with GPUs of the node but no entry: they were bound without vramwarden."""
     return [
         pod
         for uid, pod in pods.items()

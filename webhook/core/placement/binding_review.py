@@ -1,9 +1,9 @@
-"""The review of a Binding: its request, its verdict and its patch.
+"""Review of a Binding: request, verdict and patch.
 
 The API server merges a Binding's annotations and labels into the pod in the write that sets
-`spec.nodeName` (registry/core/pod/storage, assignPod), and containers read `NVIDIA_VISIBLE_DEVICES`
-from there. Keys with our prefix that a Binding already has are removed: they would replace the
-marks by which a pod is counted.
+`spec.nodeName` (registry/core/pod/storage, assignPod). Containers get `NVIDIA_VISIBLE_DEVICES` from
+these annotations. Keys with vramwarden's prefix that a Binding already has are removed, since they
+would replace the marks by which a pod is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from webhook.names import PREFIX
 
 
 class BindingOutcome(StrEnum):
-    """Outcome of a binding."""
+    """Outcome of a review."""
 
     PLACED = "placed"
     UNTOUCHED = "untouched"
@@ -56,31 +56,31 @@ class Binding:
     namespace: str
     name: str
     uid: str
-    """UID of the pod; empty if the Binding has only its name, which no scheduler sends."""
+    """UID of the pod; empty if the Binding only has the pod's name, which no scheduler sends."""
     node: str
     obj: Json = field(repr=False)
 
     @property
     def pod(self) -> str:
-        """Namespace and name of the pod."""
+        """`namespace/name` of the pod."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingVerdict:
-    """Answer to a binding."""
+    """Verdict on a Binding."""
 
     outcome: BindingOutcome
     reason: BindingReason = BindingReason.NONE
     message: str = ""
-    """Sentence that a denied pod's events show."""
+    """Sentence for the pod's events if the Binding is denied."""
     uuids: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations that give the pod its GPUs."""
     findings: ClassVar = ()
     warnings: ClassVar = ()
     patch: ClassVar = ()
-    """Empty here; it depends on the Binding, see `patch_for`."""
+    """Always empty: the patch depends on the Binding, see `patch_for`."""
     # No rule of a policy judges a binding.
     audit_annotations: ClassVar = {"rule": "", "policy": ""}
 
@@ -91,7 +91,7 @@ class BindingVerdict:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons for metrics and logs; empty if the outcome says it all."""
+        """Reasons for metrics and logs; empty if the outcome is sufficient."""
         return (self.reason.value,) if self.reason else ()
 
     @property
@@ -102,14 +102,14 @@ class BindingVerdict:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Fields for our own log, in addition to outcome and reasons."""
+        """Fields for the webhook's log, in addition to outcome and reasons."""
         why = self.message[:MAX_SENTENCE_LENGTH]
         fields = {"gpus": list(self.uuids), "why": why}
         return {key: value for key, value in fields.items() if value}
 
 
 def read_binding(request: Request) -> Binding | None:
-    """Return the Binding of a request, or None if the request does not create one.
+    """Return the Binding of a request, or None if the request creates no Binding.
 
     Raises MalformedObjectError for a Binding that no API server would send.
     """
@@ -128,7 +128,7 @@ def read_binding(request: Request) -> Binding | None:
 
 
 def patch_for(binding: Binding, verdict: BindingVerdict) -> Sequence[Operation]:
-    """Return the patch of a Binding that gives its pod the GPUs; empty if the Binding is denied."""
+    """Return the patch that gives the pod its GPUs; empty if the Binding is denied."""
     edits = Edits()
     if verdict.allowed:
         metadata = binding.obj.get("metadata")
@@ -143,7 +143,7 @@ def patch_for(binding: Binding, verdict: BindingVerdict) -> Sequence[Operation]:
 
 
 def _remove_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
-    """Remove annotations and labels with our prefix from a Binding."""
+    """Remove annotations and labels with vramwarden's prefix from a Binding."""
     for part in ("annotations", "labels"):
         for key in get_string_map(metadata, part, "metadata"):
             if key.startswith(PREFIX):

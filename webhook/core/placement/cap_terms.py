@@ -1,9 +1,9 @@
-"""Terms of a pod's cap: its size, its enforcer and its grace period.
+"""Terms of a pod's cap: size, enforcer and grace period.
 
-The terms of a pod with a sidecar are read from the sidecar's variables, as the sidecar reads them
-itself: a tenant cannot edit it. The terms of any other mutated pod are in the rule that admitted
-it. A pod that bypassed admission can have any sidecar or mark. That only affects its own
-enforcement.
+The terms of a pod with a sidecar are read from the sidecar's environment variables, which the
+sidecar itself reads and no tenant can edit. The terms of any other mutated pod are in the rule that
+admitted the pod. A pod that bypassed admission can have any sidecar or mark, which only affects its
+own enforcement.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ _COMMAND: Final = list(ENFORCER_COMMAND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapTerms:
-    """A pod's cap on each of its GPUs, and how it is enforced: the sentry's input."""
+    """A pod's cap on each of its GPUs, and how the cap is enforced: the sentry's input."""
 
     cap_bytes: int
     tolerance_bytes: int
     delay_s: float
-    """Delay of the sentry in seconds: one poll and one confirmation, and for a pod with a sidecar
-    also the grace period, which a healthy sidecar may take."""
+    """Delay of the sentry in seconds: one poll and one confirmation. For a pod with a sidecar
+    also the grace period, which a healthy sidecar may use."""
     enforce: bool
     """True if the sentry may stop the pod; otherwise it only measures the pod."""
     reports: bool = False
-    """True if the sentry reports what it would stop, for a pod that it may not stop."""
+    """True if the sentry reports the stops that it would make, for a pod that it may not stop."""
     limit: DriverLimit = DriverLimit.OFF
     """Driver limit of the pod; Off in the entry of a node whose driver does not enforce caps."""
     by: EnforceBy = EnforceBy.SIDECAR
@@ -79,25 +79,25 @@ class CapTerms:
 
     @property
     def ceiling_bytes(self) -> int:
-        """Use per GPU above which the pod is over its cap."""
+        """Bytes per GPU above which the pod is over its cap."""
         return self.cap_bytes + self.tolerance_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admission of a mutated pod without a sidecar, which identifies the rule with its terms."""
+    """Admission of a mutated pod without a sidecar. Identifies the rule with the pod's terms."""
 
     rule: str
-    """Name of the rule that admitted it."""
+    """Name of the rule that admitted the pod."""
     subject: Subject
-    """Properties that rules match, without the labels of the namespace. It has the pod labels that
+    """Properties that rules match, without the namespace's labels. Contains the pod labels that
     the policy matched when the pod was read."""
 
 
 def read_terms(
     pod: Pod, memory_bytes: int, asked: Callable[[], Iterable[str]]
 ) -> tuple[CapTerms, Admission | None]:
-    """Return a pod's terms, given its amount on each GPU; never fails.
+    """Return a pod's terms, given its amount on each GPU. Never fails.
 
     | containers of the reserved name | their variables | `admitted` | terms |
     | --- | --- | --- | --- |
@@ -171,10 +171,10 @@ def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
 
 
 def _written(pod: Pod) -> list[str] | None:
-    """Return the sidecar's variables in the order of `_READ`, or None without such a sidecar.
+    """Return the sidecar's environment variables in the order of `_READ`; None without a sidecar.
 
-    A variable that is not set is empty. The variable of the driver limit is replaced by the limit.
-    The rest of the environment is not read, since this runs for each change of a pod.
+    An unset variable is empty. The driver limit's variable is replaced by the limit. The rest of
+    the environment is not read, since this runs for each change of a pod.
     """
     if len(pod.enforcers) != 1:
         return None
@@ -204,7 +204,7 @@ def _limit_of(pod: Pod) -> DriverLimit:
     return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 
-# Keyed by amounts and texts of policies. A text that bypassed admission only costs memory.
+# Keyed by amounts and strings of policies. A string that bypassed admission only costs memory.
 @lru_cache(maxsize=256)
 def build_terms(
     cap_bytes: int,
@@ -215,7 +215,7 @@ def build_terms(
     excess: str = "",
     limit: str = DriverLimit.OFF,
 ) -> CapTerms:
-    """Return terms; an empty text means the default. Raises ValueError."""
+    """Return terms; an empty string means the default. Raises ValueError."""
     stops = parse_stops(excess)
     tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
     poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)

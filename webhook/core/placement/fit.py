@@ -1,8 +1,8 @@
 """Choice of a node's GPUs for a pod, and the denials if none can be chosen.
 
-The stock scheduler counts VRAM per node. On a node with several GPUs the sum may fit although no
-single GPU has room. So the GPUs are chosen here, at binding, and a pod that does not fit is denied.
-`webhook.core.placement.assignments` computes what is free.
+The stock scheduler counts VRAM per node. On a node with several GPUs the sum may suffice although
+no single GPU has enough free memory. So the GPUs are chosen here, at binding, and a pod that does
+not fit is denied. `webhook.core.placement.assignments` computes the free memory.
 """
 
 from __future__ import annotations
@@ -23,34 +23,33 @@ from webhook.names import (
 )
 
 Order = Callable[[Gpu, int], tuple[int, ...]]
-"""Sort key of a GPU, given its free bytes. The GPUs with the smallest keys are chosen."""
+"""Function that returns a GPU's sort key, given its free bytes. Smallest keys are chosen first."""
 
 
 RETRIES: Final = "; the scheduler retries, also on other nodes"
-"""End of a denial that another node or a later attempt may avoid. It is left out for a bound
-pod."""
+"""End of a denial that another node or a later attempt may avoid. Left out for a bound pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Need of a pod on a node."""
+    """A pod's need for GPUs of a node."""
 
     memory_bytes: int
-    """Amount on each of its GPUs."""
+    """Bytes on each of the pod's GPUs."""
     gpu_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Sentence for `kubectl describe pod` about why a pod cannot be bound to a node."""
+    """Sentence that tells a user why a pod cannot be bound to a node (`kubectl describe pod`)."""
 
     sentence: str
 
 
 def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
-    """Return a key that prefers the GPU with the least free memory, so that large gaps stay free.
+    """Return a key that prefers the GPU with the least free memory, to keep large gaps free.
 
-    tests/bench/orders.py compares it with other orders.
+    tests/bench/orders.py compares this order with others.
     """
     return free_bytes, gpu.index
 
@@ -58,7 +57,7 @@ def best_fit(gpu: Gpu, free_bytes: int) -> tuple[int, ...]:
 def place(
     node: str, gpus: Sequence[Gpu], free: Mapping[str, int], need: Need, order: Order = best_fit
 ) -> tuple[str, ...] | Denial:
-    """Return the UUIDs of the GPUs chosen by free memory, in the driver's order, or the denial.
+    """Choose GPUs by free memory; return their UUIDs in the driver's order, or a denial.
 
     | healthy GPUs with enough free memory | then |
     | --- | --- |
@@ -84,7 +83,7 @@ def place(
 
 
 def deny_unknown_gpus(node: str) -> Denial:
-    """Return the denial for a node that does not show its GPUs."""
+    """Return the denial for a node that advertises no GPUs."""
     return Denial(
         f"node {node} does not show its GPUs (annotation {NODE_GPUS_ANNOTATION}), so none can be "
         "chosen for this pod; see whether vramwarden's node agent runs there"
@@ -92,9 +91,9 @@ def deny_unknown_gpus(node: str) -> Denial:
 
 
 def deny_unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
-    """Return the denial for a node whose container runtime resolves no known name of its GPUs.
+    """Return the denial for a node whose container runtime resolves no known device name.
 
-    `names` is the value of its label: `DeviceNames.NONE`, or None if this release does not know it.
+    `names` is the value of the node's label: `DeviceNames.NONE`, or None for an unknown value.
     """
     if names is DeviceNames.NONE:
         return Denial(
@@ -120,7 +119,7 @@ def deny_without_driver_limit(node: str) -> Denial:
 
 
 def deny_without_sentry(node: str, cap_bytes: int) -> Denial:
-    """Return the denial for a pod enforced by the sentry, on a node whose sentry does not act."""
+    """Return the denial for a pod that only the sentry can stop, on a node whose sentry cannot."""
     return Denial(
         f"this pod needs a node whose sentry holds it to {format_bytes(cap_bytes)}, and node "
         f"{node} has no label {NODE_SENTRY_LABEL}: its condition {SENTRY_ACTING_CONDITION} says why"
@@ -129,7 +128,7 @@ def deny_without_sentry(node: str, cap_bytes: int) -> Denial:
 
 
 def deny_closed_node(node: str, why: str) -> Denial:
-    """Return the denial for a node that gives no GPU to further pods."""
+    """Return the denial for a node that accepts no further pods."""
     return Denial(f"node {node} gives no GPU to further pods now: {why}{RETRIES}")
 
 

@@ -9,8 +9,8 @@ from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.pod_state import PodState, may_use_gpus
 
 UNBOUND_S: Final = 120.0
-"""Seconds for which an entry stays although its pod is not bound. The API server gives up a request
-after 60 s (`--request-timeout`), and the clocks of replicas may differ."""
+"""Seconds for which an entry stays although its pod is not bound. The API server aborts a
+request after 60 s (`--request-timeout`), and replicas' clocks may differ."""
 
 
 def entries_to_verify(
@@ -28,7 +28,7 @@ def entries_to_verify(
 def entries_of_missing_pods(
     assignments: Assignments, pods: Mapping[str, PodState]
 ) -> dict[str, Assignment]:
-    """Return the entries of pods that a watch reported as deleted: each may make room for a pod."""
+    """Return the entries of pods that a watch reported as deleted: removal may free memory."""
     entries = ((uid, assignment, pods.get(uid)) for uid, assignment in assignments.items())
     return {
         uid: assignment for uid, assignment, pod in entries if pod and pod.gone and not pod.finished
@@ -42,7 +42,7 @@ def prune(
     answers: Mapping[str, PodState | None],
     now_s: float,
 ) -> Assignments:
-    """Return the entries that stay, given what the API server returned for single pods.
+    """Return the entries that stay, given the API server's responses for single pods.
 
     | the pod | its entry |
     | --- | --- |

@@ -1,8 +1,8 @@
 """State of a pod with a demand, as placement needs it.
 
 A pod counts with its amount in `resources`, which the scheduler and the kubelet check. Annotations
-are checked only by our webhooks, and not in exempt namespaces. A pod there that has only the
-annotation `gpu-memory: 8GB` reserves nothing.
+are only checked by the webhook, and not in exempt namespaces. In an exempt namespace, a pod with
+only the annotation `gpu-memory: 8GB` reserves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PendingAssignment:
     has_controller: bool = False
     """True if a controller replaces the pod after it is deleted."""
     last_message: str = ""
-    """Annotation `gpu-waits`, cut to the length that we write."""
+    """Annotation `gpu-waits`, cut to the maximum length that vramwarden writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,45 +49,45 @@ class PodState:
     name: str
     """`namespace/name`."""
     need: Need | None
-    """Its need on each of its GPUs; None if it requests nothing in `resources`."""
+    """Need on each of the pod's GPUs; None if the pod requests nothing in `resources`."""
     at_binding: bool = True
-    """True if its GPUs are chosen at binding; otherwise it sees all GPUs of the node."""
+    """True if the pod's GPUs are chosen at binding; otherwise it sees all GPUs of the node."""
     node: str = ""
     uuids: tuple[str, ...] = ()
     finished: bool = False
-    """True if it ran to its end, which cannot be undone."""
+    """True if the pod ran to its end, which cannot be undone."""
     gone: bool = False
-    """True if a watch reported it as deleted. It may only have lost the label that is watched, so
-    nothing is freed before the API server confirms the deletion."""
+    """True if a watch reported the pod as deleted. The pod may only have lost the watched label,
+    so nothing is freed before the API server confirms the deletion."""
     unreadable: str = ""
-    """Reason why its demand cannot be read. Such a pod bypassed admission."""
+    """Reason why the pod's demand cannot be read. Such a pod bypassed admission."""
     terms: CapTerms | None = None
-    """Terms as read from the pod; None if it needs nothing."""
+    """Terms as read from the pod; None if the pod needs no GPU memory."""
     admission: Admission | None = None
-    """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
+    """Set if a rule has the terms of the pod's entry, see `terms_by_rule`."""
     pending: PendingAssignment | None = None
-    """Set if it is bound and has no GPU yet; it is assigned late."""
+    """Set if the pod is bound and has no GPU yet; it gets a GPU later."""
 
     @property
     def needs_placement(self) -> bool:
-        """True if its GPUs are to be chosen at binding."""
+        """True if the pod's GPUs must be chosen at binding."""
         return self.need is not None and self.at_binding and not self.finished
 
     @property
     def limit(self) -> DriverLimit:
-        """Driver limit that its terms promise."""
+        """Driver limit promised by the pod's terms."""
         return self.terms.limit if self.terms else DriverLimit.OFF
 
     def limit_on(self, *, driver_limits: bool) -> DriverLimit:
-        """Return its driver limit on a node whose driver enforces caps or does not.
+        """Return the pod's driver limit on a node whose driver enforces caps or not.
 
-        The limit that was written with its GPUs is final.
+        A limit written together with the pod's GPUs is final.
         """
         return self.limit if driver_limits or self.uuids else DriverLimit.OFF
 
 
 def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> PodState:
-    """Return the state of a stored pod; never fails.
+    """Return the state of a stored pod. Never fails.
 
     A pod that no API server would store takes no GPU. `asked` returns the keys of the pod labels
     that the policy in force matches.
@@ -102,7 +102,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         terms, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
-    # Many pods share GPUs and node, so the strings are kept once.
+    # Many pods share GPUs and nodes, so each string is stored once.
     uuids = tuple(map(intern, parse_gpu_uuids(pod.annotations.get(GPU_ANNOTATION, ""))))
     found = PodState(
         uid=uid,
@@ -123,7 +123,7 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
 def _with_pending(state: PodState, pod: Pod) -> PodState:
     """Return the state with `pending` set if the pod is bound and has no GPU yet.
 
-    A pod that is being deleted is not pending: its kubelet starts no container any more.
+    A pod that is being deleted is not pending, since the kubelet starts no more containers.
     """
     if not state.needs_placement or not state.node or state.uuids or state.unreadable:
         return state
@@ -149,12 +149,12 @@ def _is_placed_at_binding(pod: Pod) -> bool:
 
 
 def may_use_gpus(pod: PodState | None, node: str) -> bool:
-    """Return True if a pod may use GPUs of a node, now or later, or if it is unknown."""
+    """Return True if a pod may use GPUs of the node, now or later, or if the pod is unknown."""
     return pod is None or (not pod.finished and pod.node in {"", node})
 
 
 def read_need(pod: Pod) -> tuple[Need | None, str]:
-    """Return a pod's need on each of its GPUs, and the reason why its demand cannot be read, or "".
+    """Return a pod's need on each GPU, and the reason why its demand cannot be read, or "".
 
     | amounts in `resources` | annotations | on each GPU |
     | --- | --- | --- |
@@ -162,8 +162,8 @@ def read_need(pod: Pod) -> tuple[Need | None, str]:
     | some | can be read | the pod's effective amount, divided by `gpu-count` |
     | some | cannot be read, or contradict the amounts | all of that amount |
 
-    The last row may count a GPU too much for a pod with several GPUs. It never counts too little:
-    no GPU has more of a pod than the kubelet admitted for all of them.
+    The last row may count too much on each GPU of a pod with several GPUs, but never too little:
+    the pod has no more on one GPU than the kubelet admitted for all of them.
     """
     containers = (*pod.enforcers, *pod.containers)
     try:
@@ -180,16 +180,16 @@ def read_need(pod: Pod) -> tuple[Need | None, str]:
 
 
 def parse_gpu_uuids(written: str) -> tuple[str, ...]:
-    """Return the GPU UUIDs in an annotation `gpu`, each once; anything else in it is ignored.
+    """Return the distinct GPU UUIDs in the annotation `gpu`; anything else is ignored.
 
-    The number is bounded, since whoever may patch `pods/status` can write the annotation.
+    The number is bounded, since every user who may patch `pods/status` can write the annotation.
     """
     parts = written.split(",", MAX_GPUS)[:MAX_GPUS]
     return tuple(dict.fromkeys(filter(UUID_PATTERN.fullmatch, parts)))
 
 
 def _requested_vram(container: Container) -> Fraction:
-    """Return the requested amount, which is the limit if no request is set."""
+    """Return the requested amount, or the limit if no request is set."""
     requests, limits = container.resources("requests"), container.resources("limits")
     return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
 
@@ -206,7 +206,7 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> CapTerms |
     | any other | a rule that depends on labels of the namespace, which are unknown | None |
 
     Under a rule, the cap is the pod's amount on each GPU. The enforcer is the sentry, unless the
-    rule is by None.
+    rule's enforcer is None.
     """
     admission = pod.admission
     if admission is None or pod.need is None:

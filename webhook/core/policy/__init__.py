@@ -1,1 +1,1 @@
-"""Policies as values: rules, GPU classes, matches; the cluster's facts; the fence's parameters."""
+"""Policies (rules, GPU classes, matches), facts about the cluster, and the fence's parameters."""

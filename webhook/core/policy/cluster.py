@@ -10,7 +10,7 @@ from webhook.core.policy.model import AUTO_RUNTIME_CLASS, Rollout, Rule
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 Namespaces = Mapping[str, Mapping[str, str] | None]
-"""Labels by namespace; None if they could not be read."""
+"""Labels, keyed by namespace; None if the labels could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class SlicedNode:
     """Node whose GPUs are divided into MIG slices."""
 
     profiles: Mapping[str, int]
-    """Bytes of a slice, by the name of its profile."""
+    """Bytes of a slice, keyed by profile name."""
     labels: Mapping[str, str] | None = None
-    """Labels of the node; None for one that every selector selects."""
+    """Labels of the node; None for a node that every selector selects."""
 
     def is_selected(self, selector: Mapping[str, str]) -> bool:
         """Return True if a node selector selects this node."""
@@ -31,9 +31,10 @@ class SlicedNode:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Facts that a decision needs in addition to the policy. They may change at any time.
+    """Facts that a decision needs in addition to the policy. Facts may change at any time.
 
-    Stored pods do not depend on them, so replicas with different facts accept each other's pods.
+    Checks of stored pods do not depend on these facts, so replicas with different facts accept each
+    other's pods.
     """
 
     rollout: Rollout = Rollout.ENFORCE
@@ -42,16 +43,17 @@ class Cluster:
     sliced_nodes: tuple[SlicedNode, ...] = ()
     """Nodes with MIG slices, for rules with accounting MIG."""
     limits: bool | None = None
-    """True if the driver of a node enforces caps, by the node's label; None if unknown."""
+    """True if the driver of a node enforces caps, keyed by the node label's value; None if
+    unknown."""
     namespaces: Namespaces = field(default_factory=dict)
-    """Labels that rules match: reviews do not contain them."""
+    """Namespace labels that rules match; reviews do not contain these labels."""
 
     def labels_for(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels of a namespace; None if unknown."""
+        """Return the labels of a namespace, or None if unknown."""
         return self.namespaces.get(namespace)
 
     def runtime_class_for(self, rule: Rule) -> str | None:
-        """Return the RuntimeClass that a rule gives to pods without one; None for none.
+        """Return the RuntimeClass that a rule sets on pods without a RuntimeClass, or None.
 
         | `runtimeClassName` of the rule | the cluster has `nvidia` | a pod gets |
         | --- | --- | --- |
@@ -72,7 +74,7 @@ UNKNOWN_CLUSTER: Final = Cluster()
 def find_smallest_profiles(
     nodes: Iterable[SlicedNode], amounts: Collection[int]
 ) -> dict[int, str] | None:
-    """Return the smallest profile for each amount, all of one node; None if no node has them.
+    """Return the smallest profile for each amount, or None if no single node has all of them.
 
     | nodes with enough profiles | chosen node |
     | --- | --- |
@@ -101,7 +103,7 @@ def _choose_profiles(node: SlicedNode, amounts: Iterable[int]) -> Sequence[tuple
 
 
 def find_largest_profile(nodes: Iterable[SlicedNode]) -> tuple[int, str]:
-    """Return bytes and name of the largest profile; 0 and an empty name if there is none."""
+    """Return bytes and name of the largest profile; 0 and an empty string if none exists."""
     return max(
         ((size, name) for node in nodes for name, size in node.profiles.items()), default=(0, "")
     )

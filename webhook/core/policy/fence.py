@@ -1,7 +1,8 @@
 """The part of a policy that the API server enforces itself: the fence's parameters.
 
-The chart's admission policies (templates fence-*.yaml) read the parameters from a ConfigMap. It has
-one line per rule, in order. The first line that matches a pod's namespace applies to the pod.
+The chart's admission policies (templates fence-*.yaml) read the parameters from a ConfigMap with
+one line per rule, in the order of the rules. The first line that matches a pod's namespace applies
+to the pod.
 
     ^(kube-.*|gpu-operator)$ - ^$ -
     ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar sidecar-gate marks
@@ -27,17 +28,17 @@ one line per rule, in order. The first line that matches a pod's namespace appli
 | `annotations` | annotations that request devices from a container runtime (CDI) are denied |
 | `void` | a container without an assigned GPU gets a variable that hides all GPUs |
 
-The API server checks nothing for a line without words. These are rules whose action is not Enforce,
-and rules that match by more than namespaces and their labels: the API server does not know their
-pods, so the line matches all namespaces in which there may be some. With rollout Observe, the words
-from `marks` on are left out.
+The API server checks nothing for a line without words. Rules whose action is not Enforce have such
+a line. So do rules that match by more than namespaces and namespace labels: the API server cannot
+identify the pods of such a rule, so the line matches all namespaces that may contain these pods.
+With rollout Observe, the words from `marks` on are left out.
 
 Replicas seal the data that they share in a ConfigMap, to recognize data that a replica wrote. The
-token of the webhook's ServiceAccount is enough to write the ConfigMap, so the seal needs a key,
-which is mounted as a file and which none of our ServiceAccounts may read from the API server. The
-seal includes the time, so that older data cannot be restored. It includes the sealed keys, so that
-releases that write more or fewer keys accept each other's data during an upgrade. Without a key the
-seal can be forged.
+token of the webhook's ServiceAccount is enough to write the ConfigMap, so the seal needs a key. The
+key is mounted as a file, and no vramwarden ServiceAccount may read the key from the API server. The
+seal includes the time, so that older data cannot be restored. The seal also includes the sealed
+keys of the data, so that releases that write more or fewer keys accept each other's data during an
+upgrade. Without a key the seal can be forged.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ from webhook.names import VRAM_RESOURCE
 
 RULES_KEY: Final = "rules.v2"
 GPUS_KEY: Final = "brings-gpus.v2"
-"""Two patterns for names of resources: those that provide GPUs, and those below nvidia.com that do
-not. All others below nvidia.com provide GPUs, too. A container that requests one is not voided.
+"""Two patterns for resource names. The first matches resources that provide GPUs; the second
+matches resources below nvidia.com that provide none. All other resources below nvidia.com
+provide GPUs. GPUs are not hidden from a container that requests a resource with GPUs.
 
 The `v2` in the keys is the version of the format. A release with another format uses other keys, so
 that two releases never overwrite each other's data during an upgrade.
@@ -75,10 +77,10 @@ that two releases never overwrite each other's data during an upgrade.
 SEAL_KEY: Final = "seal.v1"
 
 MAX_RULES_BYTES: Final = 32 * 1024
-"""Maximum size of all lines. The API server compiles each pattern for each pod in question."""
+"""Maximum size of all lines, in bytes. The API server compiles each pattern for each judged pod."""
 MAX_WHOLE_GPUS_BYTES: Final = 2 * 1024
-"""Maximum size of the pattern that the API server matches with each resource of a container. Its
-cost is limited (webhook/core/pod/complexity.py)."""
+"""Maximum size in bytes of the pattern that the API server matches with each resource of a
+container. The cost of the match is limited (webhook/core/pod/complexity.py)."""
 _ANY_TEXT: Final = ".*"
 _NO_NAMESPACE: Final = "^$"
 _NO_LABELS: Final = "-"
@@ -88,8 +90,9 @@ _EVERYTHING: Final = Match()
 def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, str]:
     """Return the `data` of the ConfigMap; equal policies give equal data in every replica.
 
-    If it is too large, the API server does not check the rules beyond the limit, and every resource
-    with a domain counts as providing GPUs. So the fence denies less, never more.
+    If the data is too large, the API server does not check the rules beyond the limit, and every
+    resource with a domain counts as providing GPUs. So the fence then denies fewer pods, never
+    more.
     """
     lines: list[str] = []
     rest = _format_line(_EVERYTHING, ())
@@ -111,13 +114,13 @@ def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, 
 
 
 def seal_data(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
-    """Return the `data` of a ConfigMap with its seal."""
+    """Return the `data` of a ConfigMap with its seal added."""
     head = f"{int(now_s)} {','.join(sorted(data))}"
     return {**data, SEAL_KEY: f"{head} {_authenticate(data, head, key)}"}
 
 
 def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s: float) -> float:
-    """Return the age of a valid seal of these keys, in seconds; infinite if there is none.
+    """Return the age of a valid seal of these keys, in seconds; infinite without such a seal.
 
     A replica of another release may have sealed more or fewer keys.
     """
@@ -134,7 +137,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
 
 def _format_line(match: Match, words: Iterable[str]) -> str:
     exception = match.exception
-    # An exception that depends on the pod excludes only some pods: the line must match the others.
+    # An exception that depends on the pod excludes only some pods. The line must match the others.
     if exception is None or exception.depends_on_pod:
         left_out = (_NO_NAMESPACE, _NO_LABELS)
     else:
@@ -143,19 +146,18 @@ def _format_line(match: Match, words: Iterable[str]) -> str:
 
 
 def _format_match(match: Match) -> tuple[str, str]:
-    """Return the pattern and the labels that the API server compares with a namespace."""
     labels = sorted(f"{key}={value}" for key, value in match.namespace_labels.items())
     return _pattern(match.namespaces or ("*",)), ",".join(labels) or _NO_LABELS
 
 
 def _pattern(names: Iterable[str]) -> str:
-    """Return an RE2 expression for names in which `*` matches any text."""
+    """Return an RE2 expression for names in which `*` matches any string."""
     found = (_ANY_TEXT.join(map(re.escape, name.split("*"))) for name in names)
     return f"^({'|'.join(found)})$"
 
 
 def _list_words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
-    """Yield the checks that apply to all pods of a rule, whatever GPU class they name."""
+    """Yield the checks that apply to all pods of a rule, whatever their GPU class."""
     if rule.action is not Action.ENFORCE or rule.match.depends_on_pod:
         return
     yield "translated"

@@ -1,4 +1,4 @@
-"""Names of extended resources that provide GPUs, and of those that do not."""
+"""Names of extended resources that provide GPUs, and of resources that provide none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ WHOLE_GPU_RESOURCES: Final = (
     "deviceclass.resource.kubernetes.io/mig.nvidia.com",
     "deviceclass.resource.kubernetes.io/nvidia-*",
 )
-"""Resources for whole GPUs if a policy lists none; policies/default.yaml explains each."""
+"""Default resources for whole GPUs, for policies that list none. policies/default.yaml explains
+them."""
 
 NVIDIA_DOMAIN: Final = "nvidia.com/"
 AMD_DOMAIN: Final = "amd.com/"
@@ -29,7 +30,7 @@ GPU_RESOURCES: Final = (
     *(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")),
     *OTHER_PRODUCT_RESOURCES,
 )
-"""Resources that provide GPUs under any policy, whatever else is in their names."""
+"""Resources that provide GPUs under any policy, whatever else their names contain."""
 NETWORK_RESOURCES: Final = tuple(
     f"{NVIDIA_DOMAIN}*{word}*"
     for word in (
@@ -37,4 +38,4 @@ NETWORK_RESOURCES: Final = tuple(
         *("mlnx", "mlx", "connectx", "cx", "bf2", "bf3", "dpu"),
     )
 )
-"""Resources of network cards: NVIDIA's network operator uses any name below nvidia.com."""
+"""Resources for network cards. NVIDIA's network operator uses any name below nvidia.com."""

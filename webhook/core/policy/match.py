@@ -1,6 +1,6 @@
-"""Match of a rule: the pods that it applies to, by namespace, labels and ServiceAccount.
+"""Matches of rules: which pods a rule applies to, by namespace, labels and ServiceAccount.
 
-In all lists of names in a policy, `*` matches any text.
+In all lists of names in a policy, `*` matches any string.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ class NamespaceUnknownError(Exception):
         super().__init__(f"the labels of namespace {namespace} are not known yet; try again")
 
 
-# Not frozen, like `views.Pod`: each review creates one.
+# Not frozen, like `views.Pod`: each review creates one subject.
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """Properties of a pod that matches are compared with; immutable by convention."""
+    """Properties of a pod that are compared with matches; immutable by convention."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] | None = field(default_factory=dict)
-    """None if unknown."""
+    """Labels of the namespace; None if unknown."""
     service_account: str = "default"
     """Name of the ServiceAccount in the pod's spec."""
 
 
 def add_name_label(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels of a namespace with the name label that the API server sets (KEP-2161)."""
+    """Return namespace labels with the name label that the API server sets (KEP-2161)."""
     return {**labels, "kubernetes.io/metadata.name": namespace}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Criteria that a pod must all meet; every pod meets an empty criterion.
+    """Criteria of a rule. A pod must meet all of them; every pod meets an empty criterion.
 
     | criterion | condition |
     | --- | --- |
@@ -51,8 +51,8 @@ class Match:
     | service_accounts | the ServiceAccount's name matches one of the patterns |
     | exception | the pod does not meet this other match |
 
-    If all other criteria are met and the labels of the namespace are unknown, `matches` raises
-    NamespaceUnknownError: either answer might leave a pod without a limit.
+    `matches` raises NamespaceUnknownError if all other criteria are met and the labels of the
+    namespace are unknown: either result might leave a pod without a limit.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Match:
     exception: Match | None = None
 
     def matches(self, subject: Subject) -> bool:
-        """Return True if a pod meets this match; raises NamespaceUnknownError."""
+        """Return True if a pod meets this match. Raises NamespaceUnknownError."""
         accounts = self.service_accounts
         if (
             (self.namespaces and not matches_any(subject.namespace, self.namespaces))
@@ -70,7 +70,7 @@ class Match:
             or not self.pod_labels.items() <= subject.pod_labels.items()
         ):
             return False
-        if self.namespace_labels:  # last: they may be unknown if another criterion is not met
+        if self.namespace_labels:  # last: the labels may be unknown if another criterion is not met
             if subject.namespace_labels is None:
                 raise NamespaceUnknownError(subject.namespace)
             if not self.namespace_labels.items() <= subject.namespace_labels.items():
@@ -95,15 +95,15 @@ class Match:
 
     @property
     def parts(self) -> Iterator[Match]:
-        """This match, and its exception if there is one."""
+        """This match, and its exception if it has one."""
         yield self
         if self.exception is not None:
             yield self.exception
 
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return True if a name matches one of the names or `*` patterns."""
-    # Users choose the names: a cache of long ones would fill the memory.
+    """Return True if a name matches one of the patterns, in which `*` matches any string."""
+    # Users choose the names, and a cache of long names would fill the memory.
     return (_matches_cached if len(name) <= MAX_QUALIFIED_NAME_LENGTH else _matches)(name, patterns)
 
 
@@ -126,6 +126,7 @@ def _pattern_regex(pattern: str) -> str:
     head, *rest = map(re.escape, pattern.split("*"))
     if not rest:
         return head
-    # Atomic groups take the first occurrence of each text: many stars cost no exponential time.
+    # Atomic groups match the first occurrence of each string, so many stars cost no exponential
+    # time.
     middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
     return f"{head}{middle}.*{rest[-1]}"

@@ -19,13 +19,13 @@ from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
 SAFE_HOST_PATHS: Final = "Safe"
-"""Keyword in place of a list of paths: no paths to devices, runtimes or the kubelet."""
+"""Keyword in place of a list of paths: any path but those to devices, runtimes or the kubelet."""
 
 CAPABILITIES: Final = ("NET_ADMIN", "NET_RAW", "IPC_LOCK")
-"""Capabilities that pods with VRAM may add by default: for service meshes and RDMA."""
+"""Default capabilities that pods with VRAM may add, for service meshes and RDMA."""
 
 AUTO_RUNTIME_CLASS: Final = "Auto"
-"""Keyword in place of a (lowercase) name: `nvidia` if the cluster has that RuntimeClass."""
+"""Keyword in place of a RuntimeClass: `nvidia` if the cluster has a RuntimeClass of that name."""
 
 
 class Action(StrEnum):
@@ -41,7 +41,7 @@ class Rollout(StrEnum):
     """Effect of findings on pods without a demand, whatever the rule's action."""
 
     OBSERVE = "Observe"
-    """They only cause warnings, and no GPUs are hidden: recommended for a new installation."""
+    """Findings only cause warnings, and no GPUs are hidden. Recommended for a new installation."""
     ENFORCE = "Enforce"
     """The rule's action applies."""
 
@@ -59,7 +59,7 @@ class Isolation(StrEnum):
 
     ANY = "Any"
     NON_ROOT = "NonRoot"
-    """No user that could send signals to the sidecar, which runs as root."""
+    """No user that could signal the sidecar, which runs as root."""
 
 
 class ResourceClaims(StrEnum):
@@ -85,7 +85,7 @@ class RunAs(StrEnum):
 
 
 class WhenBlind(StrEnum):
-    """Action of a sidecar that cannot measure any more."""
+    """Action of a sidecar that can no longer measure memory."""
 
     REPORT = "Report"
     TERMINATE = "Terminate"
@@ -96,16 +96,16 @@ class OnExcess(StrEnum):
 
     STOP = "Stop"
     REPORT = "Report"
-    """Report the excess, and stop no process: for clusters that start with reports."""
+    """Report the excess and stop no process. For clusters that start with reports only."""
 
 
 class Accounting(StrEnum):
-    """Resource that the scheduler counts for a demand."""
+    """Resource that the scheduler counts for a pod's demand."""
 
     VRAM = "VRAM"
-    """Our resource `vramwarden.io/vram`, in bytes."""
+    """The resource `vramwarden.io/vram`, in bytes."""
     MIG = "MIG"
-    """The smallest sufficient MIG slice of NVIDIA's device plugin."""
+    """The smallest MIG slice of NVIDIA's device plugin that is large enough."""
     CAP_ONLY = "CapOnly"
     """A time-slicing slot of NVIDIA's device plugin; vramwarden only enforces the cap."""
 
@@ -135,9 +135,9 @@ class MemoryBounds:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAmounts:
-    """CPU and memory of the sidecar, as quantities; None if the rule sets none.
+    """CPU and memory of the sidecar, as quantities; None if not set by the rule.
 
-    A request is at most its limit.
+    No request exceeds its limit.
     """
 
     cpu_request: str | None = None
@@ -165,7 +165,7 @@ class Enforcement:
     resources: ResourceAmounts
 
     def __hash__(self) -> int:
-        """Hash one field: this is fast, and few rules differ only in the others."""
+        """Hash only the image, which is fast: few rules differ only in other fields."""
         return hash(self.image)
 
     @property
@@ -174,7 +174,7 @@ class Enforcement:
         return self.pod_restart is PodRestart.ALL_CONTAINERS
 
     def promised_limit(self, placement: Placement) -> DriverLimit:
-        """Return how pods use the driver's limit.
+        """Return how the rule's pods use the driver's limit.
 
         | by | onExcess | placement | result |
         | --- | --- | --- | --- |
@@ -196,12 +196,12 @@ class GPUClass:
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     accounting: Accounting | None = None
-    """Resource that the scheduler counts for pods of this class; None: as in the rule."""
+    """Resource that the scheduler counts for pods of this class; None: as set in the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: the pods that it applies to, and their treatment."""
+    """One rule: the pods that it applies to, and how these pods are treated."""
 
     name: str
     match: Match
@@ -213,20 +213,21 @@ class Rule:
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None
-    """RuntimeClass of pods that name none: a name, AUTO_RUNTIME_CLASS, or None for none."""
+    """RuntimeClass of pods that name none: a name, AUTO_RUNTIME_CLASS, or None."""
     env: tuple[dict[str, Any], ...]
     programs: tuple[str, ...]
-    """Names in `core.nvidia.programs`, whose variables containers with VRAM get."""
+    """Names in `core.nvidia.programs`. Containers with VRAM get the environment variables of
+    these programs."""
     visible_devices: VisibleDevices
     isolation: Isolation
     host_paths: tuple[str, ...] | None
-    """Paths of the node that pods with VRAM may mount, including paths below; None for all that
+    """Host paths that pods with VRAM may mount, with all paths below; None for all paths that
     `core/admission/rules/isolation.py` considers safe."""
     capabilities: frozenset[str]
-    """Capabilities that pods with VRAM may add to those of the container runtime."""
+    """Capabilities that pods with VRAM may add to the container runtime's defaults."""
     resource_claims: ResourceClaims
     translate_whole_gpu_bytes: int | None
-    """VRAM that a pod gets instead of one whole GPU; None: the pod gets the whole GPU."""
+    """Bytes of VRAM that a pod gets instead of one whole GPU; None: the pod gets the whole GPU."""
     accounting: Accounting
     placement: Placement
     enforcement: Enforcement
@@ -244,16 +245,16 @@ class Rule:
 
     @property
     def gates_workload(self) -> bool:
-        """True if each container with VRAM has the gate; otherwise the sidecar or no container."""
+        """True if each container with VRAM has the gate; False if at most the sidecar has it."""
         return self.chooses_gpus and self.enforcement.by is not EnforceBy.SIDECAR
 
     @property
     def driver_limit(self) -> DriverLimit:
-        """Use of the driver's limit for its pods."""
+        """Use of the driver's limit for the rule's pods."""
         return self.enforcement.promised_limit(self.placement)
 
     def node_selector_for(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
-        """Return the node selector of pods of a class, or without one."""
+        """Return the node selector for pods of a class; None: pods without a class."""
         selector = dict(self.node_selector)
         if gpu_class:
             selector |= gpu_class.node_selector
@@ -263,11 +264,11 @@ class Rule:
 
     @property
     def uses_device_plugin(self) -> bool:
-        """True if NVIDIA's device plugin allocates the GPUs, and no VRAM of ours is counted."""
+        """True if NVIDIA's device plugin allocates the GPUs and no `vramwarden.io/vram` counts."""
         return self.accounting is not Accounting.VRAM
 
     def for_class(self, gpu_class: GPUClass | None) -> Rule:
-        """Return the rule with the changes for pods of a class, or without one.
+        """Return the rule as it applies to pods of a class; None: pods without a class.
 
         | accounting of the class, or of the rule | placement | enforcement of the cap |
         | --- | --- | --- |
@@ -275,8 +276,8 @@ class Rule:
         | MIG | None | none: the GPU itself divides its memory |
         | CapOnly | None | the rule's `enforcement` |
 
-        With MIG and CapOnly, pods do not select the label `vramwarden.io/gpu`: it is on nodes whose
-        memory our agent advertises.
+        With MIG and CapOnly, pods do not select the label `vramwarden.io/gpu`, which marks nodes
+        whose memory the vramwarden agent advertises.
         """
         accounting = (gpu_class and gpu_class.accounting) or self.accounting
         if accounting is Accounting.VRAM:
@@ -300,7 +301,7 @@ class Example:
 
     name: str
     where: str
-    """File and line, for the message."""
+    """File and line, for messages."""
     namespace: str
     namespace_labels: Mapping[str, str]
     pod: dict[str, Any]
@@ -310,19 +311,19 @@ class Example:
     vram: Fraction | None
     node_selector: Mapping[str, str] | None
     runtime_class_name: str | None
-    """Empty for a pod without a RuntimeClass."""
+    """Expected RuntimeClass; empty for a pod without a RuntimeClass."""
     runtime_classes: frozenset[str]
-    """RuntimeClasses of the cluster."""
+    """Names of the cluster's RuntimeClasses."""
     mig_profiles: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of a slice by the name of its profile, on nodes of the cluster."""
+    """Bytes of a slice on the cluster's nodes, keyed by profile name."""
     annotations: Mapping[str, str] | None = None
     tolerations: tuple[dict[str, Any], ...] | None = None
     env: Mapping[str, str] | None = None
-    """Values of variables by name, in every container with VRAM."""
+    """Values of environment variables in every container with VRAM, keyed by name."""
     resources: Mapping[str, Fraction] | None = None
-    """Sum of the limits of all containers, by resource."""
+    """Sum of the limits of all containers, keyed by resource."""
     translated: dict[str, Any] | None = None
-    """The whole pod after admission, without the annotation `admitted`."""
+    """Whole pod after admission, without the annotation `admitted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,18 +333,18 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     classes: Mapping[str, GPUClass] = field(default_factory=dict)
     whole_gpu_resources: tuple[str, ...] = ()
-    """Names or patterns with `*`."""
+    """Names of resources for whole GPUs, or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
     """SHA-256 of all files, in hex."""
 
     @property
     def short_digest(self) -> str:
-        """First 12 hex digits, for annotations, logs and metrics."""
+        """First 12 hex digits of the digest, for annotations, logs and metrics."""
         return self.digest[:12]
 
     def rule_for(self, subject: Subject) -> Rule | None:
-        """Return the first rule that matches; None if the policy does not apply to the pod.
+        """Return the first rule that matches the pod, or None if no rule matches.
 
         Raises NamespaceUnknownError.
         """
@@ -368,21 +369,21 @@ class Policy:
         return matches_any(resource, self.whole_gpu_resources)
 
     def may_provide_gpus(self, resource: str) -> bool:
-        """Return True if a pod may get a GPU by requesting a resource.
+        """Return True if a pod that requests the resource may get a GPU.
 
-        NVIDIA's device plugin can offer GPUs and slices under any name below nvidia.com, as can
-        NVIDIA's network operator for network cards.
+        NVIDIA's device plugin can offer GPUs and slices under any name below nvidia.com. NVIDIA's
+        network operator can use any such name for network cards.
         """
         if self.is_whole_gpu(resource) or matches_any(resource, GPU_RESOURCES):
             return True
         return resource.startswith(NVIDIA_DOMAIN) and not matches_any(resource, NETWORK_RESOURCES)
 
     def class_for(self, name: str | None) -> GPUClass | None:
-        """Return the class with a name; None if there is none."""
+        """Return the GPU class of this name, or None if the policy has no such class."""
         return self.classes.get(name) if name else None
 
     def accountings_for(self, rule: Rule) -> set[Accounting]:
-        """Return the accountings of a rule's pods, for all classes that they may name."""
+        """Return the accountings of a rule's pods, over all classes that the pods may name."""
         classes = (
             self.classes[name] for name in allowed_class_names(self.classes, rule.allowed_classes)
         )

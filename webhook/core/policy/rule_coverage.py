@@ -1,7 +1,7 @@
 """Warnings about a policy, shown by `policy check` and in the webhook's log.
 
-They cover rules that apply to no pod, rules that tenants can avoid, and caps that are not enforced.
-Only provable warnings are reported: there are no false positives.
+The warnings concern rules that apply to no pod, rules that tenants can avoid, and caps that are not
+enforced. Only provable warnings are reported, so there are no false positives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PolicyWarning(NamedTuple):
 
 
 def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
-    """Yield the warnings about rules, in the order of the rules."""
+    """Yield the warnings about rules, in rule order."""
     for index, rule in enumerate(rules):
         before = _find_covering(rule.match, rules[:index])
         if before:
@@ -52,7 +52,7 @@ def covers(wide: Match, narrow: Match) -> bool:
     | exception | `narrow` excludes all pods that `wide` excludes |
 
     A star in a pattern is compared as a character that only a star matches. Then a pattern matches
-    another one exactly if it matches all names that the other one matches.
+    another pattern exactly if it matches all names that the other pattern matches.
     """
     return (
         _covers_names(wide.namespaces, narrow.namespaces)
@@ -71,7 +71,7 @@ def _covers_names(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
 
 
 def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules that together provably match all pods of a match; none if there are none."""
+    """Return rules that together provably match all pods of a match, or an empty list."""
     found: dict[str, Rule] = {}
     for pattern in match.namespaces or ("*",):
         part = replace(match, namespaces=(pattern,))
@@ -83,7 +83,7 @@ def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
-    """Yield warnings if a pod's creator can get more permissions by its labels.
+    """Yield warnings if a tenant can get more permissions by choosing a pod's labels.
 
     | the rule with podLabels | the rule for the same pods without them | warning |
     | --- | --- | --- |
@@ -140,7 +140,7 @@ _RANKS: Final = {Action.IGNORE: 0, Action.AUDIT: 1, Action.WARN: 2, Action.ENFOR
 
 
 def _extra_permissions(rule: Rule, other: Rule) -> Iterator[str]:
-    """Yield the permissions that only the first rule gives, by the names of policy fields."""
+    """Yield the policy fields whose permissions only the first rule gives."""
     if _RANKS[rule.action] < _RANKS[other.action]:
         yield f"action {rule.action} for {other.action}"
     if Action.IGNORE in {rule.action, other.action}:
@@ -170,7 +170,7 @@ def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:
 
 
 def _cap_warnings(policy: Policy) -> Iterator[PolicyWarning]:
-    """Yield a warning for each rule whose pods have neither an enforced cap nor reserved memory.
+    """Yield a warning for each rule whose pods have no enforced cap and no reserved memory.
 
     | accounting of the rule or of a class that it allows | enforcement.by | warning |
     | --- | --- | --- |
