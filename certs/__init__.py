@@ -1,7 +1,7 @@
 """Issue, check, renew and rotate the certificates of a webhook.
 
-Only `folder` reads and writes files. The other modules are pure: time is an argument, an aware
-datetime in UTC, and nothing logs or prints. README.md describes the modules.
+Only `folder` reads and writes files. The other modules are pure: the time is an argument, an aware
+datetime in UTC, and no function logs or prints. README.md describes the modules.
 """
 
 from certs.check import CertificateStatus, Status, describe, find_problems

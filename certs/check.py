@@ -1,6 +1,6 @@
-"""Checks of a set of certificates, and its description.
+"""Checks and description of a certificate set.
 
-Each check returns sentences, which state what is wrong and what to do about it.
+Each check returns sentences that state the problem and its fix.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ _Parsed = TypeVar("_Parsed")
 
 
 def find_problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
-    """Return why a client would reject this set, as sentences; empty if it is valid.
+    """Return why a client would reject this set, as sentences; empty if the set is valid.
 
-    Unreadable contents raise no exception. Every check that is still possible is made, so that one
-    call shows everything that has to be repaired.
+    Unreadable contents do not raise an exception. All possible checks are made, so that one call
+    shows every problem.
     """
     found: list[str] = []
     chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
@@ -62,13 +62,13 @@ def find_problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
 
 
 def renewal_due(certificate: x509.Certificate) -> datetime:
-    """Return the moment at which a third of the certificate's life is left."""
+    """Return the time at which a third of the certificate's lifetime is left."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return certificate.not_valid_after_utc - life / 3
 
 
 def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return True if `now` is within the certificate's life, ends included (RFC 5280)."""
+    """Return True if `now` is within the certificate's lifetime, ends included (RFC 5280)."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
@@ -96,7 +96,7 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def has_matching_key(bundle: Bundle) -> bool:
-    """Return True if certificate and key can be read and belong together."""
+    """Return True if certificate and key are readable and belong together."""
     try:
         leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
         return is_key_of(private_keys(bundle.key_pem, KEY)[0], leaf)
@@ -109,10 +109,10 @@ def is_trusted(
     authorities: Sequence[x509.Certificate],
     valid: Callable[[x509.Certificate], bool],
 ) -> bool:
-    """Return True if intermediates lead from the leaf to one of these CAs.
+    """Return True if intermediates lead from the leaf to one of the given CAs.
 
-    The leaf itself may be one of them, as a self-signed certificate is. Only certificates for which
-    `valid` returns True count.
+    The leaf may itself be one of the CAs, if it is self-signed. Only certificates for which `valid`
+    returns True count.
     """
     trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
     pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
@@ -130,7 +130,7 @@ def is_trusted(
 
 
 def subject_text(certificate: x509.Certificate) -> str:
-    """Return the certificate's subject as text (RFC 4514)."""
+    """Return the certificate's subject as a string (RFC 4514)."""
     return certificate.subject.rfc4514_string() or "a certificate without a subject"
 
 
@@ -167,7 +167,7 @@ def _purpose_problems(leaf: x509.Certificate) -> list[str]:
 def _name_problems(leaf: x509.Certificate) -> list[str]:
     if subject_names(leaf):
         return []
-    # Go, and so the API server, has ignored the common name since 1.15.
+    # Go, and therefore the API server, has ignored the common name since Go 1.15.
     return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
 
 
@@ -199,10 +199,10 @@ def _authority_problems(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
-    """One certificate.
+    """Description of one certificate.
 
-    `renewal_due` is when a third of its life is left; None for a CA, which no program replaces by
-    time. `fingerprint_sha256` is the lower-case hex of its DER.
+    `renewal_due` is the time at which a third of the lifetime is left. It is None for a CA, which
+    no program renews by time. `fingerprint_sha256` is lower-case hex of the DER's hash.
     """
 
     subject: str
@@ -216,7 +216,7 @@ class CertificateStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A set: its serving certificate, its CAs (two during a rotation), and its problems.
+    """A certificate set: serving certificate, CAs (two during a rotation), and problems.
 
     If `has_ca_key` is True, replicas that share the set renew its certificate.
     """
@@ -228,7 +228,7 @@ class Status:
 
 
 def describe(bundle: Bundle, now: datetime) -> Status:
-    """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
+    """Describe a certificate set. Unreadable contents are listed as problems, not raised."""
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
     return Status(
         serving=_describe_certificate(leaf, now, renewal_due(leaf)) if leaf else None,

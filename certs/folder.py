@@ -1,8 +1,8 @@
-"""Certificates in a folder: a mounted set is read, and a new set is issued once.
+"""Certificates in a folder: read a mounted certificate set, or issue a new one.
 
 The kubelet mounts a Secret as `..data`, a symbolic link to a hidden folder with one version of all
-files, and replaces that link atomically. The files of one version are therefore read through it. A
-folder without `..data` has plain files, which a person copied or `issue_into_folder` wrote.
+files, and replaces the link atomically. Reading through the link therefore gets one version. A
+folder without `..data` has plain files, copied by a user or written by `issue_into_folder`.
 """
 
 import os
@@ -14,12 +14,12 @@ from certs.issue import issue_ca, issue_serving
 from certs.pem import CERTIFICATE, FILES, KEY, Bundle, CertificatesError
 
 _DATA = "..data"
-# The link may be replaced once between two reads. Several times in a row have another cause.
+# The kubelet may replace the link once between two reads. Repeated changes have another cause.
 _ATTEMPTS = 5
 
 
 def read_folder(folder: Path) -> Bundle:
-    """Return the set in the folder, all of one version; empty if there is none.
+    """Return the certificate set in the folder, all of one version; empty if there are no files.
 
     Raises CertificatesError if a file cannot be read.
     """
@@ -33,10 +33,10 @@ def read_folder(folder: Path) -> Bundle:
 
 
 def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return a value that changes with certificate or key, from two `stat` calls.
+    """Return a value that changes if certificate or key change, from two `stat` calls.
 
-    A server compares it at each handshake, and reads the folder if it differs. Empty if a file is
-    absent.
+    A server compares this value at each handshake, and reads the folder if it has changed. Empty if
+    a file is missing.
     """
     try:
         stats = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
@@ -48,8 +48,8 @@ def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
 def issue_into_folder(folder: Path, names: Iterable[str], now: datetime) -> Bundle:
     """Issue a CA and a serving certificate for these names, and write them into the folder.
 
-    Files have mode 0600, and a new folder has 0700. Raises CertificatesError if the folder holds a
-    file of a set already, if it cannot be written, or for impossible names.
+    Files have mode 0600, and a new folder has 0700. Raises CertificatesError if the folder already
+    contains a file of a set, if the folder cannot be written, or if a name is unusable.
     """
     ca = issue_ca(now)
     serving = issue_serving(ca, names, now)
@@ -65,7 +65,7 @@ def issue_into_folder(folder: Path, names: Iterable[str], now: datetime) -> Bund
             )
             raise CertificatesError(str(folder), problem, cure)
         for name, content in bundle.files().items():
-            # Created with its final mode: changed later, a key could be read in between.
+            # Created with its final mode: otherwise the key could be read before the mode is set.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with os.fdopen(os.open(folder / name, flags, 0o600), "wb") as file:
                 file.write(content)
@@ -77,7 +77,7 @@ def issue_into_folder(folder: Path, names: Iterable[str], now: datetime) -> Bund
 
 
 def _version_folder(folder: Path) -> Path:
-    """Return the folder that holds the files of the current version."""
+    """Return the folder that contains the files of the current version."""
     try:
         return folder / (folder / _DATA).readlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Issue keys and certificates: a CA, serving certificates signed by it, and the names in them."""
+"""Issue keys and certificates: a CA, and serving certificates for given names."""
 
 import ipaddress
 import re
@@ -26,7 +26,7 @@ from certs.pem import (
 DAY_S = 86400.0
 CA_LIFE_S = 3650 * DAY_S
 SERVING_LIFE_S = 365 * DAY_S
-# A client whose clock is up to an hour behind must not get a certificate of the future.
+# Backdated, so that a client whose clock is up to an hour behind accepts the certificate.
 BACKDATE = timedelta(hours=1)
 CA_NAME_PREFIX = "vramwarden CA "
 
@@ -34,11 +34,11 @@ _LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
 
 
 def issue_ca(now: datetime, life_s: float = CA_LIFE_S) -> Pair:
-    """Issue a self-signed CA that may sign leaves only (path length 0).
+    """Issue a self-signed CA that may only sign leaf certificates (path length 0).
 
-    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it. Its name contains
-    part of its serial number, so that an old and a new CA in one bundle have different names.
-    Raises ValueError for a `now` without time zone or a life that is not positive.
+    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it. The CA's name
+    contains part of its serial number, so that an old and a new CA in one bundle have different
+    names. Raises ValueError for a `now` without time zone or a lifetime that is not positive.
     Source: RFC 5280 sections 4.1 and 4.2.
     """
     key = ec.generate_private_key(ec.SECP256R1())
@@ -62,10 +62,10 @@ def issue_serving(
 ) -> Pair:
     """Issue a TLS server certificate for DNS names and IP addresses, with a new key.
 
-    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it, but never longer
-    than the CA: a leaf that outlives its CA seems valid and is accepted by no client.
-    Raises CertificatesError if the CA cannot sign now, for no names and for an impossible one, and
-    ValueError as `issue_ca` does. Source: RFC 5280 section 4.2, RFC 6125.
+    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it, but at most until
+    the CA ends: clients reject a leaf that outlives its CA, although it seems valid. Raises
+    CertificatesError if the CA cannot sign now, or if a name is unusable or none is given. Raises
+    ValueError like `issue_ca`. Source: RFC 5280 section 4.2, RFC 6125.
     """
     authority = certificates(ca.certificate_pem, AUTHORITIES)[0]
     signing_key = cast(
@@ -90,7 +90,7 @@ def issue_serving(
         .add_extension(alternative_names(wanted_names), critical=False)
         .add_extension(_authority_key_identifier(authority), critical=False)
     )
-    # EdDSA takes no hash algorithm; a CA issued elsewhere may use it.
+    # EdDSA takes no hash algorithm. A CA issued elsewhere may use EdDSA.
     eddsa = isinstance(signing_key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
     certificate = builder.sign(signing_key, None if eddsa else hashes.SHA256())
     return Pair(certificate_text(certificate), key_text(key))
@@ -136,7 +136,7 @@ def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Copy the CA's identifier; a CA issued elsewhere may compute it differently or omit it."""
+    """Copy the CA's identifier, which a CA issued elsewhere may compute differently or omit."""
     try:
         skid = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
@@ -145,23 +145,23 @@ def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyI
 
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-# RFC 1123 section 2.1; a wildcard may only be the whole leftmost label (RFC 6125 section 6.4.3).
+# RFC 1123 section 2.1. A wildcard must be the whole leftmost label (RFC 6125 section 6.4.3).
 _DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
-_LONGEST_DNS_NAME = 253  # RFC 1035 section 2.3.4, as text without the trailing dot
+_LONGEST_DNS_NAME = 253  # RFC 1035 section 2.3.4, without the trailing dot
 
 
 def service_names(service: str, namespace: str) -> tuple[str, str, str, str]:
     """Return the DNS names of a Kubernetes Service.
 
-    The API server calls a webhook's `clientConfig.service` by the first; the others are for people
-    and tests in the cluster.
+    The API server uses the first name for a webhook's `clientConfig.service`. The other names are
+    for users and tests in the cluster.
     """
     full = f"{service}.{namespace}.svc"
     return full, f"{service}.{namespace}", service, f"{full}.cluster.local"
 
 
 def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in canonical form, each once, in their order.
+    """Return the names in canonical form, without duplicates, in their order.
 
     Raises CertificatesError for a name that no client can request.
     """
@@ -203,7 +203,7 @@ def subject_names(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def missing_names(certificate: x509.Certificate, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted names that no SAN covers; a wildcard covers one leftmost label."""
+    """Return the wanted names that no SAN covers. A wildcard covers one leftmost label."""
     covered = set(subject_names(certificate))
     return tuple(
         name for name in canonical_names(names) if not {name, _wildcard_for(name)} & covered
@@ -211,7 +211,7 @@ def missing_names(certificate: x509.Certificate, names: Iterable[str]) -> tuple[
 
 
 def _wildcard_for(name: str) -> str:
-    """Return the wildcard that covers a DNS name; return an address unchanged, it has none."""
+    """Return the wildcard that covers a DNS name; an IP address is returned unchanged."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

@@ -1,4 +1,4 @@
-"""PEM text: values that contain it, functions that parse, write and load it into a TLS context."""
+"""PEM data: classes that contain it, and functions that parse, write or load it."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 AUTHORITIES = "ca.crt"
-# vramwarden's own addition: a Secret without it was issued elsewhere.
+# Added by vramwarden: a Secret without `ca.key` was issued elsewhere.
 AUTHORITY_KEYS = "ca.key"
 FILES = (CERTIFICATE, KEY, AUTHORITIES, AUTHORITY_KEYS)
 
@@ -33,7 +33,7 @@ _COMPLETE = "put a complete PEM file there"
 
 
 class CertificatesError(Exception):
-    """Certificates that cannot be used: their place, what is wrong, and what to do about it."""
+    """Unusable certificates: their location, the problem, and the fix."""
 
     def __init__(self, location: str, problem: str, cure: str) -> None:
         super().__init__(f"{location}: {problem}; {cure}")
@@ -43,13 +43,13 @@ class CertificatesError(Exception):
 
     @property
     def sentence(self) -> str:
-        """Return the error as one finding, in the form of `find_problems`."""
+        """Return the error as a finding, in the form of `find_problems`."""
         return f"{self.location} {self.problem}; {self.cure}"
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One certificate and its private key, both PEM; `repr` omits the key."""
+    """A certificate and its private key, both as PEM; `repr` omits the key."""
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -57,10 +57,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A set of certificates: the contents of its four files; an absent file is empty.
+    """A certificate set: the contents of its four files. A missing file is empty.
 
-    `ca_pem` holds several CAs during a rotation, the newest first. `ca_key_pem` holds the key of
-    each CA that may still sign; a set without it was issued elsewhere.
+    `ca_pem` contains several CAs during a rotation, newest first. `ca_key_pem` contains the keys of
+    the CAs that may still sign. A set without `ca_key_pem` was issued elsewhere.
     """
 
     certificate_pem: bytes = b""
@@ -69,26 +69,26 @@ class Bundle:
     ca_key_pem: bytes = field(default=b"", repr=False)
 
     def files(self) -> dict[str, bytes]:
-        """Return the contents by file name, without absent files."""
+        """Return the contents keyed by file name, without missing files."""
         contents = (self.certificate_pem, self.key_pem, self.ca_pem, self.ca_key_pem)
         return {name: content for name, content in zip(FILES, contents, strict=True) if content}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "Bundle":
-        """Return the set of these files, given by name; other names are ignored."""
+        """Return the set from contents keyed by file name; other names are ignored."""
         return cls(*(files.get(name, b"") for name in FILES))
 
 
 def certificates(pem: bytes, location: str) -> tuple[x509.Certificate, ...]:
-    """Parse every certificate of a PEM text, in its order.
+    """Parse all certificates of PEM data, in their order.
 
-    A truncated block is an error even after valid ones: a CA that is silently lost from a bundle
-    is an outage at the next rotation. Raises CertificatesError, which names `location`.
+    A truncated block is an error even after valid blocks: a CA that is silently dropped from a
+    bundle causes an outage at the next rotation. Raises CertificatesError, which names `location`.
     """
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in found:
-            # Both are parsed lazily; a malformed one must be found here, not by a caller.
+            # Both are parsed lazily. Access them here, so that malformed data fails at once.
             certificate.public_key()
             _ = certificate.extensions
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
@@ -100,7 +100,7 @@ def certificates(pem: bytes, location: str) -> tuple[x509.Certificate, ...]:
 
 
 def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Parse every certificate of a PEM text; return none if it is incomplete."""
+    """Parse all certificates of PEM data; return none if the data is incomplete."""
     try:
         return certificates(pem, "")
     except CertificatesError:
@@ -108,10 +108,10 @@ def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def private_keys(pem: bytes, location: str) -> tuple[PrivateKeyTypes, ...]:
-    """Parse every private key of a PEM text, in its order.
+    """Parse all private keys of PEM data, in their order.
 
-    Blocks of other kinds (`EC PARAMETERS`, which openssl writes) are skipped. Raises
-    CertificatesError, which names `location`.
+    Blocks of other kinds (such as openssl's `EC PARAMETERS`) are skipped. Raises CertificatesError,
+    which names `location`.
     """
     blocks = [match[0] for match in _PRIVATE_KEY.finditer(pem)]
     if len(blocks) != len(re.findall(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----", pem)):
@@ -143,10 +143,10 @@ def key_text(key: PrivateKeyTypes | CertificateIssuerPrivateKeyTypes) -> bytes:
 
 
 def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> bytes:
-    """Derive a secret from the first private key of a PEM text, and from a purpose.
+    """Derive a secret from the first private key of PEM data, and from a purpose.
 
     Replicas that share a key derive the same secret without storing it. The key cannot be computed
-    from it (HKDF with SHA-256, RFC 5869). Raises CertificatesError.
+    from the secret (HKDF with SHA-256, RFC 5869). Raises CertificatesError.
     """
     der = private_keys(key_pem, KEY)[0].private_bytes(
         serialization.Encoding.DER,
@@ -157,7 +157,7 @@ def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> byte
 
 
 def is_key_of(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
-    """Return True if the certificate holds the public key of this private key."""
+    """Return True if the certificate contains the public key of this private key."""
     encoding = serialization.Encoding.DER
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     mine = key.public_key().public_bytes(encoding, form)
@@ -167,9 +167,9 @@ def is_key_of(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
 def load_into(context: ssl.SSLContext, bundle: Bundle, location: str = "the set") -> None:
     """Load certificate and key of a set into a TLS context.
 
-    Raises CertificatesError, which names `location`, if they are absent or unusable. OpenSSL may
-    have loaded half of them by then, so use a new context for each set. No key is written to disk:
-    Python's `ssl` accepts only paths, and `/dev/fd` makes paths of files in memory.
+    Raises CertificatesError, which names `location`, if certificate or key are missing or unusable.
+    OpenSSL may have loaded one already, so use a new context for each set. No key is written to
+    disk: Python's `ssl` only accepts paths, and `/dev/fd` gives paths to files in memory.
     """
     if not bundle.certificate_pem:
         raise CertificatesError(location, "holds no certificate", "issue a set there first")
@@ -177,10 +177,10 @@ def load_into(context: ssl.SSLContext, bundle: Bundle, location: str = "the set"
         with ExitStack() as files:
             chain = files.enter_context(_in_memory(bundle.certificate_pem))
             key = files.enter_context(_in_memory(bundle.key_pem))
-            # Without a password OpenSSL would ask for an encrypted key's at the terminal.
+            # Otherwise OpenSSL asks at the terminal for the password of an encrypted key.
             context.load_cert_chain(chain, key, password="")
     except (ssl.SSLError, OSError) as error:
-        # These name the file, which OpenSSL's message does not.
+        # These exceptions name the file; OpenSSL's message does not.
         certificates(bundle.certificate_pem, f"{location}, {CERTIFICATE}")
         private_keys(bundle.key_pem, f"{location}, {KEY}")
         problem = f"holds a certificate and key that cannot be used ({error})"

@@ -1,7 +1,6 @@
 """Decisions of one of several equal replicas: its next steps, and the certificate that it serves.
 
-No replica leads. What is due follows from the Secret, the caBundles and what this replica has
-observed.
+No replica leads. Due steps follow from the Secret, the caBundles and this replica's observations.
 
 =========  ==============================  ====================  =====================
 step       the Secret holds                each caBundle         a replica serves
@@ -12,11 +11,11 @@ switch     new + old CA, leaf of the new   new + old             either leaf
 forget     new CA, leaf of the new         new                   leaf of the new
 =========  ==============================  ====================  =====================
 
-The switch waits for the overlap since the announcement, by the certificates' own dates, and until
-the replica that switches has observed the new CA in every caBundle for the settling time, so that
-every API server has it. A replica serves a new leaf by the same rule, and until then keeps the one
-it serves. The old CA is forgotten when no leaf of it can be valid any more, so a replica that is
-late, or cut off, is never wrong. Each step may be done by any replica, or twice, or be interrupted.
+The switch waits for the overlap since the announcement, computed from the certificates' dates. The
+switching replica must also have observed the new CA in every caBundle for the settling time, so
+that every API server has it. A replica serves a new leaf by the same rule, and until then keeps its
+current one. The old CA is forgotten when none of its leaves can be valid any more, so a late or
+disconnected replica is never wrong. Any replica may do a step, twice, or be interrupted.
 """
 
 import time
@@ -40,15 +39,15 @@ from certs.rotate import (
     is_obsolete,
 )
 
-# A CA this old counts as settled; otherwise a replica that starts would always wait for that.
+# A CA this old counts as settled. Otherwise a new replica would always wait.
 _OLD = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfiguration:
-    """One webhook configuration: its caBundles, by the name of their webhook.
+    """A webhook configuration with the caBundle of each webhook, by webhook name.
 
-    The API server trusts each certificate of a webhook's caBundle, and nothing else.
+    The API server trusts only the certificates of a webhook's caBundle.
     """
 
     kind: str
@@ -58,26 +57,26 @@ class WebhookConfiguration:
 
     @property
     def title(self) -> str:
-        """Return its kind and name."""
+        """Return the configuration's kind and name."""
         return f"{self.kind} {self.name}"
 
 
 WebhookConfigurations = tuple[WebhookConfiguration, ...] | None
-"""Our webhook configurations, those that exist; None if they could not be read."""
+"""vramwarden's existing webhook configurations; None if they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaBundleUpdate:
-    """A step: new caBundles for webhooks of a configuration, by the webhooks' names."""
+    """A step: new caBundles for webhooks of a configuration, by webhook name."""
 
     configuration: WebhookConfiguration
     bundles: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 
 class Replica:
-    """One replica: the certificate that it serves, and the time at which it first observed each CA.
+    """One replica: the certificate that it serves, and when it first observed each CA.
 
-    A replica that starts has observed no CA, so it waits longer than others.
+    A new replica has not observed a CA yet, so it waits longer than others.
     """
 
     def __init__(
@@ -88,19 +87,19 @@ class Replica:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Store the service's names; raise CertificatesError if a name is impossible."""
+        """Store the service's names. Raises CertificatesError if a name is unusable."""
         self._names = canonical_names(names)
         self._periods = periods or RotationPeriods()
         self._clock = clock
         self._now = now
         self._served: Bundle | None = None
         self._since_s: dict[x509.Certificate, float] = {}
-        """Time of the first observation of each CA that is in every caBundle."""
+        """Time at which each CA that is in every caBundle was first observed."""
 
     def observe(self, configurations: WebhookConfigurations) -> None:
-        """Record the CAs that every caBundle contains; call it after each read."""
+        """Record the CAs that every caBundle contains; call this after each read."""
         if configurations is not None:
-            # The clock is read after the answer, so the observation is at least as old.
+            # The clock is read after the response, so the real age is at least the recorded one.
             now_s = self._clock()
             bundles = _authorities_by_bundle(configurations)
             in_each = frozenset.intersection(*bundles) if bundles else frozenset()
@@ -109,12 +108,12 @@ class Replica:
     def due_steps(
         self, stored: Bundle, configurations: WebhookConfigurations
     ) -> tuple[SetUpdate | CaBundleUpdate, ...]:
-        """Return the steps that are due, in order; after each, read and observe again.
+        """Return the due steps, in order. After each step, read and observe again.
 
-        A `SetUpdate` has the new contents of the Secret. Raises CertificatesError if the set is
-        unreadable or incomplete, or if its parts do not belong together.
+        A `SetUpdate` contains the new contents of the Secret. Raises CertificatesError if the set
+        is unreadable or incomplete, or if its parts do not belong together.
         """
-        # Without configurations no API server calls us, so there is no trust to wait for.
+        # Without configurations no API server calls the webhook, so no trust is needed.
         trusted = None if configurations == () else self._settled_authorities()
         outcome = advance(stored, self._names, self._now(), self._periods, trusted)
         return (
@@ -127,7 +126,7 @@ class Replica:
         )
 
     def announce(self, stored: Bundle) -> SetUpdate:
-        """Return the set with another CA announced; raise CertificatesError as `announce` does."""
+        """Return the set with another CA announced. Raises CertificatesError like `announce`."""
         return announce(stored, self._now(), self._periods)
 
     def select_served(self, stored: Bundle) -> Bundle:
@@ -142,9 +141,9 @@ class Replica:
         return served
 
     def unready_reason(self, configurations: WebhookConfigurations) -> str:
-        """Return why an API server might reject the certificate; empty if none does.
+        """Return why an API server might reject the certificate; empty if all accept it.
 
-        A set without CAs is verified by the system's own, and needs no caBundle.
+        A set without CAs is verified with the system's CAs, and needs no caBundle.
         """
         served = self._served or Bundle()
         authorities = readable_certificates(served.ca_pem)
@@ -164,7 +163,7 @@ class Replica:
         return ""
 
     def _settled_authorities(self) -> frozenset[x509.Certificate]:
-        """Return the CAs that every API server has by now."""
+        """Return the CAs that all API servers should have by now."""
         due_s = self._clock() - self._periods.settle_s
         return frozenset(ca for ca, since_s in self._since_s.items() if since_s <= due_s)
 
@@ -174,11 +173,12 @@ class Replica:
     def _outdated_bundles(
         self, configuration: WebhookConfiguration, stored: Bundle
     ) -> tuple[tuple[str, bytes], ...]:
-        """Return the webhooks whose caBundle has to change, each with its new caBundle.
+        """Return the webhooks whose caBundle must change, each with its new caBundle.
 
         A new caBundle contains the CAs of the set. Other CAs are kept, because a replica that has
-        not read the Secret yet, or an earlier server, may still serve a certificate of theirs. A CA
-        is removed if it has expired, or if this package issued it and no leaf of it can be valid.
+        not read the Secret yet, or an earlier server, may still serve a certificate signed by them.
+        A CA is removed if it has expired, or if this package issued it and none of its leaf
+        certificates can be valid.
         """
         now = self._now()
         wanted = readable_certificates(stored.ca_pem)
@@ -193,7 +193,7 @@ class Replica:
         changes = []
         for webhook, pem in configuration.bundles if wanted else ():
             current = readable_certificates(pem)
-            # The order alone is no reason to write: another replica may have read an older set.
+            # A different order is not written: another replica may have read an older set.
             target = (*wanted, *(ca for ca in current if ca not in wanted and is_kept(ca)))
             if set(target) != set(current):
                 changes.append((webhook, b"".join(map(certificate_text, target))))
@@ -201,12 +201,12 @@ class Replica:
 
 
 def has_all_authorities(pem: bytes, bundle: Bundle) -> bool:
-    """Return True if a caBundle holds all CAs of the set."""
+    """Return True if a caBundle contains all CAs of the certificate set."""
     return _authorities_in(pem) >= set(readable_certificates(bundle.ca_pem))
 
 
 def is_accepted(bundle: Bundle, trusted: Collection[x509.Certificate], now: datetime) -> bool:
-    """Return True if a client that trusts these CAs accepts a server with this set now."""
+    """Return True if a client that trusts these CAs now accepts a server with this set."""
     chain = readable_certificates(bundle.certificate_pem)
     if not chain or not is_valid(chain[0], now) or not has_matching_key(bundle):
         return False
@@ -216,7 +216,6 @@ def is_accepted(bundle: Bundle, trusted: Collection[x509.Certificate], now: date
 def _authorities_by_bundle(
     configurations: Iterable[WebhookConfiguration],
 ) -> list[frozenset[x509.Certificate]]:
-    """Return the CAs in each caBundle of the configurations."""
     return [
         _authorities_in(pem) for configuration in configurations for _, pem in configuration.bundles
     ]

@@ -1,7 +1,7 @@
-"""Changes of a set of certificates: it is issued, renewed, or moved to another CA.
+"""Changes to a certificate set: issue it, renew it, or move it to another CA.
 
-`announce` adds another CA, at the request of a user. `advance` does everything that is due by time.
-A CA is replaced in an order in which no client gets a leaf that it cannot verify:
+`announce` adds another CA at a user's request. `advance` makes all changes that are due by time.
+A CA is replaced in an order that lets clients verify every leaf:
 
 =========  ========================================  ==================  ===========
 step       when                                      ca.crt              leaf is of
@@ -13,9 +13,9 @@ forget     no leaf of the old CA can be valid, or    new                 new
            the old CA has expired
 =========  ========================================  ==================  ===========
 
-Each moment is computed from the certificates, so no state is stored elsewhere: a CA was announced
-when it was issued, which its notBefore shows. At the switch the old CA's key is dropped. Until the
-old CA is forgotten, it only keeps old leaves trusted.
+All times are computed from the certificates, so no other state is stored: a CA was announced when
+it was issued, as shown by its notBefore. At the switch the old CA's key is dropped. Until the old
+CA is forgotten, it only keeps old leaves trusted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -59,23 +59,23 @@ from certs.pem import (
 
 @dataclass(frozen=True, slots=True)
 class RotationPeriods:
-    """Lifetimes of certificates, and periods of a rotation; all in seconds.
+    """Lifetimes of certificates, and periods of a rotation, all in seconds.
 
-    `overlap_s` has to be longer than any client takes to learn of a new CA: an API server takes
-    about a minute, a person who copies files a day. The new CA must also have been in each
-    caBundle for `settle_s`.
+    `overlap_s` must be longer than any client takes to learn of a new CA: an API server takes about
+    a minute, a user who copies files a day. The new CA must also have been in each caBundle for
+    `settle_s`.
     """
 
     ca_life_s: float = CA_LIFE_S
     serving_life_s: float = SERVING_LIFE_S
     overlap_s: float = DAY_S
-    # An API server gets a new caBundle by its watch, within a second; HTTP/2 pings detect a dead
+    # An API server gets a new caBundle from its watch within a second. HTTP/2 pings detect a dead
     # watch after 45 s.
     settle_s: float = 120.0
 
 
 class SetAction(StrEnum):
-    """The change that `advance` makes; the first that applies."""
+    """The change that `advance` makes; if several apply, the first."""
 
     ISSUED = "issued"
     ROTATED = "rotated"
@@ -85,7 +85,7 @@ class SetAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetUpdate:
-    """A new set, with the change that was made and its reasons."""
+    """A new certificate set, with the change that was made and its reasons."""
 
     bundle: Bundle
     action: SetAction
@@ -94,24 +94,24 @@ class SetUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA certificate, with its private key if the set has it."""
+    """A CA certificate, with its private key if the set contains the key."""
 
     certificate: x509.Certificate
     key: PrivateKeyTypes | None = field(default=None, repr=False)
 
     @property
     def start(self) -> datetime:
-        """Return its notBefore; of two CAs, the one that starts later is the newer."""
+        """Return the CA's notBefore. Of two CAs, the one that starts later is the newer."""
         return self.certificate.not_valid_before_utc
 
     @property
     def announced(self) -> datetime:
-        """Return when it was issued; exact for a CA of this package."""
+        """Return when the CA was issued; exact for a CA issued by this package."""
         return self.start + BACKDATE
 
     @property
     def issued_here(self) -> bool:
-        """Return True if this package issued it; a CA from elsewhere is never dropped."""
+        """Return True if this package issued the CA. A CA from elsewhere is never dropped."""
         names = self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return any(str(name.value).startswith(CA_NAME_PREFIX) for name in names)
 
@@ -123,17 +123,17 @@ def advance(
     periods: RotationPeriods | None = None,
     trusted: Collection[x509.Certificate] | None = None,
 ) -> SetUpdate:
-    """Return the set as it should be at `now`, with everything due done in one step.
+    """Return the set as it should be at `now`, with all due changes made in one step.
 
-    An empty set is issued; so is the serving certificate of a set that holds only a CA with its
-    key. The certificate is renewed when a third of its life is left or when a name is missing; it
-    keeps the names that it has, or two programs with different names would renew it forever. An
+    An empty set is issued. In a set that contains only a CA with its key, the serving certificate
+    is issued. The certificate is renewed when a third of its lifetime is left or a name is missing.
+    It keeps its names: otherwise two programs with different names would renew it forever. An
     announced CA takes over in the order above. A set without `ca.key`, or with a certificate that
     `ca.key` did not sign, was issued elsewhere and is kept. A second call changes nothing.
 
-    `trusted` are the CAs that clients have, None if unknown; an announced CA waits until it is one
-    of them. Raises CertificatesError for contents that cannot be read, do not belong together or
-    lack a part, since a guess could destroy what is still needed, and if no CA can sign any more.
+    `trusted` contains the CAs that clients have; None if unknown. An announced CA waits until
+    `trusted` contains it. Raises CertificatesError if no CA can sign any more, or if contents are
+    unreadable, incomplete or inconsistent, since a guess could destroy what is still needed.
     """
     periods = periods or RotationPeriods()
     wanted = canonical_names(names)
@@ -179,8 +179,8 @@ def advance(
 def announce(bundle: Bundle, now: datetime, periods: RotationPeriods | None = None) -> SetUpdate:
     """Return the set with another CA announced; `advance` does the rest.
 
-    The set is kept if another CA is announced already. Raises CertificatesError as `advance` does,
-    and for a set that was issued elsewhere.
+    The set is kept if another CA is announced already. Raises CertificatesError like `advance`, and
+    for a set that was issued elsewhere.
     """
     periods = periods or RotationPeriods()
     _reject_incomplete(bundle)
@@ -235,7 +235,7 @@ def authority_uses(bundle: Bundle, now: datetime) -> tuple[str, ...]:
 def find_signer(
     leaf: x509.Certificate | None, authorities: Sequence[Authority]
 ) -> Authority | None:
-    """Return the CA that signed the leaf, if it is one of these."""
+    """Return the given CA that signed the leaf, or None."""
     if leaf is None:
         return None
     return next((a for a in authorities if is_signed_by(leaf, a.certificate)), None)
@@ -270,7 +270,7 @@ def _read_leaf(bundle: Bundle) -> x509.Certificate | None:
         return None
     leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
     key = private_keys(bundle.key_pem, KEY)[0]
-    # The owner repairs a pair from elsewhere that does not match; `find_problems` reports it.
+    # A mismatched pair from elsewhere is repaired by its owner; `find_problems` reports it.
     if bundle.ca_key_pem and not is_key_of(key, leaf):
         cure = "restore both from one issuance, or remove both to have a new pair issued"
         raise CertificatesError(KEY, f"does not belong to {CERTIFICATE}", cure)
@@ -278,7 +278,7 @@ def _read_leaf(bundle: Bundle) -> x509.Certificate | None:
 
 
 def _read_authorities(bundle: Bundle) -> tuple[Authority, ...]:
-    """Return each CA with its key; reject a key without its CA, which a write would lose."""
+    """Return each CA with its key. Reject a key without its CA, which a write would lose."""
     if not bundle.ca_pem:
         return ()
     keys = private_keys(bundle.ca_key_pem, AUTHORITY_KEYS)
@@ -302,7 +302,7 @@ def _usable_authorities(authorities: Sequence[Authority], now: datetime) -> list
     able = [
         a
         for a in authorities
-        # In its last moment a CA is valid, but no leaf that it signs would be.
+        # At its last moment a CA is valid, but a leaf that it signs then would not be.
         if a.key and is_valid(a.certificate, now) and a.certificate.not_valid_after_utc > now
     ]
     return sorted(able, key=lambda a: a.start)
@@ -317,8 +317,8 @@ def _choose_issuer(
 ) -> Authority:
     """Return the CA that signs now: the newest that has been announced for long enough.
 
-    It is never older than `signer`, and the oldest if it is the only one. Another waits until it is
-    among `trusted`, or until no older CA may sign any more.
+    It is never older than `signer`. A single CA signs at once. A newer CA waits until it is among
+    `trusted`, or until no older CA may sign any more.
     """
     able = _usable_authorities(authorities, now)
     if not able:
@@ -337,8 +337,8 @@ def _choose_issuer(
 def _signs_from(newer: Authority, older: Authority, periods: RotationPeriods) -> datetime:
     """Return when the newer CA begins to sign leaves.
 
-    That is after the overlap; if the older CA ends before it, half-way to that end, so that clients
-    get some time to learn of the newer one.
+    This is after the overlap. If the older CA ends before that, it is half-way to that end, so that
+    clients have some time to learn of the newer CA.
     """
     left = max(older.certificate.not_valid_after_utc - newer.announced, timedelta())
     return newer.announced + min(timedelta(seconds=periods.overlap_s), left / 2)
@@ -349,10 +349,11 @@ def _announcement_text(newer: Authority, older: Authority, periods: RotationPeri
 
 
 def _last_leaf_end(newer: Authority, periods: RotationPeriods) -> datetime:
-    """Return when the last leaf of older CAs ends.
+    """Return when the last leaf of all older CAs ends.
 
-    They sign until this one takes over, an overlap after its announcement, and a leaf lives for the
-    serving life at most. If it takes over later, `_leaf_life_s` ends their leaves by then.
+    Older CAs sign until the newer CA takes over, an overlap after its announcement, and a leaf
+    lives for at most the serving lifetime. If the newer CA takes over later, `_leaf_life_s`
+    shortens leaves.
     """
     return newer.announced + timedelta(seconds=periods.overlap_s + periods.serving_life_s)
 
@@ -360,7 +361,7 @@ def _last_leaf_end(newer: Authority, periods: RotationPeriods) -> datetime:
 def _leaf_life_s(
     issuer: Authority, authorities: Sequence[Authority], now: datetime, periods: RotationPeriods
 ) -> float:
-    """Return how long a leaf of this issuer may live from now on."""
+    """Return the maximum lifetime, from now on, of a leaf signed by this issuer."""
     newer = (a for a in _usable_authorities(authorities, now) if a.start > issuer.start)
     ends = [_last_leaf_end(a, periods) for a in newer] + [issuer.certificate.not_valid_after_utc]
     return min(periods.serving_life_s, (min(ends) - now).total_seconds())
@@ -378,7 +379,7 @@ def _renewal_reason(
         return f"there was no {CERTIFICATE}"
     if not is_valid(leaf, now):
         return f"{CERTIFICATE} was not valid"
-    # Otherwise a leaf whose life its CAs cut short would be renewed forever.
+    # Otherwise a leaf whose lifetime its CAs limit would be renewed forever.
     gains = now + timedelta(seconds=life_s) >= leaf.not_valid_after_utc + timedelta(seconds=1)
     if gains and now >= renewal_due(leaf):
         return f"{CERTIFICATE} had a third of its life left"
@@ -390,7 +391,7 @@ def _renewal_reason(
 
 
 def _build_bundle(pair: Pair, authorities: Sequence[Authority], issuer: Authority) -> Bundle:
-    """Return the set, without our keys older than the issuer's: they sign nothing more."""
+    """Return the set without older CA keys of this package, which sign nothing more."""
     keyed = [a for a in authorities if a.key and (not a.issued_here or a.start >= issuer.start)]
     return Bundle(
         pair.certificate_pem,
