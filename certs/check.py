@@ -22,7 +22,7 @@ from certs.pem import (
     Bundle,
     CertificatesError,
     certificates,
-    is_key_of,
+    is_key_for,
     private_keys,
     readable_certificates,
 )
@@ -42,13 +42,13 @@ def find_problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
     authorities = _parsed(certificates, bundle.ca_pem, AUTHORITIES, found)
     if bundle.ca_key_pem:
         signing = _parsed(private_keys, bundle.ca_key_pem, AUTHORITY_KEYS, found)
-        if authorities and any(not any(is_key_of(k, a) for a in authorities) for k in signing):
+        if authorities and any(not any(is_key_for(k, a) for a in authorities) for k in signing):
             found.append(
                 f"{AUTHORITY_KEYS} belongs to no certificate in {AUTHORITIES};"
                 " put the CA and its key there together"
             )
     if chain:
-        if keys and not is_key_of(keys[0], chain[0]):
+        if keys and not is_key_for(keys[0], chain[0]):
             found.append(
                 f"{KEY} does not belong to {CERTIFICATE}; put both there from one issuance"
             )
@@ -99,7 +99,7 @@ def has_matching_key(bundle: Bundle) -> bool:
     """Return True if certificate and key are readable and belong together."""
     try:
         leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
-        return is_key_of(private_keys(bundle.key_pem, KEY)[0], leaf)
+        return is_key_for(private_keys(bundle.key_pem, KEY)[0], leaf)
     except CertificatesError:
         return False
 

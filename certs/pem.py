@@ -156,7 +156,7 @@ def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> byte
     return HKDF(SHA256(), length_bytes, salt=None, info=purpose.encode()).derive(der)
 
 
-def is_key_of(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
+def is_key_for(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
     """Return True if the certificate contains the public key of this private key."""
     encoding = serialization.Encoding.DER
     form = serialization.PublicFormat.SubjectPublicKeyInfo

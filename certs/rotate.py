@@ -50,7 +50,7 @@ from certs.pem import (
     Pair,
     certificate_text,
     certificates,
-    is_key_of,
+    is_key_for,
     key_text,
     private_keys,
     readable_certificates,
@@ -271,7 +271,7 @@ def _read_leaf(bundle: Bundle) -> x509.Certificate | None:
     leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
     key = private_keys(bundle.key_pem, KEY)[0]
     # A mismatched pair from elsewhere is repaired by its owner; `find_problems` reports it.
-    if bundle.ca_key_pem and not is_key_of(key, leaf):
+    if bundle.ca_key_pem and not is_key_for(key, leaf):
         cure = "restore both from one issuance, or remove both to have a new pair issued"
         raise CertificatesError(KEY, f"does not belong to {CERTIFICATE}", cure)
     return leaf
@@ -283,10 +283,10 @@ def _read_authorities(bundle: Bundle) -> tuple[Authority, ...]:
         return ()
     keys = private_keys(bundle.ca_key_pem, AUTHORITY_KEYS)
     found = tuple(
-        Authority(ca, next((key for key in keys if is_key_of(key, ca)), None))
+        Authority(ca, next((key for key in keys if is_key_for(key, ca)), None))
         for ca in certificates(bundle.ca_pem, AUTHORITIES)
     )
-    if not all(any(is_key_of(key, a.certificate) for a in found) for key in keys):
+    if not all(any(is_key_for(key, a.certificate) for a in found) for key in keys):
         cure = "put the CA and its key there together"
         problem = f"holds a key of no certificate in {AUTHORITIES}"
         raise CertificatesError(AUTHORITY_KEYS, problem, cure)

@@ -104,7 +104,7 @@ def test_tests_have_one_api_server_in_memory():
         if isinstance(node, ast.ClassDef)
         if any(re.search(r"Kube$|HTTPRequestHandler$", ast.unparse(base)) for base in node.bases)
         or re.search(r"Kube$|Fake", node.name)
-        or {"list_cached", "list_rows", "patch_node", "find_projected"}
+        or {"list_cached", "list_rows", "patch_node", "find_parsed"}
         & {getattr(statement, "name", "") for statement in node.body}
     ]
     assert found == []

@@ -154,7 +154,7 @@ def decode_review(document: object) -> Request:
     # An API server always sends the operation. A handwritten review without it counts as a
     # creation, which has the strictest checks.
     operation = _text(request, "operation", "request") or "CREATE"
-    kind = _object(request.get("kind") or _kind_of(request.get("object")), "request.kind")
+    kind = _object(request.get("kind") or _read_kind(request.get("object")), "request.kind")
     group, name = _text(kind, "group", "request.kind"), _text(kind, "kind", "request.kind")
     user = _object(request.get("userInfo") or {}, "request.userInfo")
     groups = user.get("groups") or []
@@ -267,7 +267,7 @@ def _warnings(sentences: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _kind_of(obj: Any) -> Json:
+def _read_kind(obj: Any) -> Json:
     kind = obj.get("kind") if type(obj) is dict else None
     return {"group": "", "kind": kind if type(kind) is str else ""}
 

@@ -35,7 +35,7 @@ def log_changes(
             )
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
-    _log_doubts(journal, scan, before, after, grace_s)
+    _log_lost_gpus(journal, scan, before, after, grace_s)
     _log_health(journal, after)
     if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
@@ -87,7 +87,7 @@ def _log_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
         journal.over("driver", "the driver answers", driver=scan.driver_version)
 
 
-def _log_doubts(
+def _log_lost_gpus(
     journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}

@@ -34,7 +34,7 @@ from webhook.agent.sharing import DisplayedAssignments, NodeSharing
 from webhook.core.node.access import (
     DriverStatus,
     explain_unready,
-    find_access_problems,
+    find_gpu_access_problems,
     is_hanging,
     needs_new_container,
     record_scan,
@@ -162,7 +162,7 @@ class Agent:
                 self._sharing.on_scan(message)
                 self._proofs.on_scan(message)
                 self._driver = record_scan(self._driver, message, time.monotonic())
-                self._observe()
+                self._apply_latest_scan()
             case NodeUnread(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
             case AssignmentsSeen(assignments, watched, whole):
@@ -211,7 +211,7 @@ class Agent:
                     if fixed_bytes is None
                     else Inventory(fixed_bytes=fixed_bytes)
                 )
-                self._observe()
+                self._apply_latest_scan()
 
     def _fail(self, about: str, message: str, why: str) -> None:
         self._failures[about] = why
@@ -221,7 +221,7 @@ class Agent:
         self._failures.pop(about, None)
         self._journal.over(about, message)
 
-    def _observe(self) -> None:
+    def _apply_latest_scan(self) -> None:
         """Apply the latest scan, once the inventory stored in the node is known."""
         if self._scan is None or self._inventory is None:
             return
@@ -236,7 +236,7 @@ class Agent:
         """Report access settings that a cluster admin should change, once, if GPUs are shared."""
         if shared is not Shared.YES or not inventory.gpus or not (self._scan and self._scan.gpus):
             return
-        for advice in find_access_problems(self._settings.access):
+        for advice in find_gpu_access_problems(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
             self._events.once(advice.reason, f"{advice.what}: {advice.why}")
 

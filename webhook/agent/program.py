@@ -16,7 +16,7 @@ from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
 from webhook.agent.settings import AgentSettings
 from webhook.core.kinds.nodes import read_time
-from webhook.core.node.access import find_access_problems, set_device_names
+from webhook.core.node.access import find_gpu_access_problems, set_device_names
 from webhook.core.node.inventory import (
     Inventory,
     Scan,
@@ -76,7 +76,7 @@ def scan_once(settings: AgentSettings) -> ScanResult:
     if settings.fixed_bytes is None:
         inventory = apply_scan(read_inventory(node), seen, 0.0, settings.grace_s)
         inventory = set_device_names(inventory, seen, settings.access)
-    age_s, dra_drivers = _age_and_claims(settings, node, inventory)
+    age_s, dra_drivers = _read_age_and_dra_drivers(settings, node, inventory)
     inputs = SharingInputs(
         dra_drivers=dra_drivers,
         age_s=age_s,
@@ -100,7 +100,9 @@ def scan_once(settings: AgentSettings) -> ScanResult:
     patches = build_patches(node, state)
     off = sharing.shared is Shared.NO
     problems = (
-        find_access_problems(settings.access) if seen.gpus and inventory.gpus and not off else ()
+        find_gpu_access_problems(settings.access)
+        if seen.gpus and inventory.gpus and not off
+        else ()
     )
     return ScanResult(
         patches=patches,
@@ -134,7 +136,7 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
         return None, str(error)
 
 
-def _age_and_claims(
+def _read_age_and_dra_drivers(
     settings: AgentSettings, node: dict[str, Any], inventory: Inventory
 ) -> tuple[float, tuple[str, ...] | None]:
     """Return the node's age in seconds, and the DRA drivers that offer its GPUs."""

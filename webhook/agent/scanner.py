@@ -18,7 +18,7 @@ from webhook.core.nvidia.drivers import (
     explain_support,
     supports_sidecar,
 )
-from webhook.node_programs.program import answering, scan_with
+from webhook.node_programs.program import list_answering_gpus, scan_with
 
 
 def watch_gpus(
@@ -44,7 +44,7 @@ def scan(nvml: NodeNvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/pr
 
 
 def _scan(nvml: NodeNvml, version: str, proc: str) -> Scan:
-    gpus = tuple(_read_details(gpu, nvml) for gpu in answering(nvml))
+    gpus = tuple(_read_details(gpu, nvml) for gpu in list_answering_gpus(nvml))
     # GPUs that failed to answer but are not lost.
     unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
     return _check_sidecar_support(

@@ -118,7 +118,7 @@ class PodLimiter:
         more containers ran than the sandbox and the sidecar, which waits for it: the driver never
         counts the memory that they held before. `late` is kept once it is known, also by a restart.
         """
-        path, want = self._cgroups.for_driver(pod.path), self._want(pod)
+        path, want = self._cgroups.for_driver(pod.path), self._limits_to_set(pod)
         if not self.misc:
             self._cgroups.enable_dmem(pod.path)
         found = self._nvml.limit(uuid, path)
@@ -162,7 +162,7 @@ class PodLimiter:
         | dmem | none, as for a new container | set the pod's limit |
         | dmem | another amount | set the pod's limit, and report it |
         """
-        want = self._want(pod)
+        want = self._limits_to_set(pod)
         denied: LimitDeniedError | None = None
         for leaf in pod.leaves:
             try:
@@ -185,7 +185,7 @@ class PodLimiter:
         if not self._nvml.set_limit(uuid, path, *want):
             raise NvmlError("nvmlDeviceSetMemoryLimits_v1", 3, gpu=uuid)
 
-    def _want(self, pod: LimitedPod) -> tuple[int, int]:
+    def _limits_to_set(self, pod: LimitedPod) -> tuple[int, int]:
         """Return soft and hard limit; dmem has no soft one, as `dmem.min` outlives a container."""
         return (pod.cap_bytes if self.misc else 0), pod.cap_bytes
 
@@ -239,12 +239,14 @@ def prove(
     such a GPU is not shared.
     """
     if not can_limit_cgroups(version):
-        return _not(f"not tried: driver {version} has no limits, r{LIMITS_FROM} or newer has")
+        return _failed_proof(
+            f"not tried: driver {version} has no limits, r{LIMITS_FROM} or newer has"
+        )
     if why := cgroups.find_own():
-        return _not(f"not tried: {why}")
+        return _failed_proof(f"not tried: {why}")
     whole = [gpu for gpu in gpus if not gpu.mig and gpu.usable_bytes]
     if not whole:
-        return _not("not tried: no GPU here has memory of its own and is not in MIG mode")
+        return _failed_proof("not tried: no GPU here has memory of its own and is not in MIG mode")
     found: set[str] = set()
     for gpu in whole:
         try:
@@ -252,14 +254,14 @@ def prove(
         except NvmlError as error:
             if error.fault in (Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED):
                 raise
-            return _not(why_denied(error))
+            return _failed_proof(why_denied(error))
         except OSError as error:
-            return _not(f"our own cgroup cannot be used: {error}")
+            return _failed_proof(f"our own cgroup cannot be used: {error}")
         if not proof.holds:
             return proof
         found.add(proof.back_end)
     if len(found) > 1:
-        return _not("the driver limits one GPU by misc and another by dmem")
+        return _failed_proof("the driver limits one GPU by misc and another by dmem")
     return Proof(holds=True, back_end=found.pop())
 
 
@@ -282,18 +284,22 @@ def _prove_on(nvml: NodeNvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) ->
     """
     compute, virtual = nvml.modes(uuid)
     if virtual == _VGPU:
-        return _not(f"not tried: {uuid} is a vGPU, whose memory its host limits")
+        return _failed_proof(f"not tried: {uuid} is a vGPU, whose memory its host limits")
     if compute == _EXCLUSIVE:
-        return _not(f"not tried: {uuid} is of one process alone (Exclusive_Process), as under MPS")
+        return _failed_proof(
+            f"not tried: {uuid} is of one process alone (Exclusive_Process), as under MPS"
+        )
     pod, leaf = cgroups.for_driver(cgroups.own_pod), cgroups.for_driver(cgroups.own_leaf)
     taken = nvml.set_limit(uuid, pod, 0, PROOF_BYTES)
     if not taken and dmem and cgroups.offers_dmem():
         cgroups.enable_dmem(cgroups.own_pod)
         taken = nvml.set_limit(uuid, pod, 0, PROOF_BYTES)
     if not taken and not dmem and cgroups.offers_dmem():
-        return _not(f"not tried: {_TAKES_DMEM.format(uuid)}")
+        return _failed_proof(f"not tried: {_TAKES_DMEM.format(uuid)}")
     if not taken:
-        return _not(f"{uuid}: the driver takes no limit (by its mode RmMemacctMode, or the kernel)")
+        return _failed_proof(
+            f"{uuid}: the driver takes no limit (by its mode RmMemacctMode, or the kernel)"
+        )
     says, inherited = (nvml.limit(uuid, path) for path in (pod, leaf))
     back_end = MISC if _is_proof(inherited) else DMEM
     if back_end == DMEM and dmem:
@@ -302,11 +308,13 @@ def _prove_on(nvml: NodeNvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) ->
         nvml.set_limit(uuid, leaf, 0, NO_LIMIT)
     nvml.set_limit(uuid, pod, 0, NO_LIMIT)
     if not _is_proof(says):
-        return _not(f"{uuid}: the driver took a limit of {PROOF_BYTES} bytes and says {says}")
+        return _failed_proof(
+            f"{uuid}: the driver took a limit of {PROOF_BYTES} bytes and says {says}"
+        )
     if back_end == DMEM and not dmem:
-        return _not(_TAKES_DMEM.format(uuid))
+        return _failed_proof(_TAKES_DMEM.format(uuid))
     if not _is_proof(inherited):
-        return _not(f"{uuid}: the driver holds no container apart: it says {inherited}")
+        return _failed_proof(f"{uuid}: the driver holds no container apart: it says {inherited}")
     return Proof(holds=True, back_end=back_end)
 
 
@@ -314,5 +322,5 @@ def _is_proof(limit: Limit | None) -> bool:
     return limit is not None and limit.hard_bytes == PROOF_BYTES
 
 
-def _not(why: str) -> Proof:
+def _failed_proof(why: str) -> Proof:
     return Proof(holds=False, why=why)

@@ -37,7 +37,7 @@ from webhook.limiter.settings import LimiterSettings
 from webhook.node_programs.program import (
     Inbox,
     NewContainerNeededError,
-    answering,
+    list_answering_gpus,
     run_program,
     scan_with,
 )
@@ -99,7 +99,7 @@ class Limiter:
         """Run until an exception: a bug, a signal, or NewContainerNeededError."""
         start, send = self._inbox.start, self._inbox.put
         start(watch_assignments, self._kube, self._settings.namespace, self._settings.node, send)
-        start(self._watch_over)
+        start(self._exit_if_driver_hangs)
         while True:
             self._beat_s = time.monotonic()
             pause_s = self.step(self._beat_s)
@@ -140,7 +140,7 @@ class Limiter:
             self._reading_s = now_s + (
                 WRITE_INTERVAL_S if self._proof.holds and self._pods else RETRY_S
             )
-            self._ask(now_s)
+            self._open_driver_and_limit(now_s)
         if self._changed or self._limits.changed or now_s - self._written_s >= WRITE_INTERVAL_S:
             self._write(now_s)
         soonest_s = min(self._reading_s, self._again_s, self._written_s + WRITE_INTERVAL_S)
@@ -177,7 +177,7 @@ class Limiter:
                 self._reading_s, self._again_s = now_s, now_s + AGAIN_S
             pod.leaves = leaves
 
-    def _ask(self, now_s: float) -> None:
+    def _open_driver_and_limit(self, now_s: float) -> None:
         """Open the driver, prove that limits work, set limits, and close it."""
         scan = scan_with(
             self._nvml,
@@ -200,7 +200,7 @@ class Limiter:
             self._prove(Proof(holds=False, why=scan.failed))
 
     def _limit_all(self, version: str, now_s: float) -> Scan:
-        gpus = answering(self._nvml)
+        gpus = list_answering_gpus(self._nvml)
         proved = version, frozenset(gpu.uuid for gpu in gpus)
         every_s = PROVE_EVERY_S if self._proof.holds else RETRY_S
         if proved != self._proved or now_s - self._proved_s >= every_s:
@@ -263,7 +263,7 @@ class Limiter:
         limits = state.limited if state else ()
         return {(limit.uid, limit.gpu, limit.hard_bytes): limit.late for limit in limits}
 
-    def _watch_over(self) -> None:
+    def _exit_if_driver_hangs(self) -> None:
         """End the program if a call of the driver does not return."""
         while time.monotonic() - self._beat_s < STUCK_AFTER_S + WRITE_INTERVAL_S:
             time.sleep(WRITE_INTERVAL_S)

@@ -98,7 +98,7 @@ class EventWriter:
 
     def report(self, report: EventReport) -> None:
         """Queue a report, unless the object had too many; never waits."""
-        if not self._may(report.about["uid"]):
+        if not self._take_allowance(report.about["uid"]):
             return
         try:
             self.waiting.put_nowait(report)
@@ -106,7 +106,7 @@ class EventWriter:
             what = "reports are lost, except for this log"
             self._journal.once("queue", "warning", what, "the API server does not take them")
 
-    def _may(self, uid: str) -> bool:
+    def _take_allowance(self, uid: str) -> bool:
         while len(self._allowances) >= MOST_OBJECTS and uid not in self._allowances:
             del self._allowances[next(iter(self._allowances))]
         allowance = self._allowances.get(uid, TokenBucket(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))

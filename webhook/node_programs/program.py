@@ -120,7 +120,7 @@ def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str
         return kind(failed=str(error), fault=error.fault, driver_loaded=loaded)
 
 
-def answering(nvml: Nvml) -> tuple[ScannedGpu, ...]:
+def list_answering_gpus(nvml: Nvml) -> tuple[ScannedGpu, ...]:
     """Return the GPUs that answer; none if only the driver answers."""
     try:
         return nvml.devices()

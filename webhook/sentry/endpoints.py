@@ -99,12 +99,12 @@ class _Snapshot(Collector):
         if self.shown is None:
             return
         node, names, unmanaged = self.shown
-        yield from self._of_gpus(node)
-        yield self._of_unmanaged(unmanaged)
+        yield from self._gpu_metrics(node)
+        yield self._unmanaged_metrics(unmanaged)
         if self._of_pods:
-            yield from self._of_pods_on_gpus(node, names)
+            yield from self._pod_metrics(node, names)
 
-    def _of_gpus(self, node: NodeFigures) -> Iterator[Metric]:
+    def _gpu_metrics(self, node: NodeFigures) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "vramwarden_gpu_info",
             "One per GPU of the node, always 1; for joins.",
@@ -131,7 +131,7 @@ class _Snapshot(Collector):
                     family.add_metric(self._gpu(gpu), figure)
             yield family
 
-    def _of_unmanaged(self, unmanaged: Unmanaged) -> Metric:
+    def _unmanaged_metrics(self, unmanaged: Unmanaged) -> Metric:
         held = GaugeMetricFamily(
             "vramwarden_gpu_memory_unmanaged_bytes",
             "Memory held by a pod without a promise, or by processes outside of pods (`pod_uid` is "
@@ -143,12 +143,12 @@ class _Snapshot(Collector):
             held.add_metric([*self._gpu(gpu), pod], held_bytes)
         return held
 
-    def _of_pods_on_gpus(self, node: NodeFigures, names: Mapping[str, str]) -> Iterator[Metric]:
+    def _pod_metrics(self, node: NodeFigures, names: Mapping[str, str]) -> Iterator[Metric]:
         """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
 
         A sum has no peak, since the pods had theirs at different times.
         """
-        kept, rest = _kept(node, names)
+        kept, rest = _split_listed_pods(node, names)
         summed: dict[str, list[PodFigures]] = {gpu.uuid: [] for gpu in node.gpus}
         for _, gpu, pod in rest:
             summed[gpu.uuid].append(pod)
@@ -163,11 +163,11 @@ class _Snapshot(Collector):
                 if figures and len(known) == len(figures) and name != _PEAK:
                     family.add_metric([*self._gpu(gpu), _OTHER, _OTHER], sum(known))
             yield family
-        yield self._of_idleness(kept, node.observed_s)
+        yield self._idle_metrics(kept, node.observed_s)
         if self.counts:
-            yield self._of_stops(kept, rest)
+            yield self._stop_metrics(kept, rest)
 
-    def _of_idleness(self, kept: OnGpus, observed_s: float) -> Metric:
+    def _idle_metrics(self, kept: OnGpus, observed_s: float) -> Metric:
         idle = GaugeMetricFamily(
             "vramwarden_sentry_pod_idle_seconds",
             "Time since a kernel of the pod last ran, by samples every 10 s, if the pod holds GPU "
@@ -180,7 +180,7 @@ class _Snapshot(Collector):
                 idle.add_metric([self._node, *name.split("/")], max(0.0, observed_s - at_s))
         return idle
 
-    def _of_stops(self, kept: OnGpus, rest: OnGpus) -> Metric:
+    def _stop_metrics(self, kept: OnGpus, rest: OnGpus) -> Metric:
         stops = CounterMetricFamily(
             "vramwarden_pod_stops",
             "Stops of a process or of the whole pod because the pod exceeded its cap.",
@@ -199,7 +199,7 @@ class _Snapshot(Collector):
         return [self._node, str(gpu.index), gpu.uuid.lower()]
 
 
-def _kept(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
+def _split_listed_pods(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
     """Return the first pods of the list, which get series of their own, and the others."""
     pods: dict[str, OnGpus] = {name: [] for name in names.values()}
     for gpu in node.gpus:

@@ -78,7 +78,7 @@ class Judge:
         self._rejected = {
             uid: processes for uid, processes in self._rejected.items() if uid in terms
         }
-        held = _held(scan, assignments)
+        held = _processes_by_pod(scan, assignments)
         self._note_dead(scan, now_s)
         actions: list[tuple[str, Action]] = []
         for uid, pod_terms in terms.items():
@@ -93,7 +93,7 @@ class Judge:
                 for _, process in processes
                 if process.owner and process.dead
             )
-            cap = cap_of(pod_terms, dead, acts=self._acts)
+            cap = cap_from_terms(pod_terms, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
         victims = (victim for state in self._states.values() for victim in state.victims)
@@ -174,7 +174,7 @@ def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dic
     return thresholds
 
 
-def _held(
+def _processes_by_pod(
     scan: ProcessScan, assignments: NodeAssignments
 ) -> dict[str, list[tuple[str, GpuProcess]]]:
     """Return the listed processes of each pod on its assigned GPUs, with the GPU."""
@@ -188,7 +188,7 @@ def _held(
     return held
 
 
-def cap_of(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> Cap:
+def cap_from_terms(terms: CapTerms, protected: frozenset[int], *, acts: bool = True) -> Cap:
     """Return a pod's cap for `step`: the largest process is stopped first, then the whole pod."""
     by_sentry = terms.by is EnforceBy.SENTRY
     return Cap(

@@ -81,11 +81,11 @@ class Killer:
         are hidden.
         """
         place, pid = owner.place, owner.process.pid
-        if self._number(owner) == 0:
+        if self._pid_in_pod(owner) == 0:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
         mounts = self._mounts(place.pod, sidecar=sidecar)
         if self._may_be_spared(owner, mounts):
-            _, sandbox, enforcers = self._spared(place.pod, mounts, held)
+            _, sandbox, enforcers = self._sort_processes(place.pod, mounts, held)
             if owner == sandbox or (
                 self._is_enforcer(owner, mounts) and place.container in enforcers
             ):
@@ -133,7 +133,7 @@ class Killer:
         sent = Counter(self._node.send(item, signal.SIGKILL) for item in done)
         until_s = float("inf")
         for _ in range(ROUNDS):
-            found, sandbox, enforcers = self._spared(pod, mounts, held, again=again)
+            found, sandbox, enforcers = self._sort_processes(pod, mounts, held, again=again)
             until_s = min(until_s, self._clock() + ENDING_S)
             fresh = [
                 item
@@ -146,7 +146,7 @@ class Killer:
                 if self._clock() >= until_s:
                     break
                 done.add(owner)
-                if self._number(owner) > 0 and (sure or owner.place.container in held):
+                if self._pid_in_pod(owner) > 0 and (sure or owner.place.container in held):
                     sent[self._node.send(owner, signal.SIGKILL)] += 1
             if sent == before or self._clock() >= until_s:
                 break
@@ -160,18 +160,18 @@ class Killer:
         """
         if owner == self._sandboxes.get(owner.place.pod) or self._is_enforcer(owner, mounts):
             return True
-        number = self._number(owner)
+        number = self._pid_in_pod(owner)
         return number == 0 or (number == 1 and not self._is_of_kubelet(owner))
 
     def _mounts(self, pod: str, *, sidecar: bool) -> frozenset[str]:
         nothing = frozenset[str]()
         return _read(self._node.enforcer_mounts, pod, unreadable=nothing) if sidecar else nothing
 
-    def _number(self, owner: Owner) -> int:
+    def _pid_in_pod(self, owner: Owner) -> int:
         """Return the process's number in its pod; 0 if it has none, ended or cannot be read."""
         return _read(self._node.inner_pid, owner.process.pid, unreadable=0)
 
-    def _spared(
+    def _sort_processes(
         self, pod: str, mounts: frozenset[str], held: Mapping[str, int], *, again: bool = False
     ) -> tuple[list[Owner], Owner | None, set[str]]:
         """Return a pod's processes, the sandbox's of them, and the enforcer's containers.
@@ -201,8 +201,10 @@ class Killer:
         for item in sorted(found, key=lambda item: (item.process.started, item.process.pid)):
             before = first.get(item.place.container)
             if before is None or before.process.started == item.process.started:
-                number = self._number(item)
-                if number > 0 and (before is None or (number == 1 and self._number(before) > 1)):
+                number = self._pid_in_pod(item)
+                if number > 0 and (
+                    before is None or (number == 1 and self._pid_in_pod(before) > 1)
+                ):
                     first[item.place.container] = item
         return first
 
@@ -232,7 +234,7 @@ class Killer:
         have ended.
         """
         known = {container: item for container, item in first.items() if container}
-        inits = [item for item in known.values() if self._number(item) == 1]
+        inits = [item for item in known.values() if self._pid_in_pod(item) == 1]
         before = self._sandboxes.get(pod)
         if before in inits:
             return before
@@ -246,7 +248,7 @@ class Killer:
             return None
         oldest = min(known, key=lambda item: (known[item].process.started, item))
         living = (
-            item for item in found if item.place.container == oldest and self._number(item) > 0
+            item for item in found if item.place.container == oldest and self._pid_in_pod(item) > 0
         )
         theirs = list(islice(living, 2))
         hidden = any(not item.place.container for item in found)

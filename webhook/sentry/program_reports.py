@@ -65,7 +65,7 @@ class LimiterReport:
             which = found.st_ino, found.st_mtime_ns, found.st_size
             if which != self._read:
                 self._read, self._state = which, None
-                self._state = read_limiter_state(_text_of(self._path))
+                self._state = read_limiter_state(_decode_name(self._path))
                 if self._state is not None and self._state.proof.holds:
                     limited = self._state.limited
                     self._limited = {
@@ -138,7 +138,7 @@ def _cap_bytes(assignment: Assignment) -> int:
     return assignment.terms.cap_bytes if assignment.terms else assignment.memory_bytes
 
 
-def _text_of(path: str) -> str:
+def _decode_name(path: str) -> str:
     """Return the beginning of a regular file; raise OSError for anything else."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -197,7 +197,7 @@ class SidecarReports:
         wanted = frozenset(self._pods())
         stats: dict[str, SidecarReport] = {}
         for uid, sidecar in tuple(self._sidecars.items()):
-            name = self._name_of(sidecar) if uid in wanted else None
+            name = self._read_process_title(sidecar) if uid in wanted else None
             if name is None:
                 del self._sidecars[uid]
             else:
@@ -206,7 +206,7 @@ class SidecarReports:
             self._search(wanted - stats.keys(), stats)
         self.stats = stats
 
-    def _name_of(self, sidecar: Owner) -> SidecarReport | None:
+    def _read_process_title(self, sidecar: Owner) -> SidecarReport | None:
         now = self._node.owner(sidecar.process.pid)
         if now is None or now.place != sidecar.place:
             return None

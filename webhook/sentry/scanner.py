@@ -18,7 +18,7 @@ from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, ScannedGpu, classify_driver, explain_driver
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.node_programs.program import answering, scan_with
+from webhook.node_programs.program import list_answering_gpus, scan_with
 
 Samples = Mapping[int, tuple[int, bool]]
 """Result of `NodeNvml.process_samples`, by PID."""
@@ -158,7 +158,7 @@ class ProcessScanner:
         lists: dict[str, tuple[GpuProcess, ...]] = {}
         ran: dict[str, Samples | None] = {}
         failed: dict[str, str] = {}
-        for gpu in answering(self._nvml):
+        for gpu in list_answering_gpus(self._nvml):
             if gpu.mig:
                 continue
             uuid = gpu.uuid
@@ -172,7 +172,7 @@ class ProcessScanner:
                 since_s = now_s - self._ran_s.get(uuid, now_s - RAN_EVERY_S)
                 if since_s >= RAN_EVERY_S and self._listed.get(uuid):
                     self._ran_s[uuid] = now_s
-                    ran[uuid] = self._ran(uuid, since_s)
+                    ran[uuid] = self._read_samples(uuid, since_s)
             except NvmlError as error:
                 failed[uuid] = str(error)
         self._forget(now_s)
@@ -185,7 +185,7 @@ class ProcessScanner:
             failed="; ".join([*failed.values(), *map(str, self._nvml.unreachable)]),
         )
 
-    def _ran(self, uuid: str, within_s: float) -> Samples | None:
+    def _read_samples(self, uuid: str, within_s: float) -> Samples | None:
         try:
             return self._nvml.process_samples(uuid, int((self._wall_s() - within_s) * 1e6))
         except NvmlError:
@@ -203,12 +203,12 @@ class ProcessScanner:
 
     def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)
-        held = tuple(self._held(pid, used, now_s, pods) for pid, used in listed.items())
+        held = tuple(self._charge_memory(pid, used, now_s, pods) for pid, used in listed.items())
         self._listed[uuid] = frozenset(listed)
         self._listed_s[uuid] = now_s
         return held
 
-    def _held(
+    def _charge_memory(
         self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]
     ) -> GpuProcess:
         """Return the owner of a listed process, and the memory that is charged to it.

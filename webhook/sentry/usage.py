@@ -244,7 +244,7 @@ class IdleTracker:
         pods = _pods(listed)
         before = self._samples.get(gpu) if self._readings.get(gpu) else None
         known = self._pods.get(gpu, {}) | pods
-        ran = frozenset(known.get(pid, "") for pid in _ran(before, samples or {}))
+        ran = frozenset(known.get(pid, "") for pid in _pids_that_ran(before, samples or {}))
         self._pods[gpu], self._running[gpu] = pods, ran
         self._readings[gpu] = 0 if samples is None else self._readings.get(gpu, 0) + 1
         kept = {pid: sample for pid, sample in (before or {}).items() if pid in pods}
@@ -271,7 +271,7 @@ def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
     return {process.pid: process.owner.place.pod for process in listed if process.owner is not None}
 
 
-def _ran(before: Samples | None, samples: Samples) -> set[int]:
+def _pids_that_ran(before: Samples | None, samples: Samples) -> set[int]:
     """Return the PIDs that ran between two readings, by the samples of the second."""
     last_us = max((at_us for at_us, _ in (before or {}).values()), default=0)
 

@@ -22,7 +22,7 @@ from webhook.core.enforcement.model import (
 from webhook.core.enforcement.step import name_victim, step
 from webhook.core.enforcement.termination_message import (
     TerminationMessage,
-    in_words,
+    describe_for_people,
     write_message,
     write_process_name,
 )
@@ -176,7 +176,12 @@ class Guard:
         seconds = int(time.monotonic() - self._began_s)
         words = TerminationMessage(self._cap.cap_bytes, self._state.peaks, self._stops, seconds)
         figures = {"peak_bytes": dict(words.peaks), "cap_bytes": words.cap_bytes}
-        values = {"why": in_words(words), **figures, "stops": words.stops, "s": words.seconds}
+        values = {
+            "why": describe_for_people(words),
+            **figures,
+            "stops": words.stops,
+            "s": words.seconds,
+        }
         return write_message(words), values
 
     def _update_process_name(self) -> None:

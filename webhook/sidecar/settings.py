@@ -94,10 +94,10 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
-        terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(WHEN_BLIND), WHEN_BLIND[0])
+        terminate_when_blind=read(WHEN_BLIND_ENV, _parse_choice(WHEN_BLIND), WHEN_BLIND[0])
         == WHEN_BLIND[1],
         stops_processes=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
-        driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
+        driver_limit=read(DRIVER_LIMIT_ENV, _parse_choice(DRIVER_LIMITS), "") or "",
         gpus=read(GPUS_ENV, _parse_gpus) if GPUS_ENV in environment else None,
     )
     if problems:
@@ -105,7 +105,7 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     return settings
 
 
-def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+def _parse_choice(words: tuple[str, ...]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
             raise ValueError(f"{text!r} must be one of {', '.join(words)}")

@@ -256,7 +256,7 @@ def test_a_bug_in_what_is_kept_is_no_failure_of_the_api_server():
     with pytest.raises(ValueError, match="a bug"):
         kube.list_all(THINGS, keep)
     with pytest.raises(ValueError, match="a bug"):
-        kube.find_projected(THINGS, keep)
+        kube.find_parsed(THINGS, keep)
 
 
 # Single answers
@@ -268,7 +268,7 @@ def test_an_answer_that_is_too_large_is_a_failure_and_the_next_is_read():
     with pytest.raises(KubeError, match=r"answers with more than 40000 bytes") as caught:
         kube.read(THINGS)
     assert caught.value.code == 0
-    assert kube.find_projected(THINGS, name_of) == "b"
+    assert kube.find_parsed(THINGS, name_of) == "b"
 
 
 def test_what_an_api_server_says_of_a_failure_is_cut():
@@ -321,14 +321,14 @@ def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(mo
 
     def keep(thing):
         inside.append(1)
-        small.append(kube.find_projected(THINGS + "/small", name_of))
+        small.append(kube.find_parsed(THINGS + "/small", name_of))
         assert lock.all_wait.wait(60)
         assert len(inside) == 1
         inside.pop()
         return name_of(thing)
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: kube.find_projected(THINGS, keep), range(8)))
+        found = list(pool.map(lambda _: kube.find_parsed(THINGS, keep), range(8)))
     assert (found, small) == (["a"] * 8, ["a"] * 8)
 
 
@@ -359,7 +359,7 @@ def resident_mib():
 kube = connect(Path(sys.argv[1]), timeout_s=60)
 before_mib = resident_mib()
 with ThreadPoolExecutor(32) as pool:
-    list(pool.map(lambda _: kube.find_projected("/x", len), range(64)))
+    list(pool.map(lambda _: kube.find_parsed("/x", len), range(64)))
     print(before_mib, resident_mib())
 """
 

@@ -123,7 +123,7 @@ def unchanged(found):
     return found
 
 
-@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_projected, project=unchanged)])
+@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_parsed, project=unchanged)])
 def test_an_object_is_found_or_none(kube, api_server, find):
     api_server.answers = [(200, {"a": 1}), (404, {}), (403, {"message": "no"})]
     assert find(kube, THINGS) == {"a": 1}

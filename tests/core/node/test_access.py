@@ -10,8 +10,8 @@ from tests.support.page_commands import table_of
 from webhook.core.node.access import (
     Access,
     GpuAccess,
-    find_access_problems,
     find_device_names,
+    find_gpu_access_problems,
     set_device_names,
 )
 from webhook.core.node.inventory import Inventory, TrackedGpu
@@ -84,7 +84,7 @@ def test_names_that_changed_are_the_new_ones_at_once():
     ],
 )
 def test_what_a_cluster_admin_should_change_is_said(access, reasons):
-    assert tuple(problem.reason for problem in find_access_problems(access)) == reasons
+    assert tuple(problem.reason for problem in find_gpu_access_problems(access)) == reasons
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_what_a_cluster_admin_should_change_is_said(access, reasons):
     ],
 )
 def test_the_advice_names_what_was_found_and_the_cure_in_a_few_words(access, words):
-    (advice,) = find_access_problems(access)
+    (advice,) = find_gpu_access_problems(access)
     assert all(word in advice.why for word in words)
     assert len(advice.what) + len(advice.why) < 1024  # an Event's note, KEP-383

@@ -20,7 +20,7 @@ from webhook.tools.simulate import command
 from webhook.tools.simulate.command import simulate_command
 from webhook.tools.simulate.comparison import compare
 from webhook.tools.simulate.fetch import TodayObjects
-from webhook.tools.simulate.node_gpus import read_given
+from webhook.tools.simulate.node_gpus import parse_gpu_size
 
 MIXED = listed(*mixed_cluster())
 
@@ -257,8 +257,8 @@ WITHIN = [
 )
 def test_any_object_is_read_or_left_out(whose, part, value):
     one = {**whose, part: value}
-    found = TodayObjects(given=[read_given("*=1x1Gi")])
+    found = TodayObjects(given=[parse_gpu_size("*=1x1Gi")])
     for raw in (one, {"kind": "List", "items": [one, value]}, gfd_node("other")):
         found.add(raw)
     found.check_nodes()
-    compare(found.nodes, found.pods, [read_given("1Gi")])
+    compare(found.nodes, found.pods, [parse_gpu_size("1Gi")])

@@ -15,7 +15,7 @@ from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate import comparison
 from webhook.tools.simulate.comparison import GpuCounts, TodayPod, compare
 from webhook.tools.simulate.gpu_requests import GpuRequest, RequestForm
-from webhook.tools.simulate.node_gpus import Given, NodeGpus, read_given
+from webhook.tools.simulate.node_gpus import Given, NodeGpus, parse_gpu_size
 
 SMALL = (Given("", 0, 300 * MIB),)
 
@@ -113,7 +113,7 @@ def test_the_first_known_size_counts(monkeypatch, one, sizes, need):
         replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB)
         for gpu in a_node("n1", 1000, 1000).gpus
     ]
-    compare([NodeGpus("n1", tuple(gpus))], [one], [read_given(size) for size in sizes])
+    compare([NodeGpus("n1", tuple(gpus))], [one], [parse_gpu_size(size) for size in sizes])
     assert placed == ([(one, need)] if need else [])
 
 

@@ -13,7 +13,7 @@ from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.node_gpus import (
     Given,
-    read_given,
+    parse_gpu_size,
     read_node_gpus,
     usable_estimate,
 )
@@ -109,7 +109,7 @@ def test_a_node_has_a_bounded_number_of_gpus():
     ],
 )
 def test_a_given_amount_is_read(text, found):
-    assert read_given(text) == found
+    assert parse_gpu_size(text) == found
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_given_amount_is_read(text, found):
 )
 def test_the_error_says_what_is_wrong_with_a_given_amount(text, error):
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the text is compared below
-        read_given(text)
+        parse_gpu_size(text)
     assert error in str(raised.value)
 
 
@@ -139,7 +139,7 @@ def test_the_error_says_what_is_wrong_with_a_given_amount(text, error):
     ],
 )
 def test_memory_is_given_to_nodes(node, options, gib):
-    assert found_on(node, *map(read_given, options)) == (gib, 1)
+    assert found_on(node, *map(parse_gpu_size, options)) == (gib, 1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.support.clusters import (
 from tests.support.golden_files import assert_recorded
 from webhook.core.enforcement.messages import explain_stop
 from webhook.core.enforcement.model import Excess, Process
-from webhook.core.enforcement.termination_message import TerminationMessage, in_words
+from webhook.core.enforcement.termination_message import TerminationMessage, describe_for_people
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
 from webhook.tools.top.columns import ASCII, UNICODE, cap_bar, gpu_bar
@@ -234,7 +234,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     # Amounts and times are aligned with the end of their column's title.
     ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))
     said, asked, ago = (row[:end].split()[-1] for end in ends)
-    message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
+    message = describe_for_people(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
     excess = Excess(
         gpu="GPU-0", used_bytes=peak, sum_bytes=peak, cap_bytes=cap,
         peak_bytes=peak, grew_bytes=0, grew_within_s=1.0,

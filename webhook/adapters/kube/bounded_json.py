@@ -198,15 +198,15 @@ class ListReader(Generic[T]):
 
         Raises MalformedError if the text ends early or is not a list of objects.
         """
-        at = _after(text, at, "{")
+        at = _skip_character(text, at, "{")
         while True:
             name, at = _value(text, at)
-            at = _after(text, at, ":")
+            at = _skip_character(text, at, ":")
             if name in _ARRAYS and text.startswith("[", _skip_white(text, at)):
-                at = self._read_items(text, _after(text, at, "["))
+                at = self._read_items(text, _skip_character(text, at, "["))
             else:
                 self.other_members[str(name)], at = _value(text, at)
-            at = _after(text, at, ",}")
+            at = _skip_character(text, at, ",}")
             if text[at - 1] == "}":
                 return at
 
@@ -225,7 +225,7 @@ class ListReader(Generic[T]):
     def _read_items(self, text: str, at: int) -> int:
         """Parse objects up to the closing bracket; return the position after it."""
         if text.startswith("]", _skip_white(text, at)):
-            return _after(text, at, "]")
+            return _skip_character(text, at, "]")
         columns = self.other_members.get("columnDefinitions")
         while True:
             item, at = _value(text, at)
@@ -235,7 +235,7 @@ class ListReader(Generic[T]):
                 item["cells"] = _named_cells(columns, item.get("cells"))
             self.projected.append(self.project(item))
             del item  # two object trees at a time would take twice the memory
-            at = _after(text, at, ",]")
+            at = _skip_character(text, at, ",]")
             if text[at - 1] == "]":
                 return at
 
@@ -256,7 +256,7 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         raise MalformedError(str(error)) from error
 
 
-def _after(text: str, at: int, expected: str) -> int:
+def _skip_character(text: str, at: int, expected: str) -> int:
     """Return the position after one of the expected characters."""
     at = _skip_white(text, at)
     if text[at : at + 1] not in tuple(expected):

@@ -76,9 +76,9 @@ class Kube(Transport):
 
     def find(self, path: str) -> Json | None:
         """Return an object, or None if it does not exist."""
-        return self.find_projected(path, whole_object)
+        return self.find_parsed(path, whole_object)
 
-    def find_projected(self, path: str, project: Callable[[Json], T]) -> T | None:
+    def find_parsed(self, path: str, project: Callable[[Json], T]) -> T | None:
         """Return the result of `project` for an object, or None if the object does not exist."""
         try:
             return self._within_limit(

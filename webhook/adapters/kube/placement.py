@@ -138,7 +138,7 @@ class PlacementApi:
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Return a pod, or None if it does not exist."""
-        return self._kube.find_projected(
+        return self._kube.find_parsed(
             core_path("namespaces", namespace, "pods", name), self._read_pod
         )
 
@@ -152,7 +152,7 @@ class PlacementApi:
 
     def read_stored_pod(self, name: str) -> StoredPod | None:
         """Return a pod with its version, given `namespace/name`, or None if it does not exist."""
-        return self._kube.find_projected(
+        return self._kube.find_parsed(
             _pod_path(name),
             lambda pod: StoredPod(self._read_pod(pod), pod["metadata"]["resourceVersion"]),
         )
@@ -226,7 +226,7 @@ class PlacementApi:
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
         try:
             drivers = [
-                self._kube.find_projected(f"{path}/{quote(claim, safe='')}", find_claim_drivers)
+                self._kube.find_parsed(f"{path}/{quote(claim, safe='')}", find_claim_drivers)
                 for claim in claims[:MAX_CLAIMS]
             ]
         except KubeError as error:
@@ -252,7 +252,7 @@ class PlacementApi:
 
         def keep(config_map: Json) -> StoredList:
             metadata = config_map["metadata"]
-            before = known(_node_of(metadata))
+            before = known(_read_node_name(metadata))
             is_known = before is not None and before.version == metadata["resourceVersion"]
             return before if before and is_known else _stored(config_map)
 
@@ -317,10 +317,10 @@ def _pod_path(name: str) -> str:
 def _stored(config_map: Json) -> StoredList:
     metadata = config_map["metadata"]
     data = config_map.get("data")
-    node, version = _node_of(metadata), metadata["resourceVersion"]
+    node, version = _read_node_name(metadata), metadata["resourceVersion"]
     return StoredList(node, *read_assignments(data), version, read_whole_gpu_pods(data))
 
 
-def _node_of(metadata: Json) -> str:
+def _read_node_name(metadata: Json) -> str:
     node: str = (metadata.get("annotations") or {}).get(ASSIGNMENTS_NODE_ANNOTATION, "")
     return node

@@ -171,7 +171,7 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
     for file in snapshot.files:
         documents, found = read_documents(file.shown, file.data, _WORDS_IN)
         for document in documents:
-            source = _shape(file.shown, document, found)
+            source = _validate_document(file.shown, document, found)
             if source is None:
                 unusable_classes.update(_class_names(document.value))
             else:
@@ -191,7 +191,9 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
     return policy
 
 
-def _shape(file: str, document: Document, problems: list[DocumentProblem]) -> PolicyDocument | None:
+def _validate_document(
+    file: str, document: Document, problems: list[DocumentProblem]
+) -> PolicyDocument | None:
     """Validate a document; add its schema problems and its YAML problems to `problems`."""
     try:
         return PolicyDocument(file, document, PolicyFile.model_validate(document.value))

@@ -242,7 +242,7 @@ class RulePart(Part):
 
     @field_validator("enforcement")
     @classmethod
-    def _is_root_beside_others(
+    def _check_run_as_isolation(
         cls, enforcement: EnforcementPart, info: ValidationInfo
     ) -> EnforcementPart:
         is_isolated = info.data.get("isolation") is Isolation.NON_ROOT

@@ -13,7 +13,7 @@ from webhook.core.admission.decision import Decision, Outcome, Phase, Skip
 from webhook.core.admission.mutation import edit_variables, mutate_pod
 from webhook.core.admission.rules.case import Case, CaseKind, new_case
 from webhook.core.admission.rules.changes import new_debuggers
-from webhook.core.admission.rules.oversized_pods import is_managed, needs_judgment
+from webhook.core.admission.rules.oversized_pods import has_unjudgeable_parts, is_managed
 from webhook.core.admission.rules.table import UNREAD_KEYS, collect_findings, collect_hints
 from webhook.core.admission.rules.translation import mention_other_webhooks
 from webhook.core.admission.whole_gpu_translation import ShareOffer, offer_share
@@ -146,7 +146,7 @@ def _decide_oversized(
     request: Request, rule: Rule, policy: Policy, cluster: Cluster, excess: tuple[Finding, ...]
 ) -> Decision:
     """Deny a pod that is too complex to be judged if it has to be judged; allow any other."""
-    findings = excess if needs_judgment(request, rule) else ()
+    findings = excess if has_unjudgeable_parts(request, rule) else ()
     stored = request.old if request.operation == "UPDATE" else request.obj
     return _conclude(findings, rule, policy, cluster, request.obj, stored)
 

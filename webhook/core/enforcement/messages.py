@@ -82,14 +82,14 @@ def explain_stop(process: Process, excess: Excess) -> str:
 def explain_container_stop(action: StopContainer) -> str:
     """Return why all processes of a container are stopped."""
     whose = "its container" if action.container else "the pod"
-    reason = f"{_not_exactly(action.excess)}, so all processes of {whose} end"
+    reason = f"{_stops_were_not_enough(action.excess)}, so all processes of {whose} end"
     return _explain(action.process, action.excess, reason)
 
 
 def explain_end(action: EndPod) -> str:
     """Return why the whole pod has to end."""
     if action.process is not None and action.excess is not None:
-        reason = f"{_not_exactly(action.excess)}, so all processes of the pod end"
+        reason = f"{_stops_were_not_enough(action.excess)}, so all processes of the pod end"
         return _explain(action.process, action.excess, reason)
     return _none_can_be_stopped(action.nothing_to_stop) if action.nothing_to_stop else action.why
 
@@ -112,7 +112,7 @@ def _none_can_be_stopped(over: NothingToStop) -> str:
     )
 
 
-def _not_exactly(excess: Excess) -> str:
+def _stops_were_not_enough(excess: Excess) -> str:
     were = "was" if excess.stops_before == 1 else "were"
     stops = format_count(excess.stops_before, "stop")
     return f"{stops} {were} not enough in {excess.stops_within_s:.0f} s"

@@ -86,7 +86,7 @@ def step(
     by_process = _largest_per_process(observation.usages)
     state, actions = _judge_blindness(state, observation, by_process, cap, now_s)
     state = _track_usage(state, by_process, observation, now_s)
-    state, stopped = _track_victims(state, observation, by_process, cap, now_s)
+    state, stopped = _kill_or_forget_victims(state, observation, by_process, cap, now_s)
     sums = _sum_by_gpu(by_process)
     judged = {gpu: _judged_bytes(gpu, by_process, observation, cap.cap_bytes) for gpu in sums}
     state = replace(
@@ -251,7 +251,7 @@ def _track_usage(
     return replace(state, tracks=tracks)
 
 
-def _track_victims(
+def _kill_or_forget_victims(
     state: StepState,
     observation: Observation,
     by_process: Mapping[tuple[str, Process], int | None],

@@ -62,10 +62,10 @@ def write_message(figures: TerminationMessage) -> str:
         "stops": figures.stops,
         "s": figures.seconds,
     }
-    return f"ended: {in_words(figures)}\n{json.dumps(written, separators=(',', ':'))}\n"
+    return f"ended: {describe_for_people(figures)}\n{json.dumps(written, separators=(',', ':'))}\n"
 
 
-def in_words(figures: TerminationMessage) -> str:
+def describe_for_people(figures: TerminationMessage) -> str:
     """Return the sentence for people."""
     if figures.peaks:
         gpu, peak_bytes = max(figures.peaks.items(), key=lambda entry: entry[1])

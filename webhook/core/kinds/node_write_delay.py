@@ -51,7 +51,7 @@ def get_write_delay_s(written: NodeFigures | None, newest: NodeFigures, jitter_s
 
 def has_significant_change(before: NodeFigures, now: NodeFigures) -> bool:
     """Return True if figures differ enough to be written early."""
-    if _names(before) != _names(now):
+    if _fields_without_amounts(before) != _fields_without_amounts(now):
         return True
     pairs = zip(before.gpus, now.gpus, strict=True)
     return any(
@@ -63,7 +63,7 @@ def has_significant_change(before: NodeFigures, now: NodeFigures) -> bool:
     )
 
 
-def _names(node: NodeFigures) -> object:
+def _fields_without_amounts(node: NodeFigures) -> object:
     """Return all written fields that are no amounts. If they differ, amounts cannot be compared."""
     return (
         node.driver_version,

@@ -244,14 +244,17 @@ def _status(node: NodeFigures) -> Json:
     used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
     held = sum(sum(gpu.unmanaged.values()) for gpu in gpus)
-    summary: Json = {"gpus": len(gpus), "usable": _down(sum(gpu.usable_bytes for gpu in gpus))}
+    summary: Json = {
+        "gpus": len(gpus),
+        "usable": _format_rounded_down(sum(gpu.usable_bytes for gpu in gpus)),
+    }
     if len(promised) == len(gpus):
-        summary["promised"] = _up(sum(promised))
-        summary["unmanaged"] = _up(held)
+        summary["promised"] = _format_rounded_up(sum(promised))
+        summary["unmanaged"] = _format_rounded_up(held)
     if len(used) == len(gpus):
-        summary["used"] = _up(sum(used))
+        summary["used"] = _format_rounded_up(sum(used))
     if free and not (node.not_shared or node.held):
-        summary["largestFree"] = _down(max(0, *free))
+        summary["largestFree"] = _format_rounded_down(max(0, *free))
     status: Json = {
         "observedAt": write_time(node.observed_s),
         "driverVersion": node.driver_version,
@@ -278,10 +281,10 @@ def _write_gpu(gpu: GpuFigures) -> Json:
         "totalMi": gpu.total_bytes // MIB,
         "usableMi": gpu.usable_bytes // MIB,
     }
-    _put(written, "promisedMi", gpu.promised_bytes, _ceil)
-    _put(written, "usedMi", gpu.used_bytes, _ceil)
+    _put(written, "promisedMi", gpu.promised_bytes, _to_mib_rounded_up)
+    _put(written, "usedMi", gpu.used_bytes, _to_mib_rounded_up)
     _put(written, "freeMi", gpu.free_bytes, lambda value: value // MIB)
-    _put(written, "unattributedMi", gpu.unattributed_bytes, _ceil)
+    _put(written, "unattributedMi", gpu.unattributed_bytes, _to_mib_rounded_up)
     if not gpu.healthy:
         written["healthy"] = False
     if gpu.fault:
@@ -290,15 +293,16 @@ def _write_gpu(gpu: GpuFigures) -> Json:
         written["measured"] = True
     written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MAX_PODS]]
     written["unmanaged"] = [
-        {"uid": uid, "usedMi": _ceil(used)} for uid, used in islice(gpu.unmanaged.items(), MAX_PODS)
+        {"uid": uid, "usedMi": _to_mib_rounded_up(used)}
+        for uid, used in islice(gpu.unmanaged.items(), MAX_PODS)
     ]
     return written
 
 
 def _write_pod(pod: PodFigures) -> Json:
-    written: Json = {"uid": pod.uid, "capMi": _ceil(pod.cap_bytes)}
-    _put(written, "usedMi", pod.used_bytes, _ceil)
-    _put(written, "peakMi", pod.peak_bytes, _ceil)
+    written: Json = {"uid": pod.uid, "capMi": _to_mib_rounded_up(pod.cap_bytes)}
+    _put(written, "usedMi", pod.used_bytes, _to_mib_rounded_up)
+    _put(written, "peakMi", pod.peak_bytes, _to_mib_rounded_up)
     if pod.stops is not None:
         written["stops"] = pod.stops
     if pod.would_stop is not None and pod.would_stop_since_s is not None:
@@ -370,15 +374,15 @@ def _put(into: Json, key: str, value: int | None, rounded: Callable[[int], int])
         into[key] = rounded(value)
 
 
-def _ceil(value: int) -> int:
+def _to_mib_rounded_up(value: int) -> int:
     return -(-value // MIB)
 
 
-def _up(value: int) -> str:
-    return format_bytes(_ceil(value) * MIB)
+def _format_rounded_up(value: int) -> str:
+    return format_bytes(_to_mib_rounded_up(value) * MIB)
 
 
-def _down(value: int) -> str:
+def _format_rounded_down(value: int) -> str:
     return format_bytes(value // MIB * MIB)
 
 

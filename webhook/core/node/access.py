@@ -95,7 +95,7 @@ def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Invent
     return replace(inventory, device_names=find_device_names(access).value)
 
 
-def find_access_problems(access: Access) -> tuple[AccessProblem, ...]:
+def find_gpu_access_problems(access: Access) -> tuple[AccessProblem, ...]:
     """Return the problems of an access by which GPUs are visible; empty if there are none.
 
     | a GPU is seen | advice |

@@ -81,7 +81,9 @@ def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
     """
     ours, own = _lines(own_cgroups), comparable_uid(own_uid)
     read = [
-        _private(path, own) if ours[hierarchy] == "/" else _absolute(path, ours[hierarchy], own)
+        _parse_relative_path(path, own)
+        if ours[hierarchy] == "/"
+        else _parse_root_path(path, ours[hierarchy], own)
         for hierarchy, path in _lines(cgroups).items()
         if _is_known(ours.get(hierarchy), own)
     ]
@@ -161,7 +163,7 @@ def _is_known(our_path: str | None, own: str) -> bool:
     return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
 
 
-def _absolute(path: str, our_path: str, own: str) -> ProcessOwner:
+def _parse_root_path(path: str, our_path: str, own: str) -> ProcessOwner:
     """Parse a path from the root, given our path, which names our own pod."""
     prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
@@ -172,7 +174,7 @@ def _absolute(path: str, our_path: str, own: str) -> ProcessOwner:
     return _first_pod(parts[len(prefix) :])
 
 
-def _private(path: str, own: str) -> ProcessOwner:
+def _parse_relative_path(path: str, own: str) -> ProcessOwner:
     """Parse a path relative to our own container's cgroup."""
     parts = _parts(path)
     ups = 0

@@ -121,7 +121,7 @@ class SharingVerdict:
 
 def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
     """Return the verdict in a node's annotation; None if it is missing or malformed."""
-    code, colon, sentence = str(_written(node) or "").partition(": ")
+    code, colon, sentence = str(_sharing_annotation(node) or "").partition(": ")
     if code not in _CODES or not colon:
         return None
     return SharingVerdict(_CODES[code], replace_unprintable(sentence, MAX_STRING_LENGTH))
@@ -141,12 +141,12 @@ def explain_closed(node: Mapping[str, Any]) -> str:
     """
     verdict = read_verdict(node)
     if verdict is None:
-        is_absent = _written(node) is None
+        is_absent = _sharing_annotation(node) is None
         return "" if is_absent else f"its annotation {NODE_SHARING_ANNOTATION} cannot be read"
     return "" if verdict.code in _OPEN else verdict.sentence or str(verdict.code)
 
 
-def _written(node: Mapping[str, Any]) -> object:
+def _sharing_annotation(node: Mapping[str, Any]) -> object:
     return as_object(as_object(node.get("metadata")).get("annotations")).get(
         NODE_SHARING_ANNOTATION
     )

@@ -269,7 +269,7 @@ def find_program(container: Container, line: CommandLine) -> SizedProgram | None
     If the image's script starts the program, the script may read variables that are named like the
     bound.
     """
-    plain, image = line.words.plain[: line.end], _image_of(container)
+    plain, image = line.words.plain[: line.end], _image_name(container)
     starts_other = container.raw.get("command") or line.line or OTHER_COMMAND.match(plain)
     program = _program_of_image(image)
     if program and starts_other and not re.search(program.runs_in_image, plain):
@@ -286,7 +286,7 @@ def find_program(container: Container, line: CommandLine) -> SizedProgram | None
 def uses_gpu(container: Container, line: CommandLine) -> bool:
     """Return True if a container seems to run a documented program without a row in the table."""
     commands = _commands(line.words.plain[: line.end])
-    return _OTHERS.search(f"{_image_of(container)}\n{commands}") is not None
+    return _OTHERS.search(f"{_image_name(container)}\n{commands}") is not None
 
 
 def find_start(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
@@ -323,7 +323,7 @@ def _program_of_image(image: str) -> SizedProgram | None:
     return next((program for program in PROGRAMS if re.search(program.image, image)), None)
 
 
-def _image_of(container: Container) -> str:
+def _image_name(container: Container) -> str:
     """Return a container's image in lower case; empty if the name is not a server's."""
     image = container.raw.get("image")
     if type(image) is not str or len(image) > MAX_REFERENCE_LENGTH:

@@ -163,7 +163,7 @@ def set_cap_variables(env: list[Json], cap_bytes: int | None, *, fraction: bool)
         if not any(map(_refers_to_ours, before)):
             return env
     else:
-        stale = list(_stale(ours, cap_bytes, fraction=fraction))
+        stale = list(_outdated_variables(ours, cap_bytes, fraction=fraction))
         rest = [entry for entry in rest if entry not in stale]
     return [*wanted, *rest]
 
@@ -217,7 +217,9 @@ def _shown_bytes(entry: Json) -> int | None:
     return int(value) * MIB
 
 
-def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
+def _outdated_variables(
+    ours: list[Json], cap_bytes: int | None, *, fraction: bool
+) -> Iterator[Json]:
     """Yield variables of `configure_programs` that no longer match the cap or the fraction."""
     shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
     changed = shown_bytes is not None and shown_bytes != cap_bytes

@@ -115,7 +115,7 @@ Sidecar; the cap is at most the amount |
     | as we write it | has none | Auto |
     | absent, or the pod is not by Sidecar | any | Off |
     """
-    of_sidecar = _of_sidecar(pod, memory_bytes)
+    of_sidecar = _read_sidecar_terms(pod, memory_bytes)
     if of_sidecar:
         return of_sidecar, None
     mark = ADMITTED_PATTERN.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
@@ -159,8 +159,8 @@ def _limited(terms: CapTerms, limit: DriverLimit) -> CapTerms:
     return replace(terms, limit=limit)
 
 
-def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
-    written = _written(pod)
+def _read_sidecar_terms(pod: Pod, memory_bytes: int) -> CapTerms | None:
+    written = _sidecar_variables(pod)
     if written is None:
         return None
     cap, *others = written
@@ -170,7 +170,7 @@ def _of_sidecar(pod: Pod, memory_bytes: int) -> CapTerms | None:
         return None
 
 
-def _written(pod: Pod) -> list[str] | None:
+def _sidecar_variables(pod: Pod) -> list[str] | None:
     """Return the sidecar's environment variables in the order of `_READ`; None without a sidecar.
 
     An unset variable is empty. The driver limit's variable is replaced by the limit. The rest of
@@ -187,7 +187,7 @@ def _written(pod: Pod) -> list[str] | None:
         if name in _READ:
             value, field = entry.get("value") or "", find_object(entry, "valueFrom", "fieldRef")
             if name == DRIVER_LIMIT_ENV and field.get("fieldPath") == _LIMIT_PATH:
-                value = _limit_of(pod)
+                value = _read_driver_limit(pod)
             elif name == DRIVER_LIMIT_ENV or entry.get("valueFrom"):
                 return None
             if name in found or len(value) > MAX_WORD_LENGTH:
@@ -196,7 +196,7 @@ def _written(pod: Pod) -> list[str] | None:
     return [found.get(name, "") for name in _READ]
 
 
-def _limit_of(pod: Pod) -> DriverLimit:
+def _read_driver_limit(pod: Pod) -> DriverLimit:
     if pod.annotations.get(GPU_ANNOTATION):
         written = pod.annotations.get(DRIVER_LIMIT_ANNOTATION, "")
         return DriverLimit(written) if written in _LIMIT_MODES else DriverLimit.OFF

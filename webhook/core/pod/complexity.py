@@ -62,7 +62,7 @@ class Bound:
     ours: int = 0
     """Number of items that translation may add."""
 
-    def most_of(self, *, translated: bool) -> int:
+    def max_count(self, *, translated: bool) -> int:
         """Return the maximum number in a pod, translated or not."""
         return self.most + self.ours if translated else self.most
 
@@ -99,7 +99,7 @@ ENTRIES: Final = Bound(1024, "entries", ours=256)
 CHARACTERS: Final = Bound(4096, "characters", "shorten it")
 
 CEL_LIMITS: Final[Mapping[str, int]] = {
-    name: 2 * bound.most_of(translated=True)
+    name: 2 * bound.max_count(translated=True)
     for name, bound in {
         "containers": CONTAINERS,
         "variables": VARIABLES,
@@ -176,7 +176,7 @@ def find_excesses(pod: Json) -> Excess:
     found: Excess = {}
     translated = _is_translated(pod)
     for bound, path, count in excesses:
-        most = bound.most_of(translated=translated)
+        most = bound.max_count(translated=translated)
         if count > most and (bound not in found or count > found[bound][1]):
             detail = f"{bound.cure}; it has {count} {bound.what}, and at most {most} are judged"
             finding = Finding(Reason.TOO_COMPLEX, path, detail)
@@ -248,7 +248,7 @@ def _measure_affinity(over: list[_Measured], affinity: Json) -> None:
     if count > AFFINITY_TERMS.most:
         over.append((AFFINITY_TERMS, "spec.affinity", count))
     path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
-    for index, term in enumerate(islice(required, AFFINITY_TERMS.most_of(translated=True))):
+    for index, term in enumerate(islice(required, AFFINITY_TERMS.max_count(translated=True))):
         expressions = _list(term, "matchExpressions") if type(term) is dict else ()
         if len(expressions) > EXPRESSIONS.most:
             over.append((EXPRESSIONS, f"{path}[{index}]", len(expressions)))
@@ -257,7 +257,7 @@ def _measure_affinity(over: list[_Measured], affinity: Json) -> None:
 def _measure_containers(over: list[_Measured], spec: Json) -> None:
     count = variables = mounts = resources = 0
     names: list[str] = []
-    most = CONTAINERS.most_of(translated=True)
+    most = CONTAINERS.max_count(translated=True)
     for field in CONTAINER_FIELDS:
         containers = _list(spec, field)
         if not containers:
@@ -270,7 +270,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
             mounts += len(_list(container, "volumeMounts"))
             amounts = _larger_resources(container)
             resources += len(amounts)
-            if amounts and len(amounts) <= RESOURCES.most_of(translated=True):
+            if amounts and len(amounts) <= RESOURCES.max_count(translated=True):
                 names += [name for name in amounts if "/" in name and name != VRAM_RESOURCE]
             found: list[_Measured] = []
             _measure_container(found, container)

@@ -182,7 +182,7 @@ def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
         )
     annotated = {} if memory is None else read_memory(pod, memory, faults)
     if memory is None and not asks:
-        _check_orphans(pod, faults)
+        _check_missing_gpu_memory(pod, faults)
     divisor = min(count, suggestions.max_count or count)
     complete = len(faults) < MAX_DEMAND_FINDINGS
     return _Plan(explicit, annotated, count, divisor, complete)
@@ -225,7 +225,7 @@ def _resource_path(container: Container) -> str:
     return f"{container.path}.resources.{_amount_field(container)}[{VRAM_RESOURCE}]"
 
 
-def _check_orphans(pod: Pod, faults: Faults) -> None:
+def _check_missing_gpu_memory(pod: Pod, faults: Faults) -> None:
     """Add a fault for each of `gpu-count` and `gpu-class` on a pod without `gpu-memory`.
 
     Such a pod would run without a GPU.

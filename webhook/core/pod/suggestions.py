@@ -118,7 +118,7 @@ class Suggestions:
             fits = self.rejection(amounts_with(agreed_bytes)) is None
             amount = format_bytes(agreed_bytes) if fits else ""
             return f"{error.why}; {error.advice((), amount)}", amount
-        rejections = [self._rejection_of(guess.amount, amounts_with) for guess in error.guesses]
+        rejections = [self._reject_amount(guess.amount, amounts_with) for guess in error.guesses]
         fitting = [
             guess for guess, why in zip(error.guesses, rejections, strict=True) if why is None
         ]
@@ -133,7 +133,7 @@ class Suggestions:
             return f"{error.why}; {denied}", example
         return f"{error.why}; {error.advice((), example)}", example
 
-    def _rejection_of(
+    def _reject_amount(
         self, text: str, amounts_with: Callable[[int], Mapping[str, int]]
     ) -> str | None:
         try:

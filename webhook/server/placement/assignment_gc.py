@@ -55,7 +55,7 @@ class AssignmentGC:
         }
         unlisted = unlisted_pods(name, stored.assignments, pods)
         # An incomplete list is rebuilt when it is read (`AssignmentLists._read`).
-        joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
+        joining = self._reread_pods(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
         is_lost = not stored.whole and (stored.version or unlisted)
         if (
             leaving
@@ -76,7 +76,7 @@ class AssignmentGC:
         nodes = self._tracker.nodes_with_pods().difference(listed)
         return {name for name in nodes if self._tracker.node(name)}
 
-    def _still(self, pods: Iterable[PodState]) -> list[PodState]:
+    def _reread_pods(self, pods: Iterable[PodState]) -> list[PodState]:
         """Return these pods as the API server has them now, since a watch may be stale."""
         found = ((pod, self._api.pod(*pod.name.split("/"))) for pod in pods)
         return [now for pod, now in found if now is not None and now.uid == pod.uid]

@@ -43,8 +43,8 @@ from webhook.server.placement.node_queue import (
 from webhook.server.placement.tracker import Tracker
 from webhook.server.placement.verdicts import (
     denied,
+    list_unavailable_verdict,
     node_denial,
-    not_entered,
     pod_denial,
     unavailable,
 )
@@ -158,7 +158,7 @@ class AssignmentLists:
                 elif request.pod.at_binding:
                     resolve(request.answer, unavailable(name, str(error)))
                 else:
-                    resolve(request.answer, not_entered(name, str(error)))
+                    resolve(request.answer, list_unavailable_verdict(name, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever the bug, callers get an answer
             for request in requests:
                 fail(request.answer, error)
@@ -224,7 +224,7 @@ class AssignmentLists:
         binds = [request for request in requests if isinstance(request, BindRequest)]
         dry_runs = [request for request in binds if request.dry_run]
         is_dry_run = len(dry_runs) == len(requests)
-        entered = self._collected(name, requests, stored.assignments)
+        entered = self._apply_collect_requests(name, requests, stored.assignments)
         keeps = gpus and not is_dry_run and self.assigns_late
         waiting = [
             pod
@@ -272,7 +272,7 @@ class AssignmentLists:
             ),
         )
 
-    def _collected(
+    def _apply_collect_requests(
         self, name: str, requests: list[ListRequest], entered: Assignments
     ) -> Assignments:
         """Return the list without leaving entries, with joining ones, and with completed terms."""

@@ -20,7 +20,7 @@ from webhook.core.placement.pod_state import PodState
 from webhook.server.placement.assignment_lists import NO_DEMAND, AssignmentLists
 from webhook.server.placement.node_queue import BindRequest, fail, resolve
 from webhook.server.placement.tracker import Tracker
-from webhook.server.placement.verdicts import denied, not_entered, unavailable
+from webhook.server.placement.verdicts import denied, list_unavailable_verdict, unavailable
 
 _NO_SUCH_POD: Final = BindingVerdict(
     outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NO_SUCH_POD
@@ -116,7 +116,7 @@ class Binder:
             return unavailable(binding.node, why)
         pod = self._tracker.pod(binding.uid)
         if pod is not None and pod.need:
-            return not_entered(binding.node, why)
+            return list_unavailable_verdict(binding.node, why)
         sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
         return BindingVerdict(
             outcome=BindingOutcome.UNTOUCHED,

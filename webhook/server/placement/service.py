@@ -56,7 +56,7 @@ class PlacementService:
         counted = PlacementMetrics(metrics)
         self._known = HistoryCache(histories, log)
         self._recorder = HistoryWriter(
-            histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
+            histories, self._known, self._find_gpus, HistoryMetrics(metrics), log
         )
         self._late = LateAssigner(api(kube.with_retries(1)), counted, log)
         self._tracker = Tracker(
@@ -98,7 +98,7 @@ class PlacementService:
         policy = self._policy()
         return terms_by_rule(pod, policy, self._view_for(policy))
 
-    def _gpus_of(self, node: str) -> Sequence[Gpu]:
+    def _find_gpus(self, node: str) -> Sequence[Gpu]:
         found = self._tracker.node(node)
         return found.gpus if found else ()
 

@@ -57,7 +57,7 @@ def unavailable(node: str, why: str) -> BindingVerdict:
     )
 
 
-def not_entered(node: str, why: str) -> BindingVerdict:
+def list_unavailable_verdict(node: str, why: str) -> BindingVerdict:
     """Return the verdict on a pod that sees all GPUs while the node's list is unavailable."""
     return BindingVerdict(
         outcome=BindingOutcome.UNTOUCHED,

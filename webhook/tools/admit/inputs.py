@@ -41,7 +41,7 @@ def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) 
             continue
         if (folder / _CHART).is_file():
             raise click.UsageError(f"{name}: {_chart(folder)}")
-        found = list(_of_folder(folder, say, recursive=recursive))
+        found = list(_list_manifests(folder, say, recursive=recursive))
         if not found:
             wanted = "no *.yaml, *.yml or *.json in it"
             cure = "" if recursive else "; -R reads its subfolders as well"
@@ -49,7 +49,7 @@ def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) 
         yield from map(str, found)
 
 
-def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> Iterator[Path]:
+def _list_manifests(folder: Path, say: Callable[[str], None], *, recursive: bool) -> Iterator[Path]:
     entries = sorted(folder.iterdir())
     overlay = next(
         (kustomization for kustomization in _KUSTOMIZATIONS if (folder / kustomization).is_file()),
@@ -69,7 +69,7 @@ def _of_folder(folder: Path, say: Callable[[str], None], *, recursive: bool) -> 
         if (item / _CHART).is_file():
             say(f"{item}: skipped, {_chart(item)}")
         else:
-            yield from _of_folder(item, say, recursive=True)
+            yield from _list_manifests(item, say, recursive=True)
 
 
 def _is_subfolder(path: Path) -> bool:

@@ -66,11 +66,11 @@ def simulate_command(
     from webhook.tools.render.output import Progress  # noqa: PLC0415
     from webhook.tools.simulate import fetch, render  # noqa: PLC0415
     from webhook.tools.simulate.comparison import compare  # noqa: PLC0415
-    from webhook.tools.simulate.node_gpus import read_given  # noqa: PLC0415
+    from webhook.tools.simulate.node_gpus import parse_gpu_size  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import cluster_progress  # noqa: PLC0415
 
     try:
-        shares, given = ([read_given(text) for text in texts] for texts in (sizes, gpu_memory))
+        shares, given = ([parse_gpu_size(text) for text in texts] for texts in (sizes, gpu_memory))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     files = tuple(filter(None, (nodes_file, pods_file)))

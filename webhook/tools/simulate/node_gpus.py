@@ -52,7 +52,7 @@ class Given(NamedTuple):
     """Memory of each GPU; 0 if the pods keep whole GPUs."""
 
 
-def read_given(text: str) -> Given:
+def parse_gpu_size(text: str) -> Given:
     """Read `80Gi`, `4x24Gi`, `old-*=4x24Gi` or `train/*=whole`; raises ValueError."""
     match = _GIVEN.fullmatch(text)
     if match is None:

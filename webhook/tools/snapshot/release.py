@@ -265,7 +265,7 @@ class ReleaseFacts(ClusterFacts):
             data = find_object(found, "data")
             return {file: _decode(data[file]) for file in _PUBLIC_FILES if data.get(file)}
 
-        files = self.kube.find_projected(core_path("namespaces", namespace, "secrets", name), keep)
+        files = self.kube.find_parsed(core_path("namespaces", namespace, "secrets", name), keep)
         bundle = Bundle.from_files(files or {})
         serving = describe(bundle, self._now).serving
         return ServedCertificate(title, bundle, serving.days_left if serving else None)
@@ -286,7 +286,7 @@ class ReleaseFacts(ClusterFacts):
     def has_key(self) -> bool:
         """True if the Secret with the replicas' key exists."""
         path = core_path("namespaces", self.namespace, "secrets", "vramwarden-key")
-        return self.kube.find_projected(path, bool) is True
+        return self.kube.find_parsed(path, bool) is True
 
     def is_missing(self, read: Callable[[], object]) -> bool:
         """Return True if an object is known not to exist."""

@@ -106,11 +106,12 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     if name in allowed:
         return ()
     why = "is not allowed here" if name in classes else "does not exist"
-    detail = f"class {quote(name)} {why}; rule {quote(rule.name)} {_choice(allowed, case)}"
+    choice = _describe_fitting_classes(allowed, case)
+    detail = f"class {quote(name)} {why}; rule {quote(rule.name)} {choice}"
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def _choice(allowed: list[str], case: Case) -> str:
+def _describe_fitting_classes(allowed: list[str], case: Case) -> str:
     """Return the classes that admit the pod; if there is none, all of them with the reason."""
     rejections = {name: _class_rejection(name, case) for name in allowed}
     fitting = [name for name, why in rejections.items() if why is None]

@@ -21,7 +21,7 @@ _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)
 
 
-def needs_judgment(request: Request, rule: Rule) -> bool:
+def has_unjudgeable_parts(request: Request, rule: Rule) -> bool:
     """Return True if a request needs a judgment that the size of its pod forbids.
 
     | request | content that needs it |

@@ -191,10 +191,10 @@ def notes_about_pod(source: ForeignPod, product: Product, asked: PodRequest) -> 
         if why := _why(product.node_labels, key):
             yield Note(f"spec.nodeSelector[{key}]", f"stays: {why}")
     for container in pod.containers:
-        yield from _of_container(container, product)
+        yield from _container_notes(container, product)
 
 
-def _of_container(container: Container, product: Product) -> Iterator[Note]:
+def _container_notes(container: Container, product: Product) -> Iterator[Note]:
     lost_by_name = {name: resource.loss for name, resource in product.resources.items()}
     for name in {**container.resources("limits"), **container.resources("requests")}:
         if lost := _why(lost_by_name, name):

@@ -115,7 +115,7 @@ def read_request(source: ForeignPod, origin: Origin) -> PodRequest:
         return PodRequest(problems=(error.note,))
 
 
-def _of_hami(container: Container, *, origin: Origin) -> ContainerRequest | None:
+def _read_hami(container: Container, *, origin: Origin) -> ContainerRequest | None:
     path, count = _whole_number(container, WHOLE_GPU) or ("", -1)
     if count < 0:
         limits = container.resources("limits")
@@ -243,10 +243,10 @@ def _fraction(path: str, text: str) -> Fraction:
 def _gpushare(source: ForeignPod, origin: Origin) -> PodRequest:
     labels = source.pod.labels
     if GPUSHARE_COUNT not in labels:
-        return _by_container(source, partial(_of_gpushare, origin=origin, count=1))
-    number = _read_whole(_GPUSHARE_LABEL, labels[GPUSHARE_COUNT])
+        return _by_container(source, partial(_read_gpushare, origin=origin, count=1))
+    number = _parse_whole_number(_GPUSHARE_LABEL, labels[GPUSHARE_COUNT])
     count = _gpu_count(_GPUSHARE_LABEL, number)
-    asked = _by_container(source, partial(_of_gpushare, origin=origin, count=count))
+    asked = _by_container(source, partial(_read_gpushare, origin=origin, count=count))
     if not asked.containers:
         return asked
     each = ", ".join(
@@ -257,7 +257,7 @@ def _gpushare(source: ForeignPod, origin: Origin) -> PodRequest:
     return replace(asked, labels=(GPUSHARE_COUNT,), notes=notes)
 
 
-def _of_gpushare(container: Container, *, origin: Origin, count: int) -> ContainerRequest | None:
+def _read_gpushare(container: Container, *, origin: Origin, count: int) -> ContainerRequest | None:
     path, units = _whole_number(container, GPUSHARE_MEMORY) or ("", 0)
     if not units:
         return None
@@ -266,7 +266,7 @@ def _of_gpushare(container: Container, *, origin: Origin, count: int) -> Contain
 
 
 def _whole(source: ForeignPod, origin: Origin) -> PodRequest:
-    asked = _by_container(source, partial(_of_whole, origin=origin))
+    asked = _by_container(source, partial(_read_whole_gpus, origin=origin))
     return replace(asked, notes=tuple(_several_replicas(source))) if asked.containers else asked
 
 
@@ -278,7 +278,7 @@ def _several_replicas(source: ForeignPod) -> Iterator[Note]:
             yield Note(path, f'{detail}; for two GPUs add {GPU_COUNT_ANNOTATION}: "2"')
 
 
-def _of_whole(container: Container, *, origin: Origin) -> ContainerRequest | None:
+def _read_whole_gpus(container: Container, *, origin: Origin) -> ContainerRequest | None:
     at, replicas = _whole_number(container, SHARED_GPU) or ("", 0)
     path, count = _whole_number(container, WHOLE_GPU) or ("", 0)
     if replicas and count:
@@ -297,7 +297,7 @@ PRODUCTS: Final[Mapping[str, Product]] = {
 }
 """Products keyed by the name that users type."""
 _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
-    HAMI.name: lambda source, origin: _by_container(source, partial(_of_hami, origin=origin)),
+    HAMI.name: lambda source, origin: _by_container(source, partial(_read_hami, origin=origin)),
     KAI.name: lambda source, origin: _kai_by_names(source) or _kai_by_pod(source, origin),
     GPUSHARE.name: _gpushare,
     DEVICE_PLUGIN.name: _whole,
@@ -322,10 +322,10 @@ def _by_container(
 def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
     """Return path and number of a container's limit or request; None if both are absent."""
     found = next(amounts(container, name), None)
-    return None if found is None else (found[0], _read_whole(*found))
+    return None if found is None else (found[0], _parse_whole_number(*found))
 
 
-def _read_whole(path: str, text: str) -> int:
+def _parse_whole_number(path: str, text: str) -> int:
     """Parse a whole number without a unit. Raises NotCarriedError."""
     try:
         return parse_count(text)

@@ -113,7 +113,7 @@ def _failure(verdict: PodVerdict) -> tuple[str, str]:
     return "Warning", "; ".join(warned) or verdict.summary
 
 
-def report(sources: Sequence[ManifestText]) -> str:
+def as_json(sources: Sequence[ManifestText]) -> str:
     """Return the verdicts as JSON.
 
     | field | is |
@@ -177,7 +177,7 @@ def _verdict(file: str, verdict: PodVerdict) -> dict[str, Any]:
         "rule": decision.rule if decision else "",
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",
-        **_build_migration(verdict),
+        **_migration_fields(verdict),
     }
 
 
@@ -185,7 +185,7 @@ def _remark(one: Remark, *field: str) -> dict[str, Any]:
     return {**dict.fromkeys(field, one.path), "line": one.line, "sentence": one.text}
 
 
-def _build_migration(verdict: PodVerdict) -> dict[str, Any]:
+def _migration_fields(verdict: PodVerdict) -> dict[str, Any]:
     """Return the JSON of a pod's migration, or an empty object without one."""
     migration = verdict.migration
     if migration is None:

@@ -122,7 +122,7 @@ def _summarize(sources: Sequence[ManifestText], stdout: TextIO) -> None:
 _REPORTS: Final = {
     Output.GITHUB: ci_reports.github,
     Output.JUNIT: ci_reports.junit,
-    Output.REPORT: ci_reports.report,
+    Output.REPORT: ci_reports.as_json,
 }
 
 
@@ -157,7 +157,7 @@ def tally(sources: Sequence[ManifestText]) -> str:
 
 
 def _report(name: str, verdict: PodVerdict, stderr: TextIO) -> None:
-    said = [(line.line, line.text) for line in verdict.said]
+    said = [(line.line, line.text) for line in verdict.summary_lines]
     said += [(item.line, f"{word}: {item.text}") for word, item in remarks(verdict)]
     for number, line in said:
         _write_line(f"{name}:{number}: {verdict.title}: {line}", line, stderr)

@@ -142,12 +142,12 @@ def decide_text(
 def _targets(found: ManifestObject, origin: Origin | None) -> list[Target]:
     """Return the targets of an object, or the object itself if only a migration concerns it."""
     targets = list(found.targets())
-    if not targets and origin and _requests_of(found, origin):
+    if not targets and origin and _find_requests(found, origin):
         targets.append(Target(found, Template((), None, Form.ELSEWHERE)))
     return targets
 
 
-def _requests_of(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
+def _find_requests(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
     return requests_without_pod(found.value, found.kind, found.version, origin.product)
 
 
@@ -204,7 +204,7 @@ def _migrate_document(
 def _build_migration(target: Target, origin: Origin) -> Migration | None:
     """Migrate one pod. Return None for a malformed pod, which admission reports."""
     if target.found.pod is None:
-        problems = _requests_of(target.object, origin)
+        problems = _find_requests(target.object, origin)
         return Migration(origin.product.name, problems=problems) if problems else None
     try:
         source = read_foreign_pod(as_sent(target.pod), target.found, target.object.value)

@@ -148,7 +148,7 @@ class PodVerdict:
         return summary + "".join(unjudged)
 
     @property
-    def said(self) -> tuple[Remark, ...]:
+    def summary_lines(self) -> tuple[Remark, ...]:
         """Lines of the summary, each with the line that causes it."""
         if not self.findings:
             return (Remark(self.line, self.summary),)
@@ -165,7 +165,7 @@ class PodVerdict:
         if not decision.allowed:
             return VerdictKind.DENIED, f"denied: {said}"
         if self.target.found.form is Form.ELSEWHERE:
-            return VerdictKind.NOT_JUDGED, self.carries
+            return VerdictKind.NOT_JUDGED, self.undecided_keys
         if decision.outcome is Outcome.WARNED:
             return VerdictKind.WARNED, f"warning: {said}"
         if self.is_translated:
@@ -191,7 +191,7 @@ class PodVerdict:
         return VerdictKind.LEFT_ALONE, f"left alone ({why})"
 
     @property
-    def carries(self) -> str:
+    def undecided_keys(self) -> str:
         """Vramwarden keys in the object that were not decided."""
         carried, found = self.target.stray, self.target.object
         keys = [f"{item.key} in a text" if item.is_in_text else item.key for item in carried]
@@ -296,7 +296,7 @@ def remarks(judged: PodVerdict) -> Iterator[tuple[str, Remark]]:
                 text = f"{path}: {note.detail}"
                 yield word, Remark(judged.find_line(path), text, path=path)
     if judged.target.found.form is Form.ELSEWHERE and not judged.allowed:
-        yield NOTE, Remark(judged.line, judged.carries)
+        yield NOTE, Remark(judged.line, judged.undecided_keys)
     yield from ((UNREAD, item) for item in judged.unread)
     yield from ((WARNING, warning) for warning in judged.warnings)
     yield from ((NOTE, item) for item in judged.noted)
