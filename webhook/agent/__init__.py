@@ -1,11 +1,11 @@
-"""The node agent: advertises on its node the GPUs that NVML reports, and keeps the node up to date.
+"""The node agent: advertises the GPUs that NVML reports on its node, and keeps the node up to date.
 
-It reads NVML, its own node and the node's assignments, and patches that node: capacity and
-allocatable `vramwarden.io/vram`, the labels and the annotations of `webhook.names`. In a cluster it
-runs on each GPU node, with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`), `NODE_NAME`
-from `spec.nodeName`, and the rights below. RBAC cannot restrict them to the agent's own node. An
-admission policy can, by `authentication.kubernetes.io/node-name` in the extra fields of the user
-(KEP-4193).
+The agent reads NVML, its own node and the node's assignment list. It patches that node: capacity
+and allocatable `vramwarden.io/vram`, and the labels and annotations of `webhook.names`. In a
+cluster it runs on each GPU node with the driver's library (`NVIDIA_DRIVER_CAPABILITIES=utility`),
+`NODE_NAME` from `spec.nodeName`, and the permissions below. RBAC cannot restrict them to the
+agent's own node. An admission policy can do so by the key `authentication.kubernetes.io/node-name`
+in the user's extra fields (KEP-4193).
 
 | API group | resource | verbs |
 | --- | --- | --- |
@@ -26,10 +26,10 @@ admission policy can, by `authentication.kubernetes.io/node-name` in the extra f
 | watcher | reports each change of the node's `GPUNode` |
 | writer | writes Events of the node, so that no other thread waits for them |
 
-A node whose GPUs have another allocator is not shared; see `core.node.sharing`. The agent may not
-read pods. It asks the webhook's replicas for pods with whole GPUs by a label of the node.
+A node whose GPUs have another allocator is not shared; see `core.node.sharing`. The agent has no
+permission to read pods. It sets a label of the node to ask the webhook for pods with whole GPUs.
 
-The largest free amount is advice for the scheduler (preferred node affinity), never a limit: the
-webhook decides about free memory. The label therefore changes in steps, at most every ten seconds,
-and stays unchanged while the assignments cannot be read.
+The largest free amount is a hint for the scheduler (preferred node affinity), never a limit: the
+webhook decides about free memory. The label changes in steps, at most every ten seconds, and stays
+unchanged while the assignment list cannot be read.
 """

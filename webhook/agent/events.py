@@ -1,6 +1,6 @@
-"""Log lines and Events for changes from one scan to the next: one at the start, one at the end.
+"""Log lines and Events about changes from one scan to the next: when they begin and when they end.
 
-The log has every change. Events report those that an admin should see in `kubectl describe node`.
+The log has every change. Events report changes that an admin should see in `kubectl describe node`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _shared_gpus(inventory: Inventory) -> list[Gpu]:
 
 
 def _log_health(journal: Journal, after: Inventory) -> None:
-    """Log the GPUs that the driver reports as broken, and those that recovered."""
+    """Log the GPUs that the driver reports as broken, and the GPUs that have recovered."""
     for gpu in after.gpus:
         about = f"health {gpu.uuid}"
         if gpu.healthy:
@@ -73,7 +73,7 @@ def _log_health(journal: Journal, after: Inventory) -> None:
 
 
 def _log_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
-    """Log once that no driver answers and that the node stays unchanged."""
+    """Log once that no driver responds and that the node stays unchanged."""
     if scan.failed and after.gpus:
         what = "the driver does not answer; the node keeps what it shows"
         journal.once("driver", "warning", what, scan.failed)
@@ -119,10 +119,10 @@ def write_events(
 ) -> None:
     """Write an Event for each change that an admin of the node should see; see `EventReason`.
 
-    There is none if the driver as a whole does not answer, since the node stays unchanged.
+    No Event is written if the driver as a whole does not respond, since the node stays unchanged.
     """
     for reason, sentence in _find_events(scan, before, after, grace_s):
-        events.over(reason)  # it happened again, so an earlier Event does not count
+        events.over(reason)  # it is a new change, so an earlier Event does not count
         events.once(reason, sentence)
     if scan.failed:
         return

@@ -1,8 +1,8 @@
-"""The heartbeat: `python3 -I -m webhook.agent.heartbeat live|ready FOLDER` is the kubelet's probe.
+"""Heartbeat file; `python3 -I -m webhook.agent.heartbeat live|ready FOLDER` is the kubelet's probe.
 
-It is a file, so the agent needs no port that the network could reach. A line of it has the time
-until which the last heartbeat is valid, and the reason why the node was not in its desired state.
-Probes run often, so this module imports very little.
+With a file the agent needs no port that the network can reach. Its line has the time until which
+the last heartbeat is valid, and the reason why the node was not in its desired state. Probes run
+often, so this module imports very little.
 """
 
 import os
@@ -11,15 +11,15 @@ import time
 
 RUN_FOLDER = "/run/vramwarden-agent"
 VALID_FOR_S = 120.0
-"""Time for which a heartbeat is valid, in seconds. The main thread writes one every few seconds,
-and waits at most 90 s for an API server that hangs."""
+"""Validity of a heartbeat, in seconds. The main thread writes one every few seconds, and waits
+at most 90 s for an API server that hangs."""
 
 _FILE = "heartbeat"
 _WRONG_USAGE = 2
 
 
 def beat(folder: str, *, unready: str) -> None:
-    """Record that the main thread works and why it is not ready; raise OSError on failure."""
+    """Record that the main thread works and why it is not ready; raises OSError on failure."""
     path = f"{folder}/{_FILE}"
     with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write(f"{time.monotonic() + VALID_FOR_S:.3f} {unready}\n")
@@ -32,7 +32,7 @@ def probe(kind: str, folder: str) -> str:
     | kind | passes |
     | --- | --- |
     | live | while the main thread beats: a restart fixes neither driver nor API server |
-    | ready | if, besides, the node was read and is in its desired state |
+    | ready | while it beats, the node was read, and the node is in its desired state |
     """
     try:
         with open(f"{folder}/{_FILE}", encoding="utf-8") as file:  # noqa: PTH123
@@ -48,7 +48,7 @@ def probe(kind: str, folder: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the probe and return the exit code."""
+    """Run the probe; return the exit code."""
     if len(arguments) != 2 or arguments[0] not in ("live", "ready"):  # noqa: PLR2004
         print("usage: python3 -m webhook.agent.heartbeat live|ready FOLDER", file=sys.stderr)  # noqa: T201
         return _WRONG_USAGE

@@ -69,13 +69,13 @@ FIRST_PAUSE_S: Final = 1.0
 
 PATCH_BURST: Final = 20
 PATCH_INTERVAL_S: Final = 5.0
-"""Limit on patches: `PATCH_BURST` at once, then one per `PATCH_INTERVAL_S` seconds. It bounds the
-load on the API server if another controller, such as an agent of another version, keeps undoing
+"""Interval between patches, in seconds, after a burst of `PATCH_BURST`. It limits the load on
+the API server if another controller, such as an agent of another version, keeps undoing
 patches."""
 
 
 class Agent:
-    """Keeps the node in its desired state until it is stopped."""
+    """Keeps the node in its desired state until the agent is stopped."""
 
     def __init__(
         self, settings: AgentSettings, kube: Kube, nvml: NodeNvml, journal: Journal
@@ -95,10 +95,10 @@ class Agent:
         self._assigned = DisplayedAssignments(None if settings.namespace else {})
         self._proofs = GpuNodeProofs(time.time())
         self._promised_bytes: int | None = None
-        """Amount assigned to the node's pods; None if unknown."""
+        """Amount assigned to the node's pods, in bytes; None if unknown."""
         self._pods_changed = False
-        """True if the assignments changed: a patch of free memory does not count against the limit.
-        """
+        """True if assignments changed: then a patch of free memory does not count against the
+        limit."""
         self._unready_reason = "the node has not been read yet"
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
@@ -144,7 +144,7 @@ class Agent:
             self._check_driver(now_s)
 
     def _receive(self) -> None:
-        """Receive reports, waiting for the first one."""
+        """Receive all reports, and wait for the first one."""
         now_s = time.monotonic()
         wait_s = min(LONGEST_WAIT_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
         message = self._inbox.get(wait_s)
@@ -181,7 +181,7 @@ class Agent:
                 self._sharing.on_slices(slices)
             case SlicesUnread(why, refused):
                 what = "ResourceSlices cannot be read; what is shared stays, and no more is"
-                if refused:  # as before Kubernetes 1.34
+                if refused:  # the API server is older than Kubernetes 1.34
                     what = "ResourceSlices cannot be read; only a label tells of a DRA driver"
                     self._sharing.on_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
@@ -222,7 +222,7 @@ class Agent:
         self._journal.over(about, message)
 
     def _apply_latest_scan(self) -> None:
-        """Apply the latest scan, once the inventory stored in the node is known."""
+        """Apply the latest scan, once the inventory stored in the node has been read."""
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
@@ -241,7 +241,7 @@ class Agent:
             self._events.once(advice.reason, f"{advice.what}: {advice.why}")
 
     def _reconcile(self, now_s: float) -> None:
-        """Patch the difference to the desired state, unless a retry is not due yet."""
+        """Patch the node to its desired state, unless a retry is not due yet."""
         self._pods_changed |= self._assigned.poll(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
@@ -324,7 +324,7 @@ class Agent:
             self._journal.event("info", "node patched", node=self._settings.node, changes=changes)
 
     def _check_driver(self, now_s: float) -> None:
-        """Report a driver that hangs, and stop if only a new container can reach the driver."""
+        """Report a driver that hangs; raise NewContainerNeededError if it is out of reach."""
         if self._settings.fixed_bytes is not None:
             return
         if is_hanging(self._driver, now_s, self._settings.interval_s):

@@ -1,4 +1,4 @@
-"""Start of the node agent, and one scan of GPUs and node without its loop."""
+"""Startup of the node agent, and a single scan of GPUs and node without the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from webhook.node_programs.program import run_program
 
 
 def agent(settings: AgentSettings) -> int:
-    """Run the node agent until SIGTERM and return the exit code of `run_program`."""
+    """Run the node agent until SIGTERM; return the exit code of `run_program`."""
 
     def work(kube: Kube, journal: Journal) -> NoReturn:
         journal.event("info", "started", node=settings.node, version=__version__, api=kube.url)
@@ -50,11 +50,11 @@ class ScanResult:
     patches: Patches
     changes: tuple[str, ...]
     notes: tuple[str, ...]
-    """Findings of the scan: unreadable parts, and settings that an admin should change."""
+    """Findings: unreadable parts, and settings that an admin should change."""
     node_error: str
-    """Reason why the node could not be read; the patches are then those of an empty node."""
+    """Reason why the node could not be read; the patches then assume an empty node."""
     is_conclusive: bool
-    """True if a driver answered, GPUs are or were advertised, or nothing is to be advertised."""
+    """True if a driver responded, GPUs are or were advertised, or there is nothing to advertise."""
     node: dict[str, Any]
     """The node; empty if it could not be read."""
     shared_state: NodeState
@@ -62,7 +62,7 @@ class ScanResult:
 
 
 def scan_once(settings: AgentSettings) -> ScanResult:
-    """Read the node and scan its GPUs once, without changes."""
+    """Read the node and scan its GPUs once, without changing anything."""
     node: dict[str, Any] = {}
     node_error = "" if settings.node else "no node is named; use --node or set NODE_NAME"
     if settings.node:
@@ -126,7 +126,7 @@ def scan_once(settings: AgentSettings) -> ScanResult:
 
 
 def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
-    """Return the node's assignments, or the reason why they are unknown."""
+    """Return the node's assignments, or None and the reason why they are unknown."""
     if not settings.node or not settings.namespace or settings.fixed_bytes is not None:
         return {}, ""
     try:
@@ -139,7 +139,7 @@ def _assigned_once(settings: AgentSettings) -> tuple[Assignments | None, str]:
 def _read_age_and_dra_drivers(
     settings: AgentSettings, node: dict[str, Any], inventory: Inventory
 ) -> tuple[float, tuple[str, ...] | None]:
-    """Return the node's age in seconds, and the DRA drivers that offer its GPUs."""
+    """Return the node's age in seconds, and the DRA drivers that offer its GPUs (None: unknown)."""
     if not node:
         return float("inf"), ()
     kube = connect(settings.kubeconfig)
@@ -154,7 +154,7 @@ def _read_age_and_dra_drivers(
 
 
 def patch_once(settings: AgentSettings, found: ScanResult) -> None:
-    """Apply the patches of one scan; raise KubeError."""
+    """Apply the patches of one scan; raises KubeError."""
     kube: Kube = connect(settings.kubeconfig)
     for patch, is_status in found.patches.in_order():
         kube.patch_node(settings.node, patch, status=is_status)

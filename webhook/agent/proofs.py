@@ -1,4 +1,4 @@
-"""Proofs in the node's GPUNode that the driver enforces caps and that a sentry acts."""
+"""Proofs from the node's GPUNode that the driver enforces caps and that a sentry acts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from webhook.core.pod.gpus import Gpu
 from webhook.names import SENTRY_ACTING_CONDITION
 
 LIMIT_FRESH_S: Final = 240.0
-"""Maximum age of a proof that the driver enforces caps, in seconds. The label stays for as long if
-the object cannot be read."""
+"""Maximum age of the proof that the driver enforces caps, in seconds. The label also stays for
+this time if the GPUNode cannot be read."""
 
 _GONE: Final = {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
 
 
 class GpuNodeProofs:
-    """The node's GPUNode as it was last read, and the driver as it was last scanned."""
+    """The node's GPUNode as last read, and the driver as last scanned."""
 
     def __init__(self, started_s: float) -> None:
-        """Prepare; `started_s` is the Unix time of the agent's start."""
+        """`started_s` is the Unix time of the agent's start."""
         self._started_s = started_s
         self._seen: FiguresSeen | None = None
         self._version = ""
-        """Driver version; empty before the first answer."""
+        """Driver version; empty before the first scan that succeeded."""
         self._gone = False
         self._acted_s = float("-inf")
         """Unix time of the newest figures that proved an acting sentry."""
@@ -53,17 +53,17 @@ class GpuNodeProofs:
             self._gone = True
 
     def driver_enforces_caps(self, now_s: float) -> bool | None:
-        """Return whether the driver enforces caps at this Unix time; None if not known yet.
+        """Return True if the driver enforces caps at this Unix time; None if not known yet.
 
-        | the driver, by our own scans | the GPUNode, read last | its figures | its proof | |
+        | driver, by the agent's scans | last read of GPUNode | its figures | its proof | result |
         | --- | --- | --- | --- | --- |
-        | is gone, or of another version than the sentry saw | any | any | any | no |
-        | any other | was not read, for less than `LIMIT_FRESH_S` | | | not known |
-        | any other | was not read for longer | | | no |
+        | is gone, or has another version than the sentry saw | any | any | any | no |
+        | any other | failed, for less than `LIMIT_FRESH_S` | | | not known |
+        | any other | failed, for longer | | | no |
         | any other | does not exist | | | no |
         | any other | exists | are older than `LIMIT_FRESH_S` | any | no |
-        | has not answered yet | exists | are newer | holds | not known |
-        | the one that the sentry saw | exists | are newer | holds | yes |
+        | has not responded yet | exists | are newer | holds | not known |
+        | has the version that the sentry saw | exists | are newer | holds | yes |
         | any other | exists | are newer | does not hold, or there is none | no |
         """
         if self._gone:
@@ -78,15 +78,15 @@ class GpuNodeProofs:
         return figures.driver_version == self._version if self._version else None
 
     def sentry_acts(self, now_s: float, gpus: Iterable[Gpu]) -> bool | None:
-        """Return whether a sentry acts on every shared GPU; None if not known yet.
+        """Return True if a sentry acts on every shared GPU; None if not known yet.
 
-        | the newest figures that proved it | the GPUNode | acts |
+        | newest figures that proved it | GPUNode | result |
         | --- | --- | --- |
         | are at most `SENTRY_FRESH_S` old | any | yes |
-        | are older, or there were none | was not read, for less than `SENTRY_FRESH_S` | not known |
-        | are older, or there were none | any other | no |
+        | are older, or do not exist | was not read, for less than `SENTRY_FRESH_S` | not known |
+        | are older, or do not exist | any other | no |
 
-        Shorter failures, and the replacement of a sentry, withdraw nothing. While no GPU is known,
+        Shorter failures, and the replacement of a sentry, change nothing. While no GPU is known,
         such as before the first scan, figures prove nothing.
         """
         gpus = tuple(gpus)
@@ -102,8 +102,7 @@ class GpuNodeProofs:
     ) -> Conditions:
         """Return the node's condition about an acting sentry; empty if not known yet.
 
-        `api_now_s` is the Unix time by the API server's clock; `acts` is the result of
-        `sentry_acts`.
+        `api_now_s` is Unix time by the API server's clock. `acts` is the result of `sentry_acts`.
         """
         if acts:
             status, reason, message = "True", "SentryActs", _ACTS
@@ -130,7 +129,7 @@ _NO_ACT: Final = "the sentry of this node may stop no process, or cannot follow 
 
 
 def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -> str:
-    """Return the condition's message for a reason."""
+    """Return the condition's message for a fault."""
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:

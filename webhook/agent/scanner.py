@@ -28,7 +28,7 @@ def watch_gpus(
     now: threading.Event,
     send: Callable[[Scan], object],
 ) -> None:
-    """Report a scan every `interval_s`, and at once if `now` is set, forever.
+    """Report a scan every `interval_s`, and immediately if `now` is set, forever.
 
     A driver that hangs blocks only this thread.
     """
@@ -39,13 +39,13 @@ def watch_gpus(
 
 
 def scan(nvml: NodeNvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
-    """Return a scan of NVML; never raise."""
+    """Return a scan of NVML; never raises."""
     return scan_with(nvml, kernel_driver, Scan, lambda version: _scan(nvml, version, proc))
 
 
 def _scan(nvml: NodeNvml, version: str, proc: str) -> Scan:
     gpus = tuple(_read_details(gpu, nvml) for gpu in list_answering_gpus(nvml))
-    # GPUs that failed to answer but are not lost.
+    # GPUs that failed to respond but are not lost.
     unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
     return _check_sidecar_support(
         Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc
@@ -53,7 +53,7 @@ def _scan(nvml: NodeNvml, version: str, proc: str) -> Scan:
 
 
 def _read_details(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
-    # The GPU just answered. If it fails now, the next scan reports the reason.
+    # The GPU has just responded. If it fails now, the next scan reports the reason.
     with suppress(NvmlError):
         gpu = replace(gpu, used_bytes=nvml.device_used_bytes(gpu.uuid))
     with suppress(NvmlError):
@@ -71,8 +71,8 @@ def _read_details(gpu: ScannedGpu, nvml: NodeNvml) -> ScannedGpu:
 def _check_sidecar_support(scan: Scan, nvml: NodeNvml, proc: str) -> Scan:
     """Check what the enforcer's self-test checks: version, kernel, and figures of each shared GPU.
 
-    It cannot check that the driver reports the memory of each process: a container sees only its
-    own processes, and this one has none on a GPU. The version is checked instead.
+    It cannot be checked whether the driver reports the memory of each process: a container sees
+    only its own processes, and the agent's use no GPU. The driver's version is checked instead.
     """
     kernel = host_environment.check_kernel(proc=proc)
     version = scan.driver_version

@@ -12,9 +12,9 @@ from webhook.core.node.inventory import GRACE_S
 INTERVAL_S: Final = 30.0
 """Interval between scans of the GPUs, in seconds.
 
-The watch reports changes of the node at once. Scans only find GPUs that came or went, and a lost
-GPU has minutes of grace. On a node without persistence mode each scan wakes the GPUs, which takes a
-second or more per GPU.
+Changes of the node are watched. Scans only find GPUs that were added or removed, and a lost GPU has
+minutes of grace. On a node without persistence mode each scan wakes the GPUs, which takes a second
+or more per GPU.
 """
 
 
@@ -27,20 +27,19 @@ class AgentSettings:
     grace_s: float = GRACE_S
     """Time for which a GPU may be lost before it leaves the inventory, in seconds."""
     fixed_bytes: int | None = None
-    """Amount to advertise without reading a driver; None to scan."""
+    """Amount to advertise without reading a driver, in bytes; None to scan."""
     access: Access = field(default_factory=Access)
     kernel_driver: str = KERNEL_DRIVER
     """File that exists while the kernel has a driver."""
     namespace: str = ""
     """Namespace of the assignment lists; empty if the webhook does not assign GPUs."""
     expects_sentry: bool = False
-    """True if a sentry should act on the node; its absence is then reported as a condition of the
-    node."""
+    """True if a sentry should act on the node; a condition of the node then reports its absence."""
     kubeconfig: Path | None = None
     run_folder: str = ""
-    """Folder of the heartbeat; empty for none."""
+    """Folder of the heartbeat; empty for no heartbeat."""
     dry_run: bool = False
     documentation_url: str = ""
-    """URL pattern of pages; see `core.documentation`."""
+    """URL pattern of documentation pages; see `core.documentation`."""
     startup_taint: str = ""
     """Key of the taint to remove once the node is in its desired state; empty for none."""

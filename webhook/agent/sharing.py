@@ -39,15 +39,15 @@ _MESSAGES: Final = {
 }
 
 QUESTION_INTERVAL_S: Final = 30.0
-"""Interval between questions for pods with whole GPUs while one of them prevents sharing, in
-seconds. It is also the wait for an answer."""
+"""Interval between questions to the webhook for pods with whole GPUs while such a pod prevents
+sharing, in seconds. It is also the timeout of a response."""
 
 DISPLAY_INTERVAL_S: Final = 10.0
 """Minimum interval between two changes of the displayed assignments, in seconds."""
 
 
 class NodeSharing:
-    """State of the decision; reports each change once."""
+    """State of the sharing decision; reports each change once."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class NodeSharing:
         watches_slices: bool,
         documentation_url: str = "",
     ) -> None:
-        """Prepare; `api_now_s` returns Unix time by the API server's clock.
+        """`api_now_s` returns Unix time by the API server's clock.
 
-        `has_fixed_amount`: True if no driver is asked. `watches_assignments`, `watches_slices`:
-        True if `on_pods` and `on_slices` will be called.
+        `has_fixed_amount` is True if no driver is scanned. `watches_assignments` and
+        `watches_slices` are True if `on_pods` and `on_slices` will be called.
         """
         self._events = events
         self._journal = journal
@@ -83,22 +83,23 @@ class NodeSharing:
         self._claimed_until_s = float("-inf")
         self._young_until_s = float("-inf")
         self._offers_gpus: bool | None = None
-        """True if the node as last reported had other allocators; None before the first report."""
+        """True if the node had other allocators when last reported; None before the first
+        report."""
         self._settles_at_s = float("-inf")
         self._is_sharing = False
-        """True if GPUs are advertised, even if another client removed that from the node."""
+        """True if GPUs are advertised, even if another client removed them from the node."""
         self._last: SharingDecision | None = None
         self._is_settling = False
         self._reason: EventReason | None = None
         self._questions: tuple[str, ...] = ()
-        """First and last question for pods with whole GPUs of this wait."""
+        """First and last question for pods with whole GPUs since the current wait began."""
         self._last_question_s = self._first_question_s = float("-inf")
         self._answer: WholeGpuPods | None = None
 
     def on_node(self, node: Mapping[str, Any], now_s: float) -> None:
-        """Store until when another allocator counts although the node shows none.
+        """Store the time until which another allocator counts although the node shows none.
 
-        | whole GPUs are offered | they were | count as offered |
+        | whole GPUs are offered | they were offered | count as offered |
         | --- | --- | --- |
         | yes | any | for `SETTLE_S` more |
         | no | yes, when the node was last reported | for `SETTLE_S` more |
@@ -116,7 +117,7 @@ class NodeSharing:
             self._settles_at_s = now_s + SETTLE_S
 
     def _on_first_node(self, node: Mapping[str, Any], now_s: float) -> None:
-        """Store the node's age, and the DRA drivers that an earlier agent stored in it."""
+        """Store the node's age, and the DRA drivers that an earlier agent stored in the node."""
         metadata = node.get("metadata") or {}
         created_s = read_time(metadata.get("creationTimestamp"))
         if created_s is not None:
@@ -138,15 +139,15 @@ class NodeSharing:
         )
 
     def on_scan(self, scan: Scan) -> None:
-        """Store the last scan, for memory in use."""
+        """Store the last scan, which shows memory in use."""
         self._scan = scan
 
     def on_pods(
         self, assignments: Mapping[str, Any] | None, whole: WholeGpuPods | None = None
     ) -> None:
-        """Store whether pods have VRAM; `assignments` is None if they cannot be read.
+        """Store whether pods have VRAM; `assignments` is None if the list cannot be read.
 
-        `whole` is the answer of a webhook replica about pods with whole GPUs.
+        `whole` is a webhook replica's response about pods with whole GPUs.
         """
         self._awaits_assignments = False
         self._has_pods = None if assignments is None else bool(assignments)
@@ -170,7 +171,7 @@ class NodeSharing:
             inputs = self._inputs(node, inventory, now_s)
             decision = judge(node, inputs)
         if decision.shared is Shared.DRAINING and self._awaits_assignments:
-            decision = SharingDecision(Shared.NOT_YET)  # the assignments are not read yet
+            decision = SharingDecision(Shared.NOT_YET)  # the assignment list has not been read yet
         self._last = decision
         is_free = judge(node, replace(inputs, whole_pods=())).shared is Shared.YES
         self._update_question(now_s, is_needed=is_free and decision.shared is Shared.NOT_YET)
@@ -194,11 +195,11 @@ class NodeSharing:
 
     @property
     def question(self) -> str:
-        """Question for pods with whole GPUs that the node should carry; empty for none."""
+        """Value of the node's label that asks for pods with whole GPUs; empty for none."""
         return self._questions[-1] if self._questions else ""
 
     def _update_question(self, now_s: float, *, is_needed: bool) -> None:
-        """Ask for whole-GPU pods if nothing else prevents sharing, every `QUESTION_INTERVAL_S`."""
+        """Ask for whole-GPU pods every `QUESTION_INTERVAL_S` if nothing else prevents sharing."""
         if not is_needed or not self._watches_assignments:
             self._questions, self._answer = (), None
         elif not self._questions or now_s >= self._last_question_s + QUESTION_INTERVAL_S:
@@ -207,9 +208,10 @@ class NodeSharing:
             self._last_question_s = now_s
 
     def _whole_pods(self, now_s: float) -> tuple[str, ...] | None:
-        """Return the pods with whole GPUs; None while waiting for an answer.
+        """Return the pods with whole GPUs; None while waiting for a response.
 
-        Empty if no replica answers, since no replica then assigns GPUs to pods either.
+        The result is empty if no replica responds, since then no replica assigns GPUs to pods
+        either.
         """
         if not self._watches_assignments:
             return ()
@@ -224,15 +226,15 @@ class NodeSharing:
         return self._last is not None and self._last.shared is Shared.NO
 
     def is_settled(self, inventory: Inventory) -> bool:
-        """Return True if the decision is final, so that the node can be patched and then be ready.
+        """Return True if the decision is final: the node can be patched and is then ready.
 
-        | decided | GPUs to advertise | the last scan | settled |
+        | decision | GPUs to advertise | last scan | settled |
         | --- | --- | --- | --- |
         | they are not shared | - | - | yes |
         | they cannot be shared yet | - | - | no |
         | they are shared | some | - | yes |
-        | they are shared | none | every GPU answered | yes: there will be none |
-        | they are shared | none | failed, or has not come | no: the driver may be on its way |
+        | they are shared | none | every GPU responded | yes: there will be none |
+        | they are shared | none | failed, or has not come | no: the driver may still start |
         """
         if self._last is None or self._last.shared is Shared.NOT_YET:
             return False
@@ -278,11 +280,11 @@ class NodeSharing:
 
 
 class DisplayedAssignments:
-    """The latest assignments, and those that the node's labels of free memory show.
+    """The latest assignments, and the assignments that the node's labels of free memory show.
 
     Each binding changes the assignments. Each change of a label rewrites the Node, tens of
-    kilobytes in etcd, and is sent to every client that watches nodes. The labels are only advice
-    for the scheduler.
+    kilobytes in etcd, and is sent to every client that watches nodes. The labels are only hints for
+    the scheduler.
     """
 
     def __init__(self, initial: Assignments | None) -> None:

@@ -17,21 +17,21 @@ NO_LIMIT: Final = (1 << 64) - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""
 
 CONTEXT_BYTES: Final = 600 * 2**20
-"""Upper bound for a CUDA context, which the lists show and the driver may not count.
+"""Upper bound for the size of a CUDA context, which the lists show and the driver may not count.
 
-518 MiB were measured on H100 and H200 with driver 580 (`tests/gpu/README.md`), and other GPUs may
-need somewhat more. Memory that libraries load later is not added: it belongs within the cap.
-Whether r615 counts a context has not been measured.
+H100 and H200 with driver 580 took 518 MiB (`tests/gpu/README.md`); other GPUs may need somewhat
+more. Memory that libraries load later is not added: it belongs within the cap. Whether r615 counts
+a context has not been measured.
 """
 
 MOST_CONTEXTS: Final = 2
-"""Maximum number of contexts of a pod on one GPU that are not counted: a program and its child.
+"""Maximum number of uncounted contexts of a pod on one GPU: a program's and its child's.
 
 Without a maximum, many processes could hold memory that the driver does not count.
 """
 
 DRIVER_LIMITS: Final = ("Auto", "Require")
-"""Values of the annotation `driver-limit`. Containers wait for the limit under both."""
+"""Values of the annotation `driver-limit` under which containers wait for the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Limit:
 def judged_bytes(figures: Iterable[int], counted_bytes: int | None, cap_bytes: int) -> int:
     """Return the amount of a pod on a GPU that is compared with its cap.
 
-    `figures` has the listed bytes of each process, `counted_bytes` is the driver's figure.
+    `figures` has the listed bytes of each process. `counted_bytes` is the driver's figure.
 
     | the driver | amount |
     | --- | --- |
     | has no limit (None) | the sum of the list |
-    | counts all of it, or more | the sum of the list |
+    | counts all of the sum, or more | the sum of the list |
     | counts less | the sum, less the part of the difference that contexts can explain |
 
     Contexts explain at most `CONTEXT_BYTES` of each of the `MOST_CONTEXTS` largest processes, never

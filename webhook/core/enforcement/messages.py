@@ -1,7 +1,7 @@
-"""Messages of sidecar and sentry: keys of log lines, and sentences with the request to write.
+"""Messages of sidecar and sentry: keys of log lines, and sentences with the recommended request.
 
-The sidecar, the sentry, `explain`, `advise` and warnings at admission name the same request for the
-same peak.
+The sidecar, the sentry, `explain`, `advise` and warnings at admission recommend the same request
+for the same peak.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _COARSE_ABOVE_BYTES: Final = 8 * _GIB
 
 
 def sufficient_request(peak_bytes: int) -> int:
-    """Return the request per GPU, in bytes, for a pod with this peak on a GPU.
+    """Return the recommended request per GPU, in bytes, for a pod with this peak on a GPU.
 
-    It is the peak plus 15 %, rounded up to 256Mi, above 8Gi to 1Gi. The margin is for use that was
-    not measured: a process that was stopped or denied memory may have needed more.
+    It is the peak plus 15 %, rounded up to 256Mi, or to 1Gi above 8Gi. The margin covers use that
+    was not measured: a process that was stopped or denied memory may have needed more.
     """
     wanted = -(-peak_bytes * (100 + MARGIN_PERCENT) // 100)
     grain = _GIB if wanted > _COARSE_ABOVE_BYTES else _GIB // 4
@@ -58,7 +58,7 @@ def sufficient_request(peak_bytes: int) -> int:
 
 
 def advise_request(peak_bytes: int) -> str:
-    """Return the end of a sentence about a pod over its cap: its peak, and the request to write."""
+    """Return the end of a sentence about a pod over its cap: peak and recommended request."""
     asks = format_exact(sufficient_request(peak_bytes))
     return (
         f"the pod's peak was {format_amount(peak_bytes)}, so write vramwarden.io/gpu-memory: "
@@ -66,12 +66,12 @@ def advise_request(peak_bytes: int) -> str:
     )
 
 
-_LONGEST_COMMAND = 80  # in a sentence; log lines have the whole command
+_LONGEST_COMMAND = 80  # characters of a command in a sentence; log lines have the whole command
 SHOWN_ID = 12  # characters of a container ID in a sentence
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
-    """Return why a process is stopped, and the request that would be sufficient."""
+    """Return why a process is stopped, and the recommended request."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
     reason = f"it grew last, by {format_amount(excess.grew_bytes)} {within}"
     if excess.order is VictimOrder.LARGEST:
@@ -87,7 +87,7 @@ def explain_container_stop(action: StopContainer) -> str:
 
 
 def explain_end(action: EndPod) -> str:
-    """Return why the whole pod has to end."""
+    """Return why the whole pod is ended."""
     if action.process is not None and action.excess is not None:
         reason = f"{_stops_were_not_enough(action.excess)}, so all processes of the pod end"
         return _explain(action.process, action.excess, reason)
@@ -95,7 +95,7 @@ def explain_end(action: EndPod) -> str:
 
 
 def explain_report(action: ReportExcess, why_not: str) -> str:
-    """Return what would be stopped, in the words of a stop, and why nothing is."""
+    """Return what would be stopped, in the words of a stop, and why nothing is stopped."""
     over, process = action.excess, action.process
     if isinstance(over, NothingToStop):
         what = _none_can_be_stopped(over)
@@ -129,7 +129,7 @@ def _explain(process: Process, excess: Excess, reason: str) -> str:
 
 
 def describe(process: Process) -> str:
-    """Return PID, command and container of a process as text."""
+    """Return a process's PID, command and container as a phrase."""
     shown = shorten(process.command, _LONGEST_COMMAND)
     command = f" ({shown})" if shown else ""
     container = f" of container {process.container[:SHOWN_ID]}" if process.container else ""

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ESCALATE_AFTER: Final = 3
-"""Number of insufficient stops on one GPU after which a container is stopped, as something in it
-restarts processes."""
+"""Number of insufficient stops on one GPU after which a container is stopped: apparently
+something in it restarts processes."""
 
 
 class VictimOrder(enum.Enum):
     """Order in which processes are stopped."""
 
     GREW_LAST = "grew-last"
-    """The process that grew last is the likeliest cause. Ties: the largest, then the youngest."""
+    """The process that grew last is the most likely cause. Ties: the largest, then the youngest."""
     LARGEST = "largest"
     """The largest process frees the most memory. Ties: the youngest."""
 
@@ -30,12 +30,12 @@ UNIDENTIFIED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Identity of a process in the pod. A PID alone may be reused a moment later."""
+    """Identity of a process in the pod. The PID alone may be reused a moment later."""
 
     pid: int
     """PID in the pod's process namespace."""
     started: int
-    """Start time in clock ticks since boot: field 22 of /proc/<pid>/stat, proc(5); or
+    """Start time in clock ticks since boot (field 22 of /proc/<pid>/stat, proc(5)), or
     `UNIDENTIFIED`."""
     command: str = field(default="", compare=False)
     container: str = field(default="", compare=False)
@@ -44,29 +44,30 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The memory that one process holds on one GPU."""
+    """Memory that one process holds on one GPU."""
 
     gpu: str
     """UUID of the GPU."""
     process: Process
     used_bytes: int | None
-    """None if NVML lists the process with no figure or with 0."""
+    """None if NVML lists the process without a figure or with 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Use of all GPUs by one pod at one moment."""
+    """Memory in use by one pod on all GPUs at one moment."""
 
     usages: tuple[Usage, ...]
     fault: str = ""
-    """Reason why not everything could be observed; empty if it could."""
+    """Reason why the observation is incomplete; empty if it is complete."""
     rejected: frozenset[Process] = frozenset()
     """Processes that could not be signalled since the last observation."""
     listed_at_s: Mapping[str, float] = field(default_factory=dict)
-    """Time at which a GPU's list was read, if before this observation. A GPU in it was observed,
-    even if there is a fault."""
+    """Time at which a GPU's process list was read, if earlier than this observation. A GPU in
+    this mapping was observed, even if there is a fault."""
     counted: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that the driver counts for the pod, by GPU on which it limits the pod to its cap."""
+    """Bytes that the driver counts for the pod, keyed by GPU, if it limits the pod to its cap
+    there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +125,13 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class OverCapTimer:
-    """Time that a GPU's sum was over the cap, in seconds, less the time within the cap."""
+    """Time for which a GPU's sum was over the cap, in seconds, minus the time within the cap."""
 
     over_s: float
     at_s: float
     """Time of the last sample."""
     over: bool
-    """True if that sample was over the cap."""
+    """True if the last sample was over the cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,11 @@ class Escalation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
-    """State between steps. Mappings are by GPU, `tracks` by GPU and process."""
+    """State between steps. Mappings are keyed by GPU, `tracks` by GPU and process."""
 
     tracks: Mapping[tuple[str, Process], Track] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
-    """Number of successive samples over the cap."""
+    """Number of consecutive samples over the cap."""
     timers: Mapping[str, OverCapTimer] = field(default_factory=dict)
     peaks: Mapping[str, int] = field(default_factory=dict)
     """Highest sum, in bytes."""
@@ -157,9 +158,9 @@ class StepState:
     """Times of recent stops."""
     escalations: Mapping[str, Escalation] = field(default_factory=dict)
     given_up: frozenset[Process] = frozenset()
-    """Processes that are listed long after SIGKILL, or cannot be signalled."""
+    """Processes that are still listed long after SIGKILL, or cannot be signalled."""
     reported: frozenset[str] = frozenset()
-    """GPUs with a reported excess that is not over."""
+    """GPUs with a reported excess that has not ended."""
     blind_since_s: float | None = None
     blind_reported: bool = False
 
@@ -170,7 +171,7 @@ class Excess:
 
     gpu: str
     used_bytes: int
-    """Use of the victim, in bytes."""
+    """Memory in use by the victim, in bytes."""
     sum_bytes: int
     cap_bytes: int
     peak_bytes: int
@@ -179,9 +180,9 @@ class Excess:
     stops_before: int = 0
     """Number of earlier stops on this GPU that count."""
     stops_within_s: float = 0.0
-    """Time since the first of them, in seconds."""
+    """Time since the first of these stops, in seconds."""
     order: VictimOrder = VictimOrder.GREW_LAST
-    """Order by which the victim was chosen."""
+    """Order in which the victim was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Kill:
 class StopContainer:
     """Send SIGKILL to all processes of a container, found by their cgroup.
 
-    The process that restarts others may hold no GPU memory itself.
+    The process that restarts the others may hold no GPU memory itself.
     """
 
     container: str
@@ -216,7 +217,7 @@ class StopContainer:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Report whether a victim's memory came back."""
+    """Report whether a victim's memory was freed."""
 
     process: Process
     gpu: str
@@ -227,7 +228,7 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class ReportBlind:
-    """Report that the pod cannot be measured, or can again."""
+    """Report that the pod cannot be measured, or can be measured again."""
 
     blind: bool
     since_s: float
@@ -236,7 +237,7 @@ class ReportBlind:
 
 @dataclass(frozen=True, slots=True)
 class NothingToStop:
-    """Excess of which no process can be stopped; figures in bytes."""
+    """Excess in a pod of which no process can be stopped; figures in bytes."""
 
     gpu: str
     sum_bytes: int
@@ -246,7 +247,7 @@ class NothingToStop:
 
 @dataclass(frozen=True, slots=True)
 class EndPod:
-    """End the whole pod: it is blind and the policy demands it, or stops were not enough."""
+    """End the whole pod: the policy ends pods that cannot be measured, or stops were not enough."""
 
     why: str
     nothing_to_stop: NothingToStop | None = None

@@ -1,9 +1,9 @@
-"""Pace of reads: the device's memory total often, the costlier process lists rarely.
+"""Pace of reads: a device's memory total is read often, the costlier process lists rarely.
 
-On an H100 with driver 580, NVML's memory total takes 10 microseconds, a process list 34 with one
-process and 627 with 48; on a laptop's GPU milliseconds (MangoHud pull request 2104). A list holds
-the driver's locks. Therefore lists are read if the total changed, while an excess is judged, and at
-a low rate.
+On an H100 with driver 580, reading NVML's memory total takes 10 microseconds, and a process list 34
+with one process and 627 with 48. On a laptop's GPU a list takes milliseconds (MangoHud pull request
+2104) and holds the driver's locks. Therefore lists are read if the total changed, while an excess
+is judged, and at a low rate.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Final
 from webhook.core.frozen import dataclass
 
 MOVED_BYTES: Final = 64 * 2**20
-"""Smallest change of the total that counts; less is noise of contexts and caches."""
+"""Smallest change of the total that counts, in bytes; smaller changes are noise of contexts and
+caches."""
 
 LIST_EVERY_S: Final = 10.0
-"""Maximum time between lists, in seconds. Managed memory and new processes may not change the
-total."""
+"""Maximum time between reads of lists, in seconds. Managed memory and new processes may not
+change the total."""
 
 LIST_FLOOR_S: Final = 1.0
-"""Minimum time between lists, in seconds, except while an excess is judged."""
+"""Minimum time between reads of lists, in seconds, except while an excess is judged."""
 
 SLOW_CALL_S: Final = 0.02
-"""Duration of a list, in seconds, above which lists are read half as often."""
+"""Duration of reading a list, in seconds, above which lists are read half as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Values of the last read of the lists."""
+    """Figures from the last read of the lists."""
 
     listed_at_s: float = float("-inf")
     listed_total_bytes: int | None = None
@@ -37,7 +38,7 @@ class Pace:
     """Highest total at which lists were read: the pod's peak, if it is alone on the GPU."""
 
     def after(self, now_s: float, total_bytes: int | None, call_s: float) -> Pace:
-        """Return the pace after a read of the lists."""
+        """Return the pace after lists were read."""
         highest_bytes = max(self.highest_bytes, total_bytes or 0)
         return Pace(now_s, total_bytes, call_s, highest_bytes)
 
@@ -53,23 +54,25 @@ def wants_lists(
 ) -> bool:
     """Return True if this observation must read the process lists.
 
-    | judging an excess | total | since the last lists | lists |
+    The floor is the minimum time between lists, the ceiling the maximum.
+
+    | judging an excess | total | time since the last lists | lists |
     | --- | --- | --- | --- |
     | yes | any | any | yes |
     | no | any | under the floor | no |
     | no | unknown | over the floor | yes |
     | no | any, of a pod that is limited | over the floor | yes |
-    | no | moved, over the cap | over the floor | yes |
-    | no | moved, higher than ever | over the floor | yes |
+    | no | changed, over the cap | over the floor | yes |
+    | no | changed, higher than ever | over the floor | yes |
     | no | any other | over the ceiling | yes |
     | no | any other | between | no |
 
     While the total is within the cap, no pod can be over it. Lists are then read by time, and for
-    peaks: a new highest total is a peak of a pod that is alone on its GPU. A GPU's memory bounds
+    peaks: a new highest total is a peak of a pod that is alone on its GPU. A GPU's memory limits
     the number of such reads.
 
     Under a driver limit, `total_bytes` is the memory that the driver counts for the pod (nvml.h of
-    r615). Memory that it does not count changes no total, so only lists show it.
+    r615). Memory that the driver does not count does not change a total, so only lists show it.
     """
     if judging:
         return True

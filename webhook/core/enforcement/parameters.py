@@ -18,17 +18,18 @@ class Span:
     most: str
 
 
-# The sidecar uses these defaults if a variable is unset, so running pods depend on them, also
-# after an upgrade or a rollback. Within 0.x a default never changes without a new variable name.
+# The sidecar uses these defaults if an environment variable is unset. So running pods depend on
+# them, even after an upgrade or a rollback. Within 0.x a default only changes together with the
+# variable's name.
 POLL_INTERVAL: Final = Span("1s", "100ms", "60s")
 GRACE: Final = Span("5s", "0s", "1h")
 BLIND_AFTER: Final = Span("60s", "1s", "1h")
 TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
-LONGEST_MESSAGE: Final = 4096  # in bytes, the kubelet's limit of a termination message
+LONGEST_MESSAGE: Final = 4096  # bytes of a termination message, limited by the kubelet
 
 WHEN_BLIND: Final = ("Report", "Terminate")
-"""Reactions if use cannot be measured for long; the first one is the default."""
+"""Reactions if memory in use cannot be measured for long; the first one is the default."""
 ON_EXCESS: Final = ("Stop", "Report")
 """Reactions to an excess; the first one is the default."""
 
@@ -39,7 +40,7 @@ _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
 def parse_permille(text: str) -> int:
     """Parse a percentage such as `2.5%` and return it in tenths of a percent.
 
-    Raise ValueError with the end of a sentence that begins with the text.
+    Raises ValueError; its message continues a sentence that begins with the value.
     """
     match = _PERCENTAGE.fullmatch(text)
     if match is None:
@@ -51,7 +52,7 @@ def parse_permille(text: str) -> int:
 
 
 def parse_cap(text: str) -> int:
-    """Parse the enforcer's cap, a number of bytes above 0; raise ValueError."""
+    """Parse the enforcer's cap, a number of bytes above 0; raises ValueError."""
     if not text:
         raise ValueError("is not set; it is the cap per GPU in bytes, e.g. 8589934592")
     if not _BYTES.fullmatch(text) or not 0 < int(text) <= MAX_BYTES:
@@ -60,14 +61,14 @@ def parse_cap(text: str) -> int:
 
 
 def parse_stops(text: str) -> bool:
-    """Return True if an excess leads to a stop, not only to a report; raise ValueError."""
+    """Return True if an excess leads to a stop, False if it is only reported; raises ValueError."""
     if text not in ("", *ON_EXCESS):
         raise ValueError(f"{text!r} must be one of {', '.join(ON_EXCESS)}")
     return text != ON_EXCESS[1]
 
 
 def parse_tolerance(text: str, cap_bytes: int) -> int:
-    """Parse a percentage of the cap, rounded down, or a number of bytes; raise ValueError."""
+    """Parse a percentage of the cap, rounded down, or a number of bytes; raises ValueError."""
     text = text or TOLERANCE
     if text.endswith("%"):
         try:

@@ -1,10 +1,11 @@
 """Enforcement of a cap: an observation in, actions out, without NVML, signals or a clock.
 
-The sidecar and the sentry share it, with different values of `Cap`. A test describes an incident as
-a list of observations. `webhook.adapters.nvml` reads the figures, `webhook.adapters.processes`
-stops processes.
+The sidecar and the sentry share this module, with different values of `Cap`. A test describes an
+incident as a list of observations. `webhook.adapters.nvml` reads the figures,
+`webhook.adapters.processes` stops processes.
 
-The states of a GPU follow. In addition a pod as a whole can be blind: its use cannot be measured.
+A GPU has one of the states below. In addition, a pod as a whole can be blind: its memory in use
+cannot be measured.
 
 | state | condition | next |
 | --- | --- | --- |
@@ -21,8 +22,8 @@ The number of insufficient stops in the last ten minutes decides what is stopped
 | at least `container_after`, fewer than `pod_after` | 3 | `StopContainer`, which has no grace |
 | at least `pod_after` | 4 or more | `EndPod` |
 
-The last two are escalations. After an escalation, the stops that led to it count for longer than
-ten minutes: twice as long with each escalation, at most for a day.
+The last two are escalations. After an escalation, the stops before it count for longer than ten
+minutes: twice as long with each escalation, at most for a day.
 
 A `Cap` that only reports has one action, `ReportExcess`, once for each excess.
 """
@@ -64,7 +65,7 @@ CONFIRMATIONS: Final = 2
 """Minimum number of samples over the cap before a stop: processes may overlap for a moment."""
 
 TEARDOWN_S: Final = 30.0
-"""Time after SIGKILL in which the driver must free the memory, in seconds."""
+"""Time after SIGKILL within which the driver should free the memory, in seconds."""
 
 ESCALATION_S: Final = 600.0
 """Time for which a stop counts towards an escalation, in seconds."""
@@ -73,7 +74,7 @@ LONGEST_ESCALATION_S: Final = 86_400.0
 """Maximum time for which stops count after an escalation, in seconds."""
 
 MOST_STOPS: Final = 100
-"""Maximum number of remembered stops on one GPU, to bound memory."""
+"""Maximum number of remembered stops per GPU, which limits memory."""
 
 LONGEST_STEP_S: Final = 10.0
 """Maximum time between two samples that counts as time over the cap, in seconds."""
@@ -82,7 +83,7 @@ LONGEST_STEP_S: Final = 10.0
 def step(
     state: StepState, observation: Observation, cap: Cap, now_s: float
 ) -> tuple[StepState, tuple[Action, ...]]:
-    """Return the state after an observation, and the actions that follow from it."""
+    """Return the state after an observation, and the resulting actions."""
     by_process = _largest_per_process(observation.usages)
     state, actions = _judge_blindness(state, observation, by_process, cap, now_s)
     state = _track_usage(state, by_process, observation, now_s)
@@ -101,7 +102,7 @@ def step(
     for gpu in sorted(state.over):
         late = state.timers[gpu].over_s >= cap.delay_s
         if gpu in state.reported:
-            # Nothing has to be confirmed, so it is measured as rarely as within the cap.
+            # Nothing has to be confirmed, so samples are as rare as within the cap.
             state = replace(state, over={**state.over, gpu: 0})
         elif late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
             state, chosen = _stop(state, gpu, by_process, cap, now_s)
@@ -122,7 +123,7 @@ def name_victim(state: StepState, fresh: Process) -> StepState:
 
 
 def _largest_per_process(usages: Iterable[Usage]) -> dict[tuple[str, Process], int | None]:
-    """Return the bytes of each process by GPU: the largest figure if listed twice, None for 0."""
+    """Return bytes by GPU and process: the largest figure if listed twice, None for 0."""
     by_process: dict[tuple[str, Process], int | None] = {}
     for usage in usages:
         key = usage.gpu, usage.process
@@ -151,15 +152,15 @@ def _judged_bytes(
 def _count_time_over(
     state: StepState, observation: Observation, sums: Mapping[str, int], cap: Cap, now_s: float
 ) -> Mapping[str, OverCapTimer]:
-    """Add the time between two samples over the cap, subtract the time between two within it.
+    """Add time between two samples over the cap, and subtract time between two within the cap.
 
-    The time between two different samples does not count, as the moment of the change is unknown.
-    The sum is at most the cap's delay.
+    Time between two different samples does not count, as the moment of the change is unknown. The
+    sum is at most the cap's delay.
     """
     timers = dict(state.timers)
     for gpu in {*sums, *timers}:
         if gpu not in sums and observation.fault and gpu not in observation.listed_at_s:
-            continue  # an unobserved GPU is not within the cap
+            continue  # a GPU that was not observed does not count as within the cap
         over = sums.get(gpu, 0) > cap.ceiling_bytes
         before = timers.get(gpu, OverCapTimer(0.0, now_s, over))
         over_s, since_s = before.over_s, now_s - before.at_s
@@ -174,9 +175,10 @@ def _count_time_over(
 def _still_over(
     state: StepState, observation: Observation, sums: Mapping[str, int], cap: Cap
 ) -> frozenset[str]:
-    """Return the GPUs with a reported excess that is not over yet.
+    """Return the GPUs with a reported excess that has not ended.
 
-    An unobserved GPU is not within the cap. If an excess has to last, its end has to last, too.
+    A GPU that was not observed does not count as within the cap. The end of an excess has to last
+    as long as its start.
     """
 
     def lasts(gpu: str) -> bool:
@@ -258,7 +260,7 @@ def _kill_or_forget_victims(
     cap: Cap,
     now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
-    """Kill victims whose grace period is over; forget those that left the list."""
+    """Kill victims whose grace period is over; forget victims that are no longer listed."""
     victims: list[Victim] = []
     actions: list[Action] = []
     given_up = set(state.given_up) & {process for _, process in by_process}
@@ -266,7 +268,7 @@ def _kill_or_forget_victims(
         after_s = now_s - victim.terminated_at_s
         if (victim.gpu, victim.process) not in by_process:
             if observation.fault and victim.gpu not in observation.listed_at_s:
-                victims.append(victim)  # unobserved, so it may still be there
+                victims.append(victim)  # not observed, so it may still exist
             else:
                 freed = victim.used_bytes
                 actions.append(Freed(victim.process, victim.gpu, freed, after_s, returned=True))
@@ -296,7 +298,7 @@ def _stop(
 ) -> tuple[StepState, tuple[Action, ...]]:
     """Stop one process; after enough insufficient stops its container, and then the pod.
 
-    If the cap only reports, report instead. A process without a figure is no candidate.
+    If the cap only reports, return a report instead. A process without a figure is no candidate.
     """
     sum_bytes = _sum_by_gpu(by_process)[gpu]
     candidates = [
@@ -351,7 +353,7 @@ def _stop(
 def _choose_actions(
     track: Track, candidates: list[Track], excess: Excess, cap: Cap, now_s: float
 ) -> tuple[tuple[Action, ...], list[Track], float | None]:
-    """Return the actions, the processes whose memory must come back, and the time of SIGKILL."""
+    """Return the actions, the processes whose memory must be freed, and the time of SIGKILL."""
     process, container = track.process, track.process.container
     if excess.stops_before >= cap.pod_after:
         return (EndPod("stops were not enough", None, process, excess),), candidates, now_s

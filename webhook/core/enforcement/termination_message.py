@@ -1,11 +1,11 @@
-"""The sidecar's termination message and process name: its pod's peak, for people and for programs.
+"""The sidecar's termination message and process name, which contain the pod's peak.
 
-The kubelet copies the message to the pod's status. `kubectl describe` shows its first line, and the
-webhook, which watches the pod, reads its line of JSON.
+The kubelet copies the message to the pod's status. Its first line is for people: `kubectl describe`
+shows it. The webhook, which watches the pod, reads the line of JSON.
 
-While the sidecar runs, the name of its process (`/proc/PID/comm`) has the number of stops and the
-peak, since a sidecar has no port, no token and no shared volume. A tenant can forge it for its own
-pod, so nothing is decided by it.
+While the sidecar runs, the name of its process (`/proc/PID/comm`) contains the number of stops and
+the peak, since a sidecar has no port, no token and no shared volume. A tenant can forge the name
+for its own pod, so no decision depends on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_GPUS: Final = 16
-"""Maximum number of GPUs in a message; those with the highest peaks."""
+"""Maximum number of GPUs in a message; GPUs with the highest peaks come first."""
 MOST_SECONDS: Final = 10 * 366 * 86_400
 _LONGEST_UUID: Final = 64
 _VERSION: Final = 1
@@ -38,22 +38,22 @@ class TerminationMessage:
     """Final figures of a sidecar about its pod."""
 
     cap_bytes: int
-    """Cap per GPU."""
+    """Cap per GPU, in bytes."""
     peaks: Mapping[str, int]
     """Peak in bytes by UUID, for each GPU on which the pod was measured."""
     stops: int
-    """Number of stops."""
+    """Number of stops by the sidecar."""
     seconds: int
     """Lifetime of the sidecar, in seconds."""
 
     @property
     def peak_bytes(self) -> int | None:
-        """Highest peak on a GPU; None if nothing was measured."""
+        """Highest peak on a GPU, in bytes; None if nothing was measured."""
         return max(self.peaks.values(), default=None)
 
 
 def write_message(figures: TerminationMessage) -> str:
-    """Return the line for people and the line of JSON, each with its line feed."""
+    """Return the line for people and the line of JSON, each with a line feed."""
     largest = sorted(figures.peaks.items(), key=lambda entry: entry[1], reverse=True)[:MOST_GPUS]
     written = {
         "v": _VERSION,
@@ -87,8 +87,8 @@ def stops_in_words(stops: int) -> str:
 def read_verdict(message: str) -> tuple[LogMessage, str] | None:
     """Return the sidecar's last verdict and its sentence; None if the message has none.
 
-    `webhook.sidecar.journal` writes both in the first line, as `cannot measure: the sentence`. They
-    may be forged or truncated.
+    `webhook.sidecar.journal` writes both to the first line, such as `cannot measure: the sentence`.
+    The line may be forged or truncated.
     """
     name, _, why = message[:LONGEST_MESSAGE].partition("\n")[0].partition(": ")
     try:
@@ -100,7 +100,7 @@ def read_verdict(message: str) -> tuple[LogMessage, str] | None:
 def read_message(message: object) -> TerminationMessage | None:
     """Parse a termination message; return None if it has no valid line of JSON.
 
-    It may be forged, or truncated by the kubelet, so each value must be within its bounds.
+    The message may be forged, or truncated by the kubelet, so each value must be within its bounds.
     """
     if not isinstance(message, str):
         return None
@@ -140,7 +140,7 @@ LONGEST_NAME: Final = 15
 
 MOST_STOPS: Final = 999
 MOST_MEBIBYTES: Final = 9_999_999
-"""Largest peak that fits into the name; a larger one is written as this."""
+"""Largest peak that fits into the name, in MiB; larger peaks are written as this one."""
 
 _MARK: Final = "vw s"
 _MIB: Final = 2**20
@@ -149,7 +149,7 @@ _MIB: Final = 2**20
 def write_process_name(stops: int, peak_bytes: int | None) -> str:
     """Return the name, such as `vw s3 6144`: stops, and the peak in whole MiB, rounded down.
 
-    Without a measured peak it is such as `vw s0`.
+    Without a measured peak the name has only stops, such as `vw s0`.
     """
     written = f"{_MARK}{min(max(stops, 0), MOST_STOPS)}"
     if peak_bytes is None:
