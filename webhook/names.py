@@ -1,4 +1,4 @@
-"""Names of annotations, labels, resources, variables and containers; no logic."""
+"""Names of annotations, labels, resources, variables and containers; contains no logic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_NAMESPACE: Final = "vramwarden-system"
 
 # Set on a pod by its developer.
 GPU_MEMORY_ANNOTATION: Final = PREFIX + "gpu-memory"
-"""VRAM per GPU: one quantity, or a list of quantities by container."""
+"""VRAM per GPU: one quantity, or a list of quantities keyed by container."""
 GPU_CLASS_ANNOTATION: Final = PREFIX + "gpu-class"
 """Name of a GPU class in the policy."""
 GPU_COUNT_ANNOTATION: Final = PREFIX + "gpu-count"
@@ -25,17 +25,17 @@ REQUEST_ANNOTATIONS: Final = (GPU_MEMORY_ANNOTATION, GPU_CLASS_ANNOTATION, GPU_C
 ADMITTED_ANNOTATION: Final = PREFIX + "admitted"
 """`v1 <rule name> <first 12 hex digits of the policy's digest>`."""
 IN_PLACE_OF_ANNOTATION: Final = PREFIX + "in-place-of"
-"""Resource that a rule replaced by a share of a GPU; for people and tools."""
+"""Resource that a rule replaced by a share of a GPU; for users and tools."""
 GPU_ANNOTATION: Final = PREFIX + "gpu"
-"""UUIDs of the assigned GPUs, comma-separated; for people, tools and the sidecar."""
+"""UUIDs of the assigned GPUs, comma-separated; for users, tools and the sidecar."""
 VISIBLE_DEVICES_ANNOTATION: Final = PREFIX + "visible-devices"
-"""The assigned GPUs by the names of the node's container runtime; for containers."""
+"""Names of the assigned GPUs for the node's container runtime; for containers."""
 GPU_MEMORY_FRACTION_ANNOTATION: Final = PREFIX + "gpu-memory-fraction"
 """Fraction of each GPU's memory that a program may use."""
 GPU_WAITS_ANNOTATION: Final = PREFIX + "gpu-waits"
-"""Reason for which a bound pod has no GPU yet."""
+"""Reason why a bound pod has no GPU yet."""
 DRIVER_LIMIT_ANNOTATION: Final = PREFIX + "driver-limit"
-"""`Auto` or `Require` if the driver of the pod's node can enforce its cap; otherwise absent."""
+"""`Auto` or `Require` if the driver of the pod's node can enforce the cap; otherwise absent."""
 BINDING_ANNOTATIONS: Final = (
     GPU_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
@@ -45,21 +45,21 @@ BINDING_ANNOTATIONS: Final = (
 )
 """Annotations that only a binding or a late assignment writes."""
 OUR_ANNOTATIONS: Final = (*REQUEST_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
-"""Annotations of the request, the admission and the assignment. No update may change them."""
+"""Annotations of request, admission and assignment. No update may change them."""
 MANAGED_LABEL: Final = PREFIX + "managed"
 """`"true"` on every pod that has a demand."""
 
 VRAM_RESOURCE: Final = PREFIX + "vram"
-"""The extended resource: bytes, requests equal to limits."""
+"""The extended resource: bytes, with requests equal to limits."""
 
 # Set on a node by the node agent.
 NODE_GPU_LABEL: Final = PREFIX + "gpu"
 NODE_GPU_MEMORY_LABEL: Final = PREFIX + "gpu-memory-mib"
-"""Usable MiB of the node's largest single GPU, an integer for the operator `Gt`."""
+"""Usable MiB of the node's largest GPU, as an integer for the operator `Gt`."""
 NODE_GPU_MEMORY_FREE_LABEL: Final = PREFIX + "gpu-memory-free-mib"
-"""Free MiB of the GPU with the most; with suffix `.2` to `.16`, free on each of that many GPUs.
+"""Free MiB of the GPU with the most; with suffix `.2` to `.16`, free MiB on each of that many GPUs.
 
-Rounded down, and seconds old. It changes, so pods only prefer nodes by it.
+The value is rounded down, and a few seconds old. Since it changes, pods only prefer nodes by it.
 """
 NODE_GPU_COUNT_LABEL: Final = PREFIX + "gpu-count"
 NODE_GPU_PRODUCT_LABEL: Final = PREFIX + "gpu-product"
@@ -77,22 +77,22 @@ NODE_DRIVER_LIMIT_LABEL: Final = DRIVER_LIMIT_ANNOTATION
 """`"true"` if the limiter proved that the driver limits cgroups; otherwise absent."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
-`index`, and `healthy: false` for one that must not be chosen now."""
+`index`, and `healthy: false` for a GPU that must not be chosen now."""
 
 NODE_QUESTION_LABEL: Final = PREFIX + "whole-gpu-pods"
-"""Question of the agent: which pods on the node have whole GPUs? Its value identifies the question.
-The webhook's replicas answer in the node's assignment list."""
+"""The agent's question which pods on the node have whole GPUs. The value identifies the
+question. The webhook's replicas answer in the node's assignment list."""
 NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
-"""State of sharing with its reason, as `Code: sentence`; see `core.node.node_fields`."""
+"""State of sharing and its reason, as `Code: sentence`; see `core.node.node_fields`."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
-"""DRA drivers that offer the node's GPUs, or did within five minutes, comma-separated."""
+"""Comma-separated DRA drivers that offer the node's GPUs, or did within the last five minutes."""
 
 MAX_LABEL_LENGTH: Final = 63
-"""Kubernetes' limit for a label's value, and for a key without its domain, in characters."""
+"""Kubernetes' maximum length of a label value, and of a key without its domain, in characters."""
 MAX_NAME_LENGTH: Final = 253
-"""Kubernetes' limit for the name of an object and for the domain of a key, in characters."""
+"""Kubernetes' maximum length of an object name and of a key's domain, in characters."""
 MAX_QUALIFIED_NAME_LENGTH: Final = MAX_NAME_LENGTH + 1 + MAX_LABEL_LENGTH
-"""Limit for `namespace/name` of a pod, and for a key with its domain, in characters."""
+"""Maximum length of a pod's `namespace/name`, and of a key with its domain, in characters."""
 
 # Set on a node by a cluster admin.
 NODE_SHARE_LABEL: Final = PREFIX + "share"
@@ -104,24 +104,24 @@ EXEMPT_LABEL: Final = PREFIX + "webhook"
 
 # Environment of containers with VRAM.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
-"""Amount that the container requests, per GPU."""
+"""VRAM that the container requests per GPU, in MiB."""
 GPU_MEMORY_FRACTION_ENV: Final = "VRAMWARDEN_GPU_MEMORY_FRACTION"
 """Value of the annotation `gpu-memory-fraction`."""
 
 # Set by the webhook on ConfigMaps in its namespace.
 ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
-"""`"true"` on each ConfigMap with the assignment list of a node."""
+"""`"true"` on each ConfigMap that contains a node's assignment list."""
 ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
-"""Node of the assignment list."""
+"""Name of the node that the assignment list belongs to."""
 
 DOCUMENTATION_URL_ENV: Final = "VRAMWARDEN_DOCUMENTATION_URL"
-"""Variable of webhook and agent with the chart's value `documentationURL`."""
+"""Environment variable of webhook and agent with the chart's value `documentationURL`."""
 
 WEBHOOK_CONFIGURATION: Final = "zz-vramwarden"
 """Default name of both webhook configurations.
 
-The API server calls mutating webhooks in the order of these names
-(k8s.io/apiserver/pkg/admission/configuration/mutating_webhook_manager.go), so it sorts late.
+The API server calls mutating webhooks in alphabetical order of these names, so this one is late
+(k8s.io/apiserver/pkg/admission/configuration/mutating_webhook_manager.go).
 """
 
 # The sidecar.
@@ -132,7 +132,7 @@ ENFORCER_PROBE: Final = "/opt/vramwarden/bin/vram-enforcer-probe"
 
 ENFORCER_IMAGE_REPOSITORY: Final = "vramwarden/enforcer"
 ENFORCER_RUN_VOLUME: Final = "vram-enforcer-run"
-"""Volume for the heartbeat: the sidecar's root file system is read-only."""
+"""Volume for the heartbeat, because the sidecar's root file system is read-only."""
 ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
 ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
 """Empty volume at the token's path, so that the ServiceAccount plugin adds no token."""
@@ -141,15 +141,15 @@ ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a vol
 GATE_VOLUME: Final = "vram-gate"
 GATE_PATH: Final = "/run/vram-gate"
 GATE_VARIABLE: Final = "VRAMWARDEN_GPU_ASSIGNMENT"
-"""Variable from the annotation `gpu-memory-fraction`; see `core.admission.gate`."""
+"""Environment variable from the annotation `gpu-memory-fraction`; see `core.admission.gate`."""
 
 OUR_VOLUMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, GATE_VOLUME)
-"""Volumes that containers may only mount as translation does."""
+"""Volumes that containers may only mount in the way that translation does."""
 
 GPUS_ENV: Final = "VRAM_GPUS"
 """Value of the annotation `gpu`."""
 DRIVER_LIMIT_ENV: Final = "VRAM_DRIVER_LIMIT"
-"""Value of the annotation `driver-limit` at the start of the sidecar's container."""
+"""Value of the annotation `driver-limit` when the sidecar's container started."""
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"
 POLL_INTERVAL_ENV: Final = "VRAM_POLL_INTERVAL"
 GRACE_ENV: Final = "VRAM_GRACE"
@@ -157,25 +157,25 @@ TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
 BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
 WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
 ON_EXCESS_ENV: Final = "VRAM_ON_EXCESS"
-"""`Stop` if unset, or `Report`."""
+"""`Stop` (also if unset) or `Report`."""
 
 POD_RESTART_EXIT_CODE: Final = 88
-"""Exit code of the sidecar to restart all containers of the pod."""
+"""Exit code with which the sidecar makes the kubelet restart all containers of the pod."""
 
 # Written by the limiter for the sentry.
 LIMITER_FOLDER: Final = "/run/vramwarden-limiter"
-"""Folder of the node that the limiter writes and the sentry reads (`core.node.limiter_state`)."""
+"""Folder on the node that the limiter writes and the sentry reads (`core.node.limiter_state`)."""
 
 # Conditions and reporters.
 CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"
-"""Type of a pod's condition: `False` if the sentry stopped the pod for an excess."""
+"""Type of a pod condition: `False` if the sentry stopped the pod for an excess."""
 SENTRY_ACTING_CONDITION: Final = PREFIX + "SentryActing"
-"""Type of a node's condition, written by its agent: `False` while `NODE_SENTRY_LABEL` is absent."""
+"""Type of a node condition that the agent writes: `False` without `NODE_SENTRY_LABEL`."""
 SENTRY_REPORTER: Final = PREFIX + "sentry"
 AGENT_REPORTER: Final = PREFIX + "agent"
 """`reportingController` in the Events of sentry and agent."""
 
-# Objects of our API group.
+# Objects of vramwarden's API group.
 API_GROUP: Final = PREFIX.rstrip("/")
 GROUP_VERSION: Final = PREFIX + "v1alpha1"
 GPU_NODE_KIND: Final = "GPUNode"
@@ -184,12 +184,11 @@ GPU_NODES: Final = "gpunodes"
 GPU_NODES_PATH: Final = f"/apis/{GROUP_VERSION}/{GPU_NODES}"
 VRAM_HISTORY_KIND: Final = "VRAMHistory"
 VRAM_HISTORIES: Final = "vramhistories"
-"""Objects in the namespace of the workload, written by the webhook."""
+"""Objects in the namespace of their workload, written by the webhook."""
 VRAM_POLICY_KIND: Final = "VRAMPolicy"
-"""Kind of policy files; no such objects exist in the API server."""
+"""Kind of policy files. The API server has no such objects."""
 WORKLOAD_LABEL: Final = PREFIX + "workload"
-"""Label of a pod, set by its developer: the workload's name for histories, instead of the
-controller's name."""
+"""Pod label, set by a developer: the workload's name in histories, instead of the controller's."""
 
 KNOWN_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("Pod", "annotations"): (*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION),
@@ -207,9 +206,9 @@ KNOWN_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("ConfigMap", "annotations"): (ASSIGNMENTS_NODE_ANNOTATION,),
     ("ConfigMap", "labels"): (ASSIGNMENTS_LABEL,),
 }
-"""Keys that are read or written, by kind of object and field of its metadata.
+"""Metadata keys that vramwarden reads or writes, keyed by kind of object and metadata field.
 
-Rules of a policy may match other labels.
+Policy rules may also match other labels.
 """
 
 # Names of other projects.

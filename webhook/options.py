@@ -1,7 +1,7 @@
-"""Shared parts of commands: exit codes, options, the connection to a cluster, and completion.
+"""Shared parts of commands: exit codes, options, the cluster connection, and completion.
 
 A failure is a sentence on standard error and one of the exit codes below. Commands access a cluster
-with the user's rights. Options of programs are in `cli.program_options`.
+with the user's permissions. Options of programs are in `cli.program_options`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
 
 def choose_exit_code(codes: Iterable[int]) -> ExitCode:
-    """Return one exit code for several: the first of 2, 1 and 3 that occurs; otherwise 0."""
+    """Return one exit code for several: the first of 2, 1 and 3 that occurs, otherwise 0."""
     met = set(codes)
     order = (ExitCode.WRONG, ExitCode.FOUND, ExitCode.UNANSWERED)
     return next((item for item in order if item in met), ExitCode.DONE)
@@ -71,7 +71,7 @@ class NoCluster(click.ClickException):
 
 
 def policy_failure(problems: Iterable[object]) -> Failure:
-    """Return the failure that lists all problems of a policy, one per line."""
+    """Return a failure that lists all problems of a policy, one per line."""
     return Failure("\n".join(["the policy is not valid:", *map(str, problems)]))
 
 
@@ -81,7 +81,7 @@ ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 
 
 def default_enforcer_image() -> str:
-    """Return the sidecar's image for rules that name none: from the variable, or this release's."""
+    """Return the sidecar image for rules without one: from the environment, or this release's."""
     return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
 
 
@@ -99,11 +99,11 @@ def rollout_option(command: _Command) -> _Command:
     )(command)
 
 
-# Shared by tools: the form of the output, the cluster, and the user.
+# Shared by tools: output form, cluster and user.
 
 
 def output_option(text: str, *others: str) -> Callable[[_Command], _Command]:
-    """Add the option --output: `text` for people, or other forms, usually `json`."""
+    """Add the option --output: `text` for users, or other forms, usually `json`."""
     return click.option(
         "-o",
         "--output",
@@ -136,16 +136,16 @@ def namespace_option(text: str) -> Callable[[_Command], _Command]:
 def _strip_equals(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> str | None:
-    """Return the namespace, also from `-n=team-a`, as kubectl does."""
+    """Return the namespace without the equals sign that `-n=team-a` leaves, like kubectl."""
     return text.removeprefix("=") or None if text else None
 
 
 KUBECTL_OPTIONS: Final = frozenset(
     ("--as", "--as-group", "--as-uid", "--as-user-extra", "--context", "--kubeconfig")
 ) | {"-n", "--namespace", "--request-timeout"}
-"""Options of `cluster_options`, each with a value."""
+"""Names of the options that `cluster_options` adds, all of which take a value."""
 TIMEOUT_S: Final = 30.0
-"""Timeout of a request, in seconds: a user waits, but a list of all nodes takes a while."""
+"""Timeout of a request in seconds. A user is waiting, but a list of all nodes takes a while."""
 _IDENTITY: Final = f"{__name__}.identity"
 """Key of the user's identity in click's `meta`."""
 _LIMIT_HELP: Final = (
@@ -158,10 +158,10 @@ _GO_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e
 
 
 def connection_options(command: _Command) -> _Command:
-    """Add kubectl's options for the connection, without --namespace.
+    """Add kubectl's connection options, without --namespace.
 
     `kubeconfig` and `context` are parameters of the command. Only `connect_to_cluster` reads the
-    others: --as, --as-group, --as-uid, --as-user-extra and --request-timeout.
+    other options: --as, --as-group, --as-uid, --as-user-extra and --request-timeout.
     """
     kubeconfig = click.option(
         "--kubeconfig",
@@ -199,7 +199,7 @@ def _person_options(command: _Command) -> _Command:
 def _identity_option(
     name: str, field: str, read: Callable[[Any], Any] = lambda value: value, **more: Any
 ) -> Callable[[_Command], _Command]:
-    """Return an option for `connect_to_cluster`, which is no parameter of the command."""
+    """Return an option for `connect_to_cluster` that is not a parameter of the command."""
 
     def keep(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if value is not None and value != ():
@@ -216,7 +216,7 @@ def _parse_extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_timeout(text: str) -> float | None:
-    """Parse a timeout as kubectl does: seconds, or a Go duration; empty means the default.
+    """Parse a timeout like kubectl: seconds or a Go duration; empty means the default.
 
     Source: client-go, `clientcmd.ParseTimeout`.
     """
@@ -235,11 +235,11 @@ def _parse_timeout(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConnection:
-    """Connection to an API server with the user's rights."""
+    """Connection to an API server with the user's permissions."""
 
     kube: Kube
     namespace: str
-    """Namespace of the option, of the kubeconfig's context, or `default`."""
+    """Namespace from the option or the kubeconfig's context, or `default`."""
 
 
 def connect_to_cluster(
@@ -247,9 +247,9 @@ def connect_to_cluster(
 ) -> ClusterConnection:
     """Return the connection that the command's options describe, without sending a request.
 
-    Raises NoCluster if no cluster is configured, and WrongInput if a named one cannot be used.
+    Raises NoCluster if no cluster is configured, and WrongInput if the named cluster is unusable.
     """
-    # Imported here: the client would slow down every --help.
+    # Imported here because the client would slow down every --help.
     from webhook.adapters.kube.connection import connect  # noqa: PLC0415
     from webhook.adapters.kube.errors import NoClusterError  # noqa: PLC0415
 
@@ -267,12 +267,12 @@ def connect_to_cluster(
 # Completion.
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-"""Completion for a Tab: from the options typed so far and the incomplete word."""
+"""Completes a word, given the options typed so far and the incomplete word."""
 
 NAMESPACES: Final = "/api/v1/namespaces"
 PODS: Final = "/api/v1/namespaces/{namespace}/pods"
 NODES: Final = (GPU_NODES_PATH, "/api/v1/nodes")
-"""Collections with names of nodes: users may often list GPUNodes, which are the nodes with GPUs."""
+"""Paths of collections with node names. Users may often list GPUNodes, one per node with GPUs."""
 _COMPLETION_TIMEOUT_S: Final = 2.0
 """Timeout of a completion, in seconds."""
 
@@ -280,7 +280,8 @@ _COMPLETION_TIMEOUT_S: Final = 2.0
 def name_completer(*paths: str) -> Complete:
     """Return a completion with the names in the first collection that is not empty.
 
-    `{namespace}` in a path is replaced by the user's. A timeout or a failure gives no names.
+    `{namespace}` in a path is replaced by the user's namespace. Timeouts and failures give no
+    names.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -317,11 +318,11 @@ def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -
 
 
 def _read_with_timeout(read: Callable[[], list[str]]) -> list[str]:
-    """Read on a thread, which is abandoned after a timeout: even DNS may take long."""
+    """Read on a thread that is abandoned after a timeout, since even DNS may take long."""
     found: list[str] = []
 
     def run() -> None:
-        with suppress(Exception):  # a shell cannot show it
+        with suppress(Exception):  # a shell cannot show the error
             found.extend(read())
 
     thread = Thread(target=run, name="completion", daemon=True)

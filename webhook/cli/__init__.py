@@ -1,1 +1,1 @@
-"""The command `vramwarden`: a file or folder per subcommand, thin layers over library calls."""
+"""The command `vramwarden`: a file or folder per subcommand, as thin layers over libraries."""

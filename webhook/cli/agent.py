@@ -62,7 +62,7 @@ _NO_TYPE: Final = f"# {UNKNOWN_TYPE}: the node has no label {INSTANCE_TYPE_LABEL
 def _parse_amount(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> int | None:
-    """Parse `48Gi` to bytes, rounded down to MiB so that the node does not promise too much."""
+    """Parse `48Gi` to bytes, rounded down to MiB so that the node never promises too much."""
     if text is None:
         return None
     try:
@@ -75,7 +75,7 @@ def _parse_amount(
 
 
 def _parse_taint_key(_context: click.Context, _option: click.Parameter, key: str) -> str:
-    """Check the key of a taint, which has the syntax of a label's key.
+    """Check the key of a taint, which has the syntax of a label key.
 
     Source: k8s.io/apimachinery, IsQualifiedName.
     """
@@ -209,7 +209,7 @@ def agent_command(
         voided=fence_void,
     )
     settings = AgentSettings(node=node, access=access, dry_run=dry_run, **others)
-    # Imported here: pynvml and kubernetes would slow down every other command.
+    # Imported here because pynvml and kubernetes would slow down every other command.
     from webhook.agent.program import agent  # noqa: PLC0415
 
     if once:
@@ -219,7 +219,7 @@ def agent_command(
 
 
 def _run_once(settings: AgentSettings, *, tags: bool) -> None:
-    """Scan and patch once; print notes to standard error, and changes or patches to output."""
+    """Scan and patch once; write notes to standard error, and the rest to standard output."""
     from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415 - as above
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
@@ -268,7 +268,7 @@ def _patches_as_yaml(node: str, found: ScanResult) -> str:
 
 
 def _tags_as_yaml(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> str:
-    """Return YAML for autoscalers: tags of an AWS group, a NodeOverlay, a patch of a NodePool."""
+    """Return YAML for autoscalers: tags of an AWS group, a NodeOverlay, and a NodePool patch."""
     name = (node.get("metadata") or {}).get("name") or "this one"
     taint = _TAINT.format(key=startup_taint) if startup_taint else ""
     overlay = node_overlay(node, state)

@@ -1,4 +1,4 @@
-"""`vramwarden certs`, and the options for certificates that `serve` shares."""
+"""`vramwarden certs`, and the certificate options that `serve` shares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from webhook.options import (
 )
 
 CaBundles = tuple[tuple[str, bool], ...]
-"""Webhooks, each with True if its caBundle contains all CAs."""
+"""Names of webhooks, each with True if its caBundle contains all CAs."""
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
@@ -123,7 +123,7 @@ def rotation_periods(overlap_s: float) -> RotationPeriods:
 
 
 def folder_option(*, text: str, required: bool = False) -> Callable[[_Command], _Command]:
-    """Return an option for the folder of certificates."""
+    """Return an option for the folder that contains the certificates."""
     folder = click.Path(file_okay=False, path_type=Path)
     return click.option("--cert-dir", type=folder, required=required, help=text)
 
@@ -295,7 +295,7 @@ def _ca_bundle_problems(bundles: CaBundles | None) -> list[str]:
 
 
 def _roles(status: Status, uses: Sequence[str]) -> Iterator[tuple[str, CertificateStatus, str]]:
-    """Yield each certificate with its role and the text about its use."""
+    """Yield each certificate with its role and a description of its use."""
     if status.serving:
         names = ", ".join(status.serving.names)
         yield "serving", status.serving, f"for {names}" if names else ""
@@ -347,11 +347,11 @@ def connect_cluster(
     context: str | None,
     namespace: str | None,
 ) -> CertificatesApi:
-    """Return the API of the cluster that the options select; end the command if there is none."""
-    # Imported here: the client needs time to load, and 35 MiB.
+    """Return the API of the selected cluster, or end the command if no cluster can be used."""
+    # Imported here because the client needs 35 MiB and time to load.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
 
-    # One try: the user can repeat the command.
+    # A single attempt: the user can repeat the command.
     reached = connect_to_cluster(kubeconfig, context, namespace, tries=1)
     given_namespace, name = secret
     return CertificatesApi(
@@ -364,7 +364,7 @@ def _failure(cluster: CertificatesApi, sentences: str) -> click.ClickException:
 
 
 def _read_ca_bundles(cluster: CertificatesApi, bundle: Bundle) -> CaBundles:
-    """Return for each webhook whether its caBundle contains all CAs; raise CertificatesError."""
+    """Return for each webhook whether its caBundle contains all CAs; raises CertificatesError."""
     return tuple(
         (f"{configuration.title}, {webhook}", has_all_authorities(pem, bundle))
         for configuration in cluster.configurations()

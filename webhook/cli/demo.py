@@ -1,4 +1,4 @@
-"""`vramwarden demo`: certificates, the server and two recorded reviews, on loopback over TLS."""
+"""`vramwarden demo`: certificates, the server and two recorded reviews, over TLS on loopback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PURPOSES: Final = {
     "- key: vramwarden.io/gpu-memory-mib": "only nodes with GPUs that are large enough",
     "- name: vram-enforcer": "a sidecar, which keeps the pod within its 8Gi",
 }
-"""The most important lines that are written into the pod, with their purpose."""
+"""Purpose of the most important lines written into the pod, keyed by line."""
 _PURPOSE_COLUMN: Final = 52
 
 
@@ -155,7 +155,7 @@ def _annotation_text(pod: Json) -> str:
 
 
 def _program_name() -> str:
-    """Return the command as the user typed it, if its name alone may not be on the PATH."""
+    """Return the command as the user typed it, in case its name is not on the PATH."""
     program = Path(sys.argv[0])
     is_relative = program.name == "vramwarden" and not program.is_absolute()
     return str(program) if is_relative else "vramwarden"

@@ -59,7 +59,7 @@ def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     did not answer for a minute.
     """
     require_node_and_namespace(node, namespace)
-    # Imported here: pynvml and kubernetes would slow down every other command.
+    # Imported here because pynvml and kubernetes would slow down every other command.
     from webhook.sentry.loop import sentry  # noqa: PLC0415
 
     sys.exit(sentry(SentrySettings(node=node, namespace=namespace, **settings)))
@@ -96,7 +96,7 @@ def limiter_command(*, node: str, namespace: str, **settings: Any) -> None:
     did not answer for a minute.
     """
     require_node_and_namespace(node, namespace)
-    # Imported here: pynvml and kubernetes would slow down every other command.
+    # Imported here because pynvml and kubernetes would slow down every other command.
     from webhook.limiter.loop import limiter  # noqa: PLC0415
 
     sys.exit(limiter(LimiterSettings(node=node, namespace=namespace, **settings)))

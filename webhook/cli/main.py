@@ -1,7 +1,7 @@
-"""Entry points: the command `vramwarden`, and the same command as a plugin of kubectl.
+"""Entry points: the command `vramwarden`, also as a kubectl plugin.
 
-For `kubectl NAME` kubectl runs the program `kubectl-NAME`, and for completion it runs
-`kubectl_complete-NAME` with the typed words. Like kubectl's own completion, the latter prints
+For `kubectl NAME` kubectl runs the program `kubectl-NAME`. For completion it runs
+`kubectl_complete-NAME` with the typed arguments. Like kubectl's own completion, the latter prints
 one line per candidate, with a tab and a description after it. The last line is a number, which
 selects what the shell does if no candidate fits.
 
@@ -58,8 +58,8 @@ SECTIONS: Final = {
     },
     "A first try": {"demo": "webhook.cli.demo:demo_command"},
 }
-"""Commands by section of `--help`, with the object that implements each. Only the requested command
-is imported: the modules that read policies would cost 20 MB in agent, sentry and limiter."""
+"""Commands keyed by `--help` section, with the object that implements each. Only the requested
+command is imported: reading policies would cost 20 MB in agent, sentry and limiter."""
 _COMMANDS: Final = {name: path for section in SECTIONS.values() for name, path in section.items()}
 
 _EPILOG: Final = (
@@ -77,7 +77,7 @@ kubectl completes `kubectl vramwarden` where its own completion is set up.
 )
 
 _MAX_SUMMARY_LENGTH: Final = 200
-"""Characters of a command's summary in `--help`, which may take several lines."""
+"""Maximum number of characters of a command's summary in `--help`, which may take several lines."""
 
 
 @cache
@@ -89,10 +89,10 @@ def _load_command(name: str) -> click.Command:
 
 
 class _CommandGroup(click.Group):
-    """The group of all commands; it ends quietly if its output is closed, as by `| head`."""
+    """The group of all commands. It ends quietly if its output is closed, as by `| head`."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """Return all names in alphabetical order."""
+        """Return all command names in alphabetical order."""
         return sorted(_COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
@@ -104,7 +104,7 @@ class _CommandGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest a similar command if there is none of this name."""
+        """Resolve a command; if it does not exist, suggest a similar one."""
         try:
             return super().resolve_command(context, args)
         except click.UsageError as error:
@@ -113,7 +113,7 @@ class _CommandGroup(click.Group):
             raise click.UsageError(f"{error.message}{suggestion}", context) from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections of commands, with the full summary of each."""
+        """Write the sections of `--help`, with the full summary of each command."""
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 rows = [
@@ -128,7 +128,7 @@ class _CommandGroup(click.Group):
         return super().main(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Accept kubectl's options before the command, as kubectl does: move them behind it."""
+        """Accept kubectl's options before the command, like kubectl, by moving them after it."""
         start = 0
         while start < len(args) and (name := args[start].partition("=")[0]) in KUBECTL_OPTIONS:
             start += 1 if name != args[start] else 2
@@ -149,13 +149,13 @@ class _CommandGroup(click.Group):
 
 
 def quiet_libraries() -> None:
-    """Keep warnings of libraries from the terminal, since they are for developers.
+    """Hide warnings of libraries from users, since they are for developers.
 
-    PYTHONWARNINGS shows them again. The log lines of programs have separate handlers.
+    PYTHONWARNINGS shows the warnings again. Log lines of programs have separate handlers.
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    if not logging.getLogger().handlers:  # otherwise errors go to the terminal
+    if not logging.getLogger().handlers:  # otherwise errors are written to the terminal
         logging.getLogger().addHandler(logging.NullHandler())
 
 
@@ -166,7 +166,7 @@ def _version() -> None:
 
 
 def _discard_output() -> None:
-    """Discard buffered output: Python flushes it at exit, and would report another failure."""
+    """Discard buffered output, which Python would otherwise flush at exit with another failure."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -182,14 +182,13 @@ def main() -> None:
 
 
 def _add_version_option(command: click.Command) -> None:
-    """Add --version to a command and its subcommands."""
     click.version_option(__version__, prog_name="vramwarden")(command)
     for subcommand in getattr(command, "commands", {}).values():
         _add_version_option(subcommand)
 
 
 def run_as_kubectl_plugin() -> None:
-    """Run the command under the name by which kubectl's user called it."""
+    """Run the command under the name that kubectl's user typed."""
     main(prog_name=_PLUGIN)
 
 

@@ -90,11 +90,11 @@ class _CheckedPolicy:
 
     path: Path
     policy: Policy | None = None
-    """None if it is invalid."""
+    """The policy; None if it is invalid."""
     problems: tuple[DocumentProblem, ...] = ()
     warnings: tuple[PolicyWarning, ...] = ()
     examples: tuple[tuple[Example, tuple[str, ...]], ...] = ()
-    """Examples, each with the differences from its expected result."""
+    """Examples, each with its differences from the expected result."""
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ def _read(path: Path) -> _CheckedPolicy:
 def _join_alternatives(
     path: Path, problems: tuple[DocumentProblem, ...]
 ) -> tuple[DocumentProblem, ...]:
-    """Return one problem if each file of a folder is a separate policy, like the examples."""
+    """Return a single problem if each file of a folder is a separate policy, like the examples."""
     twice = [problem for problem in problems if isinstance(problem, DefinedTwice)]
     if not twice[1:] or len(twice) < len(problems) or not path.is_dir():
         return problems
@@ -203,7 +203,7 @@ def _annotations(result: _CheckedPolicy) -> Iterator[str]:
 
 
 def _junit_cases(result: _CheckedPolicy) -> Iterator[JUnitCase]:
-    """Yield a test case for each example, and one for all other problems of a policy."""
+    """Yield one test case per example, and one for all other problems of a policy."""
     yield JUnitCase(
         name=result.name,
         file=result.problems[0].file if result.problems else result.name,

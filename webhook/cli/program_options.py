@@ -1,4 +1,4 @@
-"""Options that several programs in a cluster have, such as the node and its namespace."""
+"""Options that several programs in a cluster share, such as the node and its namespace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ KERNEL_DRIVER_OPTION = click.option(
 
 
 def enforcement_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of programs that enforce a node's assignment list: sentry and limiter."""
+    """Add the options of the programs that enforce a node's assignment list: sentry and limiter."""
     options = KUBECONFIG_OPTION, KERNEL_DRIVER_OPTION, POD_UID_OPTION, NAMESPACE_OPTION, NODE_OPTION
     for option in options:
         command = option(command)
@@ -60,7 +60,7 @@ def enforcement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_node_and_namespace(node: str, namespace: str) -> None:
-    """Raise UsageError if the node, or the namespace of its assignment list, is not given."""
+    """Raise UsageError if the node or the namespace of its assignment list is missing."""
     if not node:
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     if not namespace:
@@ -68,7 +68,7 @@ def require_node_and_namespace(node: str, namespace: str) -> None:
 
 
 def duration_parser(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:
-    """Return an option's callback that parses a duration within bounds."""
+    """Return an option callback that parses a duration within bounds, in seconds."""
 
     def parse(_context: click.Context, _option: click.Parameter, text: str) -> float:
         try:

@@ -44,7 +44,7 @@ _MIN_KEY_BYTES = 32
 def _parse_networks(
     _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
 ) -> list[IPv4Network | IPv6Network]:
-    """Parse CIDRs as a NetworkPolicy does, which ignores host bits."""
+    """Parse CIDRs like a NetworkPolicy, which ignores host bits."""
     try:
         return [ip_network(text, strict=False) for text in texts]
     except ValueError as error:
@@ -141,7 +141,7 @@ def serve_command(
     """
     if cert_secret and cert_dir:
         raise click.UsageError("certificates are in a folder or in a Secret; drop one of the two")
-    # Imported here: gunicorn and Flask would slow down every other command.
+    # Imported here because gunicorn and Flask would slow down every other command.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
     from webhook.adapters.kube.connection import connect  # noqa: PLC0415
     from webhook.adapters.kube.errors import KubeError  # noqa: PLC0415
@@ -203,7 +203,7 @@ def serve_command(
     operations = format_address(operations_host, server.operations_port)
     click.echo(f"reviews:      https://{reviews}/mutate and /validate", err=True)
     if not registration:
-        # The user registers it by hand. In a cluster it must not be in a log.
+        # The user registers this path by hand. In a cluster the path must not be logged.
         path = server.certificates.bind_path.current
         click.echo(f"bindings:     https://{reviews}{path}", err=True)
     click.echo(f"operations:   http://{operations}/readyz", err=True)
@@ -212,19 +212,19 @@ def serve_command(
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Create a folder that exists as long as this process."""
+    """Create a folder that is deleted when this process ends."""
     process = os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="vramwarden-"))
     try:
         yield folder
     finally:
-        # The worker, which is a fork of this process, leaves this block, too.
+        # The worker is a fork of this process, so it leaves this block, too.
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_key(path: Path | None) -> bytes:
-    """Return the key; empty if there is no file, as before its Secret is created."""
+    """Return the key, or empty bytes if the file does not exist yet, like its Secret."""
     try:
         key = path.read_bytes().strip() if path else None
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Pages of the documentation that messages refer to.
+"""Documentation pages that messages refer to.
 
 The chart's helper `vramwarden.page` returns the same form.
 """
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Page(Enum):
-    """Path of a page without `.md`, some with the anchor of a section."""
+    """Path of a page without `.md`, in some cases with a section's anchor."""
 
     CERTIFICATE_RIGHTS = "certs/README#without-the-chart"
     HARDENED_TOOLKITS = "deploy/nodes#hardened-container-toolkits"
@@ -22,7 +22,7 @@ class Page(Enum):
     def url(self, pattern: str) -> str:
         """Return the page's URL; without `pattern`, its path in the documentation.
 
-        `pattern` is the chart's value `documentationURL`, a URL with `{page}`.
+        `pattern` is the chart's value `documentationURL`, a URL that contains `{page}`.
         """
         page, sharp, anchor = self.value.partition("#")
         if pattern:

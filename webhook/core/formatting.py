@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_BYTES: Final = 2**63 - 1
-"""Largest int64: scheduler and API server store amounts of extended resources in one."""
+"""Largest int64, in which scheduler and API server store amounts of extended resources."""
 PLAUSIBLE_GPU_BYTES: Final = 2**50
-"""Maximum memory of a GPU, 1 PiB. Larger reported values are rejected; sums stay within int64."""
+"""Maximum plausible memory of a GPU, 1 PiB. Larger values are rejected, so sums fit int64."""
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _TENTHS_BELOW: Final = 100
-"""Number of units from which tenths are left out."""
+"""Number of units from which tenths are omitted."""
 _TIB_FROM: Final = 10 * 2**40
 _MIN_UNITS: Final = 2
-"""Minimum number of a unit of time; below it the next smaller unit is used."""
+"""Minimum number of a time unit. Below it the next smaller unit is used."""
 
 
 def format_amount(amount_bytes: int, *, down: bool = False) -> str:
-    """Format bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`: rounded up, or `down`."""
+    """Format bytes as `512Mi`, `6.1Gi`, `58.7Gi`, `283Gi`, `625Ti`, rounded up unless `down`."""
     if amount_bytes < 0:
         return f"-{format_amount(-amount_bytes, down=not down)}"
     whole_mib = _divide(amount_bytes, _MIB, down=down)
@@ -83,17 +83,17 @@ def format_count(number: int, what: str) -> str:
 
 
 def join_names(names: Iterable[str], most: int = 3) -> str:
-    """Join at most `most` names with commas, and add the number of the others."""
+    """Join at most `most` names with commas, and add the number of omitted names."""
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
-    """Join at most three names in `room` characters, and add the number of the others.
+    """Join at most three names in `room` characters, and add the number of omitted names.
 
     The first name is shortened if it does not fit. `count` is the number of all names if `names`
-    has only some of them.
+    contains only some of them.
     """
     total = max(count, len(names))
     for most in range(min(len(names), 3), 0, -1):
@@ -105,12 +105,12 @@ def join_names_within(names: Sequence[str], room: int, count: int = 0) -> str:
 
 
 def replace_unprintable(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters and replace unprintable ones by `?`."""
+    """Cut a string to `limit` characters, and replace unprintable ones by `?`."""
     return "".join(item if item.isprintable() else "?" for item in text[:limit])
 
 
 def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
-    """Replace unprintable characters (`ascii_only`: also all but ASCII) by Python escapes."""
+    """Replace unprintable characters by Python escapes; with `ascii_only`, also non-ASCII ones."""
     return "".join(
         item if item.isprintable() and (not ascii_only or item.isascii()) else ascii(item)[1:-1]
         for item in text
@@ -118,5 +118,5 @@ def escape_unprintable(text: str, *, ascii_only: bool = False) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters; the last one is an ellipsis if it was cut."""
+    """Cut a string to `limit` characters, the last of which is an ellipsis if it was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -2,11 +2,11 @@
 """Light versions of `dataclass`, `field` and `replace` for modules that the sidecar loads.
 
 The module `dataclasses` imports `inspect` and compiles the methods of each class from source text.
-This took half of the CPU time in which a sidecar started, and a sidecar has a hundredth of a core.
-Here all classes share their methods. Type checkers see the standard versions, and the standard
-library's functions for dataclasses accept these classes.
+This took half of the CPU time of a sidecar's start, and a sidecar has a hundredth of a core. Here
+all classes share their methods. Type checkers see the standard versions, and the standard library's
+functions for dataclasses accept these classes.
 
-Supported are frozen classes with slots that inherit from no other such class.
+Only frozen classes with slots are supported, and they must not inherit from one another.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ else:
     _set = object.__setattr__
 
     class field:  # noqa: N801 - as the standard one
-        """Default value of a field, and whether it is compared."""
+        """Default value of a field, and whether the field is compared."""
 
         def __init__(self, *, default=None, default_factory=None, compare=True):
             self.make = default_factory or (lambda: default)
             self.compare = compare
 
     class _StandardFields:
-        """Descriptor that creates the metadata of `dataclasses` when that module reads it."""
+        """Descriptor that creates dataclass metadata when the module `dataclasses` reads it."""
 
         def __get__(self, _value, owner):
             from dataclasses import make_dataclass  # noqa: PLC0415 - loaded only on demand
@@ -74,7 +74,7 @@ else:
         def __delattr__(self, name):
             self.__setattr__(name, None)
 
-        def __setstate__(self, state):  # for copy and pickle
+        def __setstate__(self, state):  # used by copy and pickle
             for name, value in state[1].items():
                 _set(self, name, value)
 
@@ -105,6 +105,6 @@ else:
         return made
 
     def replace(value, /, **changes):
-        """Return a copy of a value with other values for some fields."""
+        """Return a copy of a value with some fields replaced."""
         kept = {name: getattr(value, name) for name in value._names}  # noqa: SLF001 - ours
         return type(value)(**{**kept, **changes})
