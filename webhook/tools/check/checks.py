@@ -33,7 +33,7 @@ class CheckVerdict(Enum):
 
 
 class Occasion(Enum):
-    """When a check applies: before an installation, after it, or only if there is a release."""
+    """Occasion of a check: before and after an installation, or only with a release."""
 
     INSTALLED = "installed"
     OF_RELEASE = "of a release"

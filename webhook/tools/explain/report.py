@@ -76,7 +76,7 @@ class Diagnosis:
     left_out: Sequence[str] = ()
     """Facts that could not be read, with reasons, including facts about `pod`."""
     pod: Diagnosis | None = None
-    """For a workload, its newest pod with a problem, or else its newest pod. None for a pod."""
+    """Diagnosis of the newest pod that has a problem, or else the newest pod. None for a pod."""
 
     @property
     def headline(self) -> str:

@@ -1,4 +1,4 @@
-"""Problems of a cluster: pure functions that take facts of a snapshot and return `Problem`s.
+"""Problems of a cluster: pure functions from facts of a snapshot to `Problem`s.
 
 `check` prints those of the installation and of nodes, `explain` those of a pod, `top` those of
 GPUs, and `report` those of pods under the policy.

@@ -23,7 +23,7 @@ FENCE_PARTS: Final = {
     "fence.exemption": ("vramwarden-exemption",),
     "fence.accounts": ("vramwarden-accounts",),
 }
-"""Chart values, and the admission policies that each installs."""
+"""Admission policies, keyed by the chart value that installs them."""
 _OWN_DENIAL: Final = '.vramwarden.io" denied the request: '
 _BY_SECOND_LINE: Final = "vramwarden-second-line"
 _OTHER_NAMESPACE: Final = "; --test-namespace names another namespace"
@@ -35,11 +35,11 @@ _UNREACHABLE_FIXES: Final = {
     "it does not answer in time": "let the API server reach port 8443 of its pods, past firewalls "
     "and NetworkPolicies",
 }
-"""Fixes by the causes of `unreachable_cause`. For all other causes, see the webhook's pods."""
+"""Fixes keyed by cause; see `unreachable_cause`. For other causes, check the webhook's pods."""
 
 
 def check_good_pod(installation: Installation) -> Finding:
-    """Check by a dry run that a pod that requests 1Gi is translated.
+    """Check by a dry run that the webhook mutates a pod that requests 1Gi.
 
     | dry run | translated | its rule's action | problem |
     | --- | --- | --- | --- |
@@ -69,7 +69,7 @@ def check_good_pod(installation: Installation) -> Finding:
 
 
 def check_wrong_pod(installation: Installation) -> Finding:
-    """Check by a dry run that a pod that requests 8GB, which is no quantity, is denied.
+    """Check by a dry run that the webhook denies a pod that requests 8GB, which is no quantity.
 
     | dry run | its rule's action | problem |
     | --- | --- | --- |
@@ -93,7 +93,7 @@ def check_wrong_pod(installation: Installation) -> Finding:
 
 
 def check_plain_pod(installation: Installation) -> Finding:
-    """Check by a dry run that a pod that requests nothing is not changed.
+    """Check by a dry run that the webhook does not change a pod that requests nothing.
 
     | dry run | translated | problem |
     | --- | --- | --- |
@@ -119,9 +119,9 @@ def check_plain_pod(installation: Installation) -> Finding:
 def _not_changed_problem(
     installation: Installation, what: str, lax: Mapping[Action, str]
 ) -> Problem:
-    """Return the problem that a pod was created unchanged; see the tables above.
+    """Return the problem of a pod that was created unchanged; see the tables above.
 
-    `lax` has the actions of rules that do not change such a pod, and what these do.
+    `lax` describes each rule action under which that is expected.
     """
     namespace, code = installation.test_namespace, Code.NOT_IN_FORCE
     policy = installation.attempt(lambda: installation.policy)
@@ -141,7 +141,7 @@ def _not_changed_problem(
 
 
 def _unreachable_problem(installation: Installation, what: str, denial: str) -> Problem | None:
-    """Return a problem if a denial shows that the API server could not call the webhook."""
+    """Return a problem if the denial shows that the API server could not call the webhook."""
     cause = unreachable_cause(denial)
     if cause is None:
         return None
@@ -199,7 +199,7 @@ def check_policy(installation: Installation) -> Finding:
 
 
 def check_fence(installation: Installation) -> Finding:
-    """Check that the admission policies of the fence have effect, and the policy's rules.
+    """Check that the fence's admission policies are effective and know the policy's rules.
 
     | admission policy | its binding | second line or void | ConfigMap | its rules | problem |
     | --- | --- | --- | --- | --- | --- |
@@ -241,15 +241,15 @@ def check_fence(installation: Installation) -> Finding:
 
 
 def _expected_rules(installation: Installation) -> str:
-    """Return the rules that the replicas write for the fence; empty if unknown."""
+    """Return the rules that the replicas write for the fence, or "" if they are unknown."""
     policy, rollout = installation.attempt(lambda: installation.policy), _read_rollout(installation)
     return fence_data(policy, rollout)[RULES_KEY] if policy and rollout else ""
 
 
 def _read_rollout(installation: Installation) -> Rollout | None:
-    """Return the release's rollout; None if the release has another version than this command.
+    """Return the release's rollout, or None if the release has another version than this command.
 
-    Another version may write other files and digests.
+    Other versions may write other files and digests.
     """
     webhook = installation.attempt(lambda: installation.webhook)
     if webhook is None or webhook.version != installation.command_version:
@@ -258,7 +258,7 @@ def _read_rollout(installation: Installation) -> Rollout | None:
 
 
 def check_quotas(installation: Installation) -> Finding:
-    """Check that Kubernetes counts the lines of ResourceQuotas about VRAM."""
+    """Check that ResourceQuotas limit VRAM by keys that Kubernetes counts."""
     found = [
         Problem(
             Code.USELESS_QUOTA,
@@ -275,9 +275,9 @@ def check_quotas(installation: Installation) -> Finding:
 
 
 def check_validators(installation: Installation) -> Finding:
-    """Check that the policy does not deny the validator pods of NVIDIA's operator.
+    """Check that the policy does not deny validator pods of NVIDIA's GPU operator.
 
-    The operator creates them with `spec.nodeName` and a whole GPU.
+    The operator creates these pods with `spec.nodeName` and a whole GPU.
 
     | validator pods in namespaces that are not exempt | rule there | problem |
     | --- | --- | --- |
@@ -308,7 +308,7 @@ def check_validators(installation: Installation) -> Finding:
 def action_for(policy: Policy, namespace: str) -> tuple[str, Action | None]:
     """Return the name and action of the rule for pods of a namespace.
 
-    The action is None if there is no rule, or if it depends on more than the namespace's name.
+    The action is None if no rule applies or the rule needs more than the namespace's name.
     """
     try:
         rule = policy.rule_for(Subject(namespace=namespace, namespace_labels=None))

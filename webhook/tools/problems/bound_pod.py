@@ -1,4 +1,4 @@
-"""Problems of a bound pod: it waits, was stopped, or its cap is not enforced."""
+"""Problems of a bound pod that waits, was stopped, or has a cap that is not enforced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from webhook.tools.snapshot.pod import (
 )
 
 _ENDED_BY_OTHERS: Final = {0, 137, 143}
-"""Exit codes of success, SIGKILL and SIGTERM."""
+"""Exit codes that are not a failure of the container: success, SIGKILL and SIGTERM."""
 _NORMAL_REASONS: Final = {"ContainerCreating", "PodInitializing"}
 _GATED: Final = (
     "until then the kubelet creates no container of it with VRAM, and reports "
@@ -62,38 +62,38 @@ _WITHOUT_LIMIT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPod:
-    """A pod that is bound or has ended, with its figures and its sidecar's log."""
+    """A pod that is bound or has ended, with GPU figures and the log of its sidecar."""
 
     pod: ClusterPod
     log: EnforcerLog
     nodes: Sequence[NodeFigures] | None
-    """None if they are unreadable."""
+    """Figures of all nodes; None if they are unreadable."""
     now_s: float
 
     @property
     def node(self) -> NodeFigures | None:
-        """Figures of its node; None if there are none."""
+        """Figures of the pod's node, or None without any."""
         return next((node for node in self.nodes or () if node.name == self.pod.state.node), None)
 
     @property
     def allocations(self) -> list[tuple[GpuFigures, PodFigures]]:
-        """Its GPUs, with its figures on each."""
+        """GPUs of the pod, each with the pod's figures on that GPU."""
         pairs = [(gpu, pod) for gpu in (self.node.gpus if self.node else ()) for pod in gpu.pods]
         return [(gpu, pod) for gpu, pod in pairs if pod.uid == self.pod.state.uid]
 
     @property
     def figures(self) -> list[PodFigures]:
-        """Its figures on each of its GPUs."""
+        """Figures of the pod on each of its GPUs."""
         return [pod for _, pod in self.allocations]
 
     @property
     def cap_bytes(self) -> int:
-        """Its cap per GPU, in bytes; 0 if unknown."""
+        """Cap of the pod per GPU, in bytes; 0 if unknown."""
         return self.pod.state.terms.cap_bytes if self.pod.state.terms else 0
 
     @property
     def peak_bytes(self) -> int:
-        """Largest known peak on one GPU, in bytes; 0 if none is known."""
+        """Largest known peak of the pod on one GPU, in bytes; 0 if unknown."""
         message = self.message
         peaks = [figure.peak_bytes for figure in self.figures]
         peaks += [stop.peak_bytes for stop in (*self.log.stops, *self.log.reports)]
@@ -101,42 +101,42 @@ class BoundPod:
 
     @property
     def message(self) -> TerminationMessage | None:
-        """Termination messages of its sidecar, combined; None if there is none."""
+        """Combined termination messages of the pod's sidecar, or None without any."""
         return read_termination_messages(self.pod.enforcer_statuses())
 
     @property
     def stops(self) -> int:
-        """Known number of stops."""
+        """Known number of stops of the pod."""
         message = self.message
         known = [figure.stops or 0 for figure in self.figures]
         return max(len(self.log.stops), message.stops if message else 0, *known, 0)
 
     @property
     def cap_exceeded(self) -> Condition | None:
-        """Condition in which the sentry reports a stop; None if it stopped nothing."""
+        """Condition by which the sentry reports a stop, or None if the sentry stopped nothing."""
         return self.pod.condition(CAP_HELD_CONDITION, "False")
 
     @property
     def was_over(self) -> bool:
-        """True if it was stopped for exceeding its cap, or exceeded it, and its peak is known."""
+        """True if the pod is known to have exceeded its cap, and its peak is known."""
         was_seen = self.stops or self.log.reports or self.cap_exceeded
         return bool(self.peak_bytes) and bool(was_seen or self.peak_bytes > self.cap_bytes)
 
     @property
     def sufficient_bytes(self) -> int:
-        """Request, in bytes, with which the pod would not have been stopped, by its known peak."""
+        """Request that would have prevented the stop, in bytes, according to the known peak."""
         return sufficient_request(max(self.cap_bytes, self.peak_bytes))
 
     @property
     def request_line(self) -> str:
-        """Line to write for that request; empty if no peak is known."""
+        """Manifest line for the sufficient request; empty if no peak is known."""
         return (
             suggest_request(self.pod, self.sufficient_bytes, self.nodes) if self.peak_bytes else ""
         )
 
     @property
     def lacks_sentry(self) -> bool:
-        """True if its node has no sentry that enforces caps on all GPUs; False if unknown."""
+        """True if the node is known to have no sentry that enforces caps on all its GPUs."""
         gpus = self.node.gpus if self.node else ()
         return self.nodes is not None and bool(find_sentry_fault(self.node, gpus, self.now_s))
 
@@ -144,7 +144,7 @@ class BoundPod:
 def suggest_request(
     pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None
 ) -> str:
-    """Return the line to write, so that such a pod requests an amount on each of its GPUs.
+    """Return the manifest line with which such a pod requests an amount per GPU.
 
     | annotation gpu-memory of the pod | line |
     | --- | --- |
@@ -167,7 +167,7 @@ def suggest_request(
 
 
 def find_stops(bound: BoundPod) -> Iterator[Problem]:
-    """Yield stops by sidecar and sentry, else a container that failed when the cap was reached."""
+    """Yield stops by sidecar and sentry, or else a container failure at the cap."""
     by_sentry = bound.cap_exceeded
     if bound.log.stops:
         detail = f"stopped {_describe_newest(bound, bound.log.stops, bound.stops)}"
@@ -189,7 +189,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
 
 
 def _describe_newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
-    """Return the time and sentence of the newest entry, and the number of entries."""
+    """Return time and message of the newest entry, and the number of entries."""
     newest, count = entries[-1], max(known, len(entries))
     when = "earlier" if newest.at_s is None else f"{format_duration(bound.now_s - newest.at_s)} ago"
     times = "" if count == 1 else f" ({count} times so far)"
@@ -197,7 +197,7 @@ def _describe_newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -
 
 
 def _replace_container_ids(pod: ClusterPod, why: str) -> str:
-    """Return a sentence with names of containers in place of their IDs."""
+    """Replace container IDs in a message by container names."""
     for status in pod.container_statuses():
         container = find_string(status, "containerID").rpartition("//")[2][:SHOWN_ID]
         if container:
@@ -206,7 +206,7 @@ def _replace_container_ids(pod: ClusterPod, why: str) -> str:
 
 
 def _find_cap_hit(bound: BoundPod) -> Iterator[Problem]:
-    """Yield a problem if a container failed after the pod had reached a cap enforced by the driver.
+    """Yield a problem if a container failed after the pod reached a cap that the driver enforces.
 
     | cap enforced by | peak | a container | problem |
     | --- | --- | --- | --- |
@@ -232,7 +232,7 @@ def _find_cap_hit(bound: BoundPod) -> Iterator[Problem]:
 
 
 def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
-    """Yield time, name and exit code of the user's containers that failed by themselves."""
+    """Yield time, name and exit code of the user's containers that failed without being stopped."""
     for status in pod.container_statuses():
         name = find_string(status, "name")
         for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
@@ -244,7 +244,7 @@ def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
 
 
 def find_excess_reports(bound: BoundPod) -> Iterator[Problem]:
-    """Yield excesses for which nothing was stopped, and a failure to measure the pod."""
+    """Yield excesses after which nothing was stopped, and failures to measure the pod."""
     log = bound.log
     if log.reports:
         detail = f"reported only, {_describe_newest(bound, log.reports, 0)}"
@@ -260,7 +260,7 @@ def find_excess_reports(bound: BoundPod) -> Iterator[Problem]:
 
 
 def find_late_assignment(bound: BoundPod) -> Iterator[Problem]:
-    """Yield the reason why a bound pod has no GPU yet, and what the kubelet reports."""
+    """Yield the reason why a bound pod has no GPU yet, and the kubelet's message."""
     waits = bound.pod.state.pending
     message = waits.last_message if waits else ""
     fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
@@ -277,7 +277,7 @@ def find_late_assignment(bound: BoundPod) -> Iterator[Problem]:
 
 
 def find_running_problems(bound: BoundPod) -> Iterator[Problem]:
-    """Yield the problems of a pod that has its GPUs and has not ended."""
+    """Yield problems of a pod that has GPUs and has not ended."""
     if bound.pod.state.unreadable and not bound.pod.state.uuids:
         yield unreadable_demand(bound.pod.state.unreadable)
     for gpu in bound.node.gpus if bound.node else ():
@@ -313,7 +313,7 @@ def _find_waiting_container(bound: BoundPod) -> Iterator[Problem]:
 
 
 def _find_missing_limit(bound: BoundPod) -> Iterator[Problem]:
-    """Yield a problem if the driver should enforce the cap and does not.
+    """Yield a problem if the driver should enforce the cap but does not.
 
     | the pod | cap enforced by | problem |
     | --- | --- | --- |

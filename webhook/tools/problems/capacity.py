@@ -1,4 +1,4 @@
-"""Room for a pod on nodes, according to `place`, which the webhook calls for a binding."""
+"""Free capacity for a pod on nodes, according to `place`, which the webhook uses at binding."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WITHOUT_ROOM: Final = (
     *(Code.GPUS_SPLIT, Code.NO_ROOM, Code.TOO_FEW_GPUS, Code.TOO_LARGE),
     *(Code.UNHEALTHY_GPUS, Code.GPUS_UNKNOWN),
 )
-"""Reasons that depend on the request: a pod with a smaller request may run on the node.
+"""Reasons that depend on the request. A pod with a smaller request may fit on the node.
 
-The first reason in this order that any node has is the reason for all nodes together.
+The first of these codes that any node has is the code for all nodes together.
 """
 _FIXES: Final = {
     Code.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
@@ -46,7 +46,7 @@ _FIXES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFit:
-    """Room of one node for a pod."""
+    """Fit of a pod on one node."""
 
     name: str
     code: Code | None
@@ -54,13 +54,13 @@ class NodeFit:
     detail: str
     gpus: tuple[GpuFigures, ...] = ()
     largest_bytes: int = 0
-    """Largest request per GPU that fits there now; 0 if none does."""
+    """Largest request per GPU that fits on the node now, in bytes; 0 if none fits."""
     age_s: float = 0.0
-    """Age of the node's figures."""
+    """Age of the node's figures, in seconds."""
 
     @property
     def is_eligible(self) -> bool:
-        """True if the pod could run there with a small enough request."""
+        """True if the pod could run on the node with a smaller request."""
         return self.code is None or self.code in _WITHOUT_ROOM
 
 
@@ -71,7 +71,7 @@ def find_fits(
     shared: Mapping[str, ClusterNode] | None,
     now_s: float,
 ) -> tuple[NodeFit, ...]:
-    """Return the room for a pod on each node; `shared` is None if nodes are unreadable."""
+    """Return the fit of a pod on each node. `shared` is None if nodes are unreadable."""
     fits = []
     for node in sorted(nodes, key=lambda node: node.name):
         largest = 0
@@ -119,7 +119,7 @@ def _fit_code(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
 
 
 def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
-    """Return arguments for `place`: the GPUs whose free memory is known, and that memory."""
+    """Return the GPUs whose free memory is known, and this memory by UUID, for `place`."""
     known = [gpu for gpu in node.gpus if gpu.free_bytes is not None]
     gpus = [
         Gpu(
@@ -137,7 +137,7 @@ def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
 
 
 def largest_fit(node: NodeFigures, gpu_count: int) -> int:
-    """Return the largest request per GPU that `place` accepts for `gpu_count` GPUs; 0 if none."""
+    """Return the largest request per GPU that fits on `gpu_count` GPUs of the node, or 0."""
     gpus, free = placeable(node)
     amounts = sorted((free[gpu.uuid] for gpu in gpus if gpu.healthy), reverse=True)
     return max(0, amounts[gpu_count - 1]) if gpu_count <= len(amounts) else 0
@@ -148,13 +148,13 @@ def _free_bytes(gpus: Iterable[GpuFigures]) -> int:
 
 
 def find_best_fit(fits: Iterable[NodeFit]) -> NodeFit | None:
-    """Return the node with the most room for such a pod, preferably one with fresh figures."""
+    """Return the node with the most free capacity, preferably one with fresh figures."""
     some = [node for node in fits if node.largest_bytes]
     return max(some, key=lambda fit: (fit.age_s <= STALE_S, fit.largest_bytes), default=None)
 
 
 def no_room_code(need: Need, fits: Sequence[NodeFit]) -> Code | None:
-    """Return the code of the reason why no node has room; None if one has.
+    """Return the code of the reason why no node has free capacity, or None if one has.
 
     | nodes | code |
     | --- | --- |
@@ -187,10 +187,10 @@ def total_free_bytes(fits: Iterable[NodeFit]) -> int:
 
 
 def find_no_room(need: Need, fits: Sequence[NodeFit], summed_gpus: int = 0) -> Problem | None:
-    """Return why no node has room; None if one has.
+    """Return the reason why the pod fits on no node, or None if it fits on one.
 
-    `summed_gpus` is the number of GPUs that the pod requests, if `need` is their sum and the nodes
-    are those of `nodes_as_single_gpus`; else 0.
+    `summed_gpus` is the number of requested GPUs if `need` is their sum and the nodes come from
+    `nodes_as_single_gpus`, else 0.
     """
     unit, parts = ("node", summed_gpus) if summed_gpus else ("GPU", 1)
     code = no_room_code(need, fits)
@@ -243,19 +243,19 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], summed_gpus: int = 0) -> P
 
 @dataclass(frozen=True, slots=True)
 class PodToFree:
-    """A pod whose end would make room."""
+    """A pod that frees enough memory for another pod when it ends."""
 
     node: str
     uid: str
     cap_bytes: int
     gpus: tuple[int, ...]
-    """Indices of its GPUs."""
+    """Indices of the pod's GPUs."""
 
 
 def find_pods_to_free(
     need: Need, nodes: Iterable[NodeFigures], fits: Iterable[NodeFit]
 ) -> list[PodToFree]:
-    """Return the pods whose end alone would make room; those that free the least come first.
+    """Return the pods that each free enough memory when they end, the smallest first.
 
     Pods that see all GPUs of a node are included.
     """
@@ -281,10 +281,10 @@ def find_pods_to_free(
 def add_newer_pods(
     nodes: Iterable[NodeFigures], pods: Iterable[ClusterPod]
 ) -> tuple[NodeFigures, ...]:
-    """Return the figures with allocations of pods that were bound after the figures were written.
+    """Return the figures with the allocations of pods that were bound later.
 
-    A sentry writes figures once a minute. A pod that has a GPU and is in no figures was bound
-    later, so its memory is no longer free.
+    A sentry writes figures once a minute. A pod that has a GPU but is in no figures was bound after
+    that, so its memory is no longer free.
     """
     known = {pod.uid for node in nodes for gpu in node.gpus for pod in gpu.pods}
     newer: dict[str, list[PodFigures]] = defaultdict(list)
@@ -315,10 +315,10 @@ def _allocate(gpu: GpuFigures, pods: Iterable[PodFigures]) -> GpuFigures:
 def nodes_as_single_gpus(
     shared: Mapping[str, ClusterNode], pods: Sequence[ClusterPod], now_s: float
 ) -> list[NodeFigures] | None:
-    """Return each node as if all its memory were on one GPU, as for pods with `placement: None`.
+    """Return each node as a single GPU with all memory, as for pods with `placement: None`.
 
-    For such a pod the scheduler compares the request with the memory of the node, less the requests
-    of the pods there. Return None if the request of one of the `pods` is unknown.
+    For such a pod, the scheduler compares the request with the node's memory minus the requests of
+    its pods. Return None if the request of one of `pods` is unknown.
     """
     pods_by_node: dict[str, list[PodFigures]] = defaultdict(list)
     for pod in pods:

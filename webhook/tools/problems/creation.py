@@ -1,4 +1,4 @@
-"""Problems in the API server's denial of a pod."""
+"""Problems that the API server reports when it denies a pod."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _OWN_WEBHOOKS: Final = f".{API_GROUP}"
 _BY_SECOND_LINE: Final = re.compile(
     r"'vramwarden-second-line' .*: vramwarden: (create the pod again; .*)\. If it (.*)"
 )
-"""The fence's denial of a pod that was not mutated, and what to do if that persists."""
+"""Regular expression for the fence's denial of an unmutated pod, and its advice if that
+persists."""
 _UNREACHABLE: Final = re.compile(r'failed calling webhook "([^"]{1,253})"')
 _UNREACHABLE_CAUSES: Final = (
     ("signed by unknown authority", "the API server does not trust its certificate"),
@@ -30,14 +31,14 @@ _UNREACHABLE_CAUSES: Final = (
     ("deadline exceeded", "it does not answer in time"),
     ("not found", "its Service is gone"),
 )
-"""Texts in errors of an API server that cannot call a webhook, and their causes."""
+"""Pairs of a substring of the API server's error and the cause it indicates."""
 _REASONS: Final = {reason.value: reason for reason in Reason}
 _FIELD: Final = re.compile(r"(spec\.[a-zA-Z]+)\[(\d{1,4})\]\.resources\.[a-z]+\[([^\]]{1,317})\]: ")
 ASK: Final = "ask your platform team"
 
 
 def unreachable_cause(text: str) -> tuple[str, str] | None:
-    """Return the webhook that could not be called, and the cause; None for other denials."""
+    """Return the webhook that could not be called and the cause, or None for other denials."""
     found = _UNREACHABLE.search(text)
     if found is None:
         return None
@@ -46,17 +47,16 @@ def unreachable_cause(text: str) -> tuple[str, str] | None:
 
 
 def is_own_denial(text: str) -> bool:
-    """Return True if vramwarden denied a pod, or its webhook could not be called."""
+    """Return True if vramwarden denied the pod or its webhook could not be called."""
     if unreachable := unreachable_cause(text):
         return unreachable[0].endswith(_OWN_WEBHOOKS)
     return bool(DENIED.search(text) or _BY_SECOND_LINE.search(text))
 
 
 def parse_denial(text: str, template: ClusterPod | None = None) -> Iterator[Problem]:
-    """Yield the problems in a denial: vramwarden's findings, or the whole text of other denials.
+    """Yield the problems in a denial: vramwarden's findings, or another denial's whole message.
 
-    If a finding is about a resource that the workload's `template` lacks, its fix states who may
-    have added the resource.
+    For a resource that the workload's `template` lacks, the fix states what may have added it.
     """
     if unreachable := unreachable_cause(text):
         webhook, why = unreachable
@@ -82,7 +82,7 @@ def parse_denial(text: str, template: ClusterPod | None = None) -> Iterator[Prob
 
 
 def parse_finding(line: str, severity: Severity, template: ClusterPod | None = None) -> Problem:
-    """Return the finding in a line; a line of another program is `Code.CREATION_DENIED`."""
+    """Parse a finding. A line that is no finding becomes `Code.CREATION_DENIED`."""
     reason, _, sentence = line.partition(": ")
     if reason not in _REASONS:
         return Problem(Code.CREATION_DENIED, severity, line)
@@ -98,7 +98,7 @@ def parse_finding(line: str, severity: Severity, template: ClusterPod | None = N
 
 
 def seems_to_request_vram(pod: ClusterPod) -> bool:
-    """Return True if a pod requests VRAM, in a readable or an unreadable way."""
+    """Return True if a pod requests VRAM, even in an unreadable way."""
     try:
         return requests_vram(pod.raw)
     except MalformedObjectError:
@@ -106,8 +106,8 @@ def seems_to_request_vram(pod: ClusterPod) -> bool:
 
 
 def find_foreign_requests(pod: ClusterPod) -> Iterator[Problem]:
-    """Yield a problem for requests of GPU memory that vramwarden does not read."""
-    # Imported here: it loads rules of admission, which few pods need.
+    """Yield a problem for GPU memory requests that vramwarden does not read."""
+    # Imported here, because it loads admission rules, which few pods need.
     from webhook.core.admission.rules.near_misses import comparable_keys, correction  # noqa: PLC0415
 
     found: dict[str, str] = {}

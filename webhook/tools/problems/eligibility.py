@@ -1,6 +1,6 @@
-"""Reasons why a pod may not run on a node: labels, taints, and what the node's driver supports.
+"""Reasons why a pod may not run on a node: labels, taints and the driver's features.
 
-The role `view` does not include nodes. If the user may not read them, the labels that the node
+The role `view` does not include nodes. If the user may not read nodes, the labels that the node
 agent writes are derived from GPUNode. Everything else is unknown, and never counts as a mismatch.
 
 Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
@@ -28,7 +28,7 @@ from webhook.tools.snapshot.objects import meets_requirement, selector_values
 from webhook.tools.snapshot.pod import ClusterPod
 
 Mismatch = tuple[Code, str]
-"""Reason why a pod may not run on a node: code and sentence."""
+"""Code and message of the reason why a pod may not run on a node."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
@@ -38,10 +38,10 @@ NO_SENTRY: Final = "no sentry that acts measures all GPUs there (no label vramwa
 def find_mismatch(
     pod: ClusterPod, figures: NodeFigures, node: ClusterNode | None, now_s: float
 ) -> Mismatch | None:
-    """Return why a pod may not run on a node; None if no readable fact prevents it.
+    """Return why a pod may not run on a node, or None if no readable fact prevents it.
 
-    `node` is None if the user may not read nodes. Then only labels that follow from its figures
-    are compared. The label `gpu-memory-mib` is ignored, because `capacity` compares the GPUs.
+    `node` is None if the user may not read nodes. Only labels derived from the figures are compared
+    then. The label `gpu-memory-mib` is ignored, because `capacity` compares the GPUs.
     """
     written = {
         NODE_DRIVER_LIMIT_LABEL: "true" if driver_enforces_caps(figures) else "",
@@ -59,7 +59,7 @@ def find_mismatch(
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
         return _describe_mismatch(key, wanted, labels.get(key), figures)
-    if closed := node.closed_reason if node else figures.held:  # figures are up to a minute late
+    if closed := node.closed_reason if node else figures.held:  # figures are up to a minute old
         return Code.DRAINING, f"no further pod gets GPU memory there: {closed}"
     tolerations = as_objects(pod.part("spec").get("tolerations"))
     if node and node.unschedulable and not tolerates(tolerations, CORDON_TAINT):
@@ -74,7 +74,7 @@ def find_mismatch(
 def _unmet_expression(
     term: Json, labels: Mapping[str, str], name: str, *, has_all: bool
 ) -> tuple[str, str] | None:
-    """Return key and text of the first expression of a term that is not met."""
+    """Return key and message of the first unmet expression of a term, or None."""
     expressions = [
         (find_string(match_expression, "key"), match_expression)
         for match_expression in as_objects(term.get("matchExpressions"))
@@ -102,9 +102,9 @@ def _node_terms(pod: ClusterPod) -> list[Json]:
 
 
 def requires_sentry(pod: ClusterPod) -> bool:
-    """Return True if only the node's sentry enforces a pod's cap.
+    """Return True if only the node's sentry can enforce a pod's cap.
 
-    Such a pod has no sidecar, and runs only on nodes with the label `sentry`.
+    Such a pod has no sidecar and runs only on nodes with the label `sentry`.
     """
     expressions = (
         match_expression
@@ -116,12 +116,12 @@ def requires_sentry(pod: ClusterPod) -> bool:
 
 
 def driver_enforces_caps(node: NodeFigures) -> bool:
-    """Return True if the node's limiter has proved that the driver enforces caps."""
+    """Return True if the node's limiter has verified that the driver enforces caps."""
     return node.limit is not None and node.limit.holds
 
 
 def explain_missing_limit(node: NodeFigures) -> str:
-    """Return the reason why the node's driver does not enforce caps."""
+    """Return why the node's driver does not enforce caps."""
     if node.limit is None:
         return "no limiter reports there (limiter.enabled)"
     if node.limit.holds:

@@ -1,6 +1,6 @@
-"""Actions of a sidecar, read from its log and its termination message (`webhook.sidecar.events`).
+"""Actions of a sidecar, parsed from its log and termination message (`webhook.sidecar.events`).
 
-A tenant may run the sidecar's image in any pod, so the type of each value is checked.
+Tenants can run the sidecar's image in any pod, so each value's type is checked.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ class LogEntry:
 
     message: LogMessage
     why: str
-    """Sentence that the sidecar wrote."""
+    """Message that the sidecar wrote."""
     at_s: float | None = None
-    """Unix time; None in a termination message."""
+    """Unix time; None for a termination message."""
     peak_bytes: int | None = None
-    """Peak of the pod on one GPU, if the entry is about an excess; else None."""
+    """Peak of the pod on one GPU, in bytes; None unless the entry reports an excess."""
     blind: bool = False
-    """True if a self-test failed."""
+    """True if the sidecar's self-test failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnforcerLog:
-    """Actions and state of one pod's sidecar; the newest entries are last."""
+    """Actions and state of one sidecar; the newest entries are last."""
 
     stops: tuple[LogEntry, ...] = ()
     reports: tuple[LogEntry, ...] = ()
-    """Excesses for which nothing was stopped, because the policy only reports them."""
+    """Excesses that were only reported, as the policy requires."""
     blind: str = ""
-    """Reason why it cannot measure memory; empty if it can."""
+    """Reason why the sidecar cannot measure memory; empty if it can."""
     not_held: str = ""
     """Reason why the driver does not enforce the cap; empty if it does."""
 
@@ -48,18 +48,18 @@ class EnforcerLog:
 def read_log(
     lines: Iterable[str], terminated: str = "", *, self_test_failed: bool = False
 ) -> EnforcerLog:
-    """Read log lines, the oldest first, and the last termination message.
+    """Parse log lines, the oldest first, and the last termination message.
 
     | line | effect |
     | --- | --- |
-    | no JSON object, another message | ignored |
-    | begins a stop | one more stop |
+    | is no JSON object, or has another message | ignored |
+    | reports the start of a stop | one more stop |
     | reports what would be stopped | one more report |
     | reports whether memory can be measured | the last one counts |
     | reports whether the driver enforces the cap | the last one counts |
 
     A log may be gone while its pod still exists. Therefore the termination message counts as the
-    first line, unless a line has the same sentence. The message of a self-test is a failure only if
+    first line, unless a line has the same message. A self-test's message is a failure only if
     the exit code is that of a failure.
     """
     entries = [entry for line in lines if (entry := _parse(line))]

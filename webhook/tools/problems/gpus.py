@@ -1,4 +1,4 @@
-"""Problems of GPUs, and of the figures that sentries write."""
+"""Problems of GPUs and of the figures that sentries write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severi
 from webhook.tools.snapshot.node import CONFIGURED, ClusterNode
 
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
-"""Minimum unmanaged memory that is a problem. A display or a monitoring process uses less."""
+"""Minimum unmanaged memory that counts as a problem, in bytes. Displays and monitoring use less."""
 SEVERITY_ORDER: Final = (
     *(Code.OVERCOMMITTED, Code.UNMANAGED_MEMORY, Code.GPU_UNHEALTHY),
     *(Code.NO_FIGURES, Code.STALE_FIGURES),
@@ -26,7 +26,7 @@ def find_gpu_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of nodes and their GPUs.
 
-    `describe_owner` returns the holder of unmanaged memory in words, by the UID of its pod.
+    `describe_owner` describes the holder of unmanaged memory, given the UID of its pod.
     """
     for node in nodes:
         yield from find_stale_figures(node, now_s)
@@ -48,9 +48,9 @@ def find_stale_figures(node: NodeFigures, now_s: float) -> Iterator[Problem]:
 def find_nodes_without_figures(
     bound_to: Iterable[str], nodes: Sequence[NodeFigures]
 ) -> Iterator[Problem]:
-    """Yield nodes that have pods and no figures, if other nodes have figures.
+    """Yield nodes that have pods but no figures, if other nodes have figures.
 
-    `bound_to` contains the name of the node of each pod; it is empty for a pod without a node.
+    `bound_to` has the node name of each pod, or "" for a pod without a node.
     """
     reported = {node.name for node in nodes} | {""}
     for name, number in Counter(bound_to).items():
@@ -62,7 +62,7 @@ def find_nodes_without_figures(
 
 
 def explain_missing_figures(shared: Collection[ClusterNode] | None) -> str:
-    """Return the reason why no node has figures; `shared` is None if nodes are unreadable."""
+    """Return why no node has figures. `shared` is None if nodes are unreadable."""
     if shared and all(node.is_configured for node in shared):
         has = join_names([f"{node.name} {format_exact(node.vram_bytes)}" for node in shared])
         return f"no figures of GPUs: amounts are {CONFIGURED}: {has}"

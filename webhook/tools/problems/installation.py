@@ -16,13 +16,13 @@ from webhook.tools.snapshot.release import OwnWorkload
 
 OLDEST_KUBERNETES: Final = (1, 31)
 MUTATING_POLICIES_FROM: Final = (1, 36)
-"""First version with mutating admission policies and `RestartAllContainers`."""
+"""First Kubernetes version with mutating admission policies and `RestartAllContainers`."""
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})")
 _ENFORCE_LABEL: Final = "pod-security.kubernetes.io/enforce"
 
 
 def upgrade_command(installation: Installation, *values: str) -> str:
-    """Return the command that installs the chart again, with these values."""
+    """Return the command that upgrades the release with these chart values."""
     options = "".join(f" --set {value}" for value in values)
     return (
         f"`helm upgrade vramwarden CHART --namespace {installation.namespace} "
@@ -31,13 +31,13 @@ def upgrade_command(installation: Installation, *values: str) -> str:
 
 
 def logs_command(namespace: str, component: str = "webhook") -> str:
-    """Return the command that shows the logs of a component."""
+    """Return the kubectl command that shows the logs of a component."""
     prefix = "" if component == "webhook" else " --prefix"
     return f"`kubectl -n {namespace} logs -l app.kubernetes.io/component={component}{prefix}`"
 
 
 def check_kubernetes_version(installation: Installation) -> Finding:
-    """Check that Kubernetes is new enough.
+    """Check that the Kubernetes version is supported.
 
     | version | problem |
     | --- | --- |
@@ -71,8 +71,8 @@ def check_sentry_namespace(installation: Installation) -> Finding:
     | there | none | yes | none | none |
     | there | baseline or restricted | - | error | error |
 
-    Without a label the cluster's default applies, which no object shows. After the installation
-    the sentry's pods show it. A release without a sentry is not checked.
+    Without a label, the cluster's default applies, which no object shows. After the installation,
+    the sentry's pods show its effect. A release without a sentry is not checked.
     """
     if not installation.is_before and installation.is_missing(lambda: installation.sentry):
         return None
@@ -102,7 +102,7 @@ def check_sentry_namespace(installation: Installation) -> Finding:
 
 
 def check_release(installation: Installation) -> Finding:
-    """Check that there is a release, and that it has this command's version."""
+    """Check that there is a release of this command's version."""
     webhook, namespace = installation.webhook, installation.namespace
     if webhook is None:
         why = f"there is no Deployment vramwarden-webhook in namespace {namespace}"
@@ -147,7 +147,7 @@ def check_replicas(installation: Installation) -> Finding:
 def _not_ready(
     installation: Installation, severity: Severity, seen: str, workload: OwnWorkload
 ) -> Problem:
-    """Return the problem of a workload with missing or unready pods."""
+    """Return the problem of a workload whose pods are missing or not ready."""
     pods = installation.attempt(lambda: installation.unready_pods) or ()
     component = workload.name.removeprefix("vramwarden-")
     broken = next((pod for pod in pods if pod.component == component), None)
@@ -159,7 +159,7 @@ def _not_ready(
 
 
 def check_daemon_sets(installation: Installation) -> Finding:
-    """Check that agent, sentry and limiter exist and are ready on their nodes.
+    """Check that agent, sentry and limiter are ready on their nodes.
 
     | DaemonSet | nodes | ready | problem |
     | --- | --- | --- | --- |
@@ -236,23 +236,23 @@ def check_waiting_pods(installation: Installation) -> Finding:
 
 
 def pod_problem(pod: ClusterPod, code: Code, severity: Severity, why: str, fix: str) -> Problem:
-    """Return a problem about a pod."""
+    """Return a problem whose subject is the pod."""
     return Problem(code, severity, why, fix, ProblemSubject("Pod", pod.name, pod.namespace))
 
 
 def explain_command(pod: ClusterPod) -> str:
-    """Return the command that explains a pod."""
+    """Return the `vramwarden explain` command for a pod."""
     return f"`vramwarden explain {pod.name} -n {pod.namespace}`"
 
 
 def enforcement_modes(policy: Policy) -> set[EnforceBy]:
-    """Return the values of `enforcement.by` in rules that do not ignore their pods."""
+    """Return the `enforcement.by` values of all rules that do not ignore their pods."""
     judging = (rule for rule in policy.rules if rule.action is not Action.IGNORE)
     return {rule.for_class(None).enforcement.by for rule in judging}
 
 
 def check_driver_limits(installation: Installation) -> Finding:
-    """Check that drivers enforce caps, if the limiter is enabled.
+    """Check that drivers enforce caps if the limiter is enabled.
 
     | a pod waits | a limiter reports a shared node | its driver enforces caps | problem |
     | --- | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Problems of nodes with GPUs: prerequisites, sharing, health, enforcement and figures."""
+"""Problems of GPU nodes: prerequisites, sharing, health, enforcement and figures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.node import CONFIGURED, REPELLING_EFFECTS, ClusterNode, tolerates
 
 _NODE_STATE: Final = "node.kubernetes.io/"
-"""Prefix of taints that Kubernetes sets for conditions of a node."""
+"""Prefix of the taints that Kubernetes sets for node conditions."""
 _DRAIN: Final = "`kubectl drain {} --ignore-daemonsets --delete-emptydir-data`"
 
 
 def check_gpu_nodes(installation: Installation) -> Finding:
-    """Check that there are nodes with GPUs, which are ready and get an agent.
+    """Check that the cluster has GPU nodes that are ready and run an agent.
 
-    By the chart's default, a label selects a node for the agent.
+    By the chart's default, a label selects the nodes that run the agent.
     """
     nodes, of_all = installation.nodes, format_count(installation.node_count, "node")
     if not nodes:
@@ -49,7 +49,7 @@ def check_gpu_nodes(installation: Installation) -> Finding:
 
 
 def check_runtime_class(installation: Installation) -> Finding:
-    """Check that nodes have NVIDIA's container runtime, as RuntimeClass or as the default.
+    """Check that nodes have NVIDIA's container runtime, by RuntimeClass or by default.
 
     | amounts | RuntimeClass | nodes with its handler | problem |
     | --- | --- | --- | --- |
@@ -86,7 +86,7 @@ def check_runtime_class(installation: Installation) -> Finding:
 
 
 def check_taints(installation: Installation) -> Finding:
-    """Check that pods of at least one rule or class tolerate the taints of nodes with GPUs."""
+    """Check that a rule or GPU class tolerates the taints of each GPU node."""
     nodes = installation.nodes
     if not nodes:
         return None
@@ -112,9 +112,9 @@ def check_taints(installation: Installation) -> Finding:
 
 
 def check_sharing(installation: Installation) -> Finding:
-    """Check that nodes are shared; before an installation, that they would be.
+    """Check that nodes are shared or, before an installation, would be.
 
-    Without an agent, sharing is not checked.
+    An installation without an agent is not checked.
     """
     nodes = installation.nodes
     if not nodes:
@@ -135,7 +135,7 @@ def check_sharing(installation: Installation) -> Finding:
 
 
 def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | None:
-    """Return the reason why a node is not shared, by its agent's verdict.
+    """Return the problem of a node that its agent does not share.
 
     | verdict | label `share` | VRAM is offered | problem |
     | --- | --- | --- | --- |
@@ -176,7 +176,7 @@ def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | 
 
 
 def check_whole_gpu_pods(installation: Installation) -> Finding:
-    """Check that no pod has whole GPUs of a shared node, even if it does not use them.
+    """Check that no pod has whole GPUs of a shared node, even unused ones.
 
     | label `share` of the node | problem |
     | --- | --- |
@@ -202,7 +202,7 @@ def check_whole_gpu_pods(installation: Installation) -> Finding:
 
 
 def check_gpu_health(installation: Installation) -> Finding:
-    """Check that GPUs are healthy; no pod is placed on others.
+    """Check that GPUs are healthy. No pod is placed on unhealthy GPUs.
 
     | GPUs of a node that are not healthy | problem |
     | --- | --- |
@@ -229,7 +229,7 @@ def check_gpu_health(installation: Installation) -> Finding:
 
 
 def check_enforcement(installation: Installation) -> Finding:
-    """Check that shared nodes can enforce caps as the rules of the policy require.
+    """Check that shared nodes can enforce caps as the policy's rules require.
 
     | rules by | label | driver | problem |
     | --- | --- | --- | --- |
@@ -238,7 +238,7 @@ def check_enforcement(installation: Installation) -> Finding:
     | Sentry | `sentry` is not true | any | warning |
     | any other, or any other label | any | any | none |
 
-    Nodes whose amounts are set by `agent.vram` are skipped, because nothing can be measured there.
+    Nodes with amounts set by `agent.vram` are skipped, because they cannot measure memory.
     """
     shared = [node for node in installation.nodes if node.vram_bytes]
     measured = [node for node in shared if not node.is_configured]
@@ -258,7 +258,7 @@ def check_enforcement(installation: Installation) -> Finding:
         seen.append("sentries enforce caps")
     unread = installation.failures.get("stored_policy")
     if unread and not problems:
-        raise unread  # rules by Sentry are unknown
+        raise unread  # rules with `enforcement.by: Sentry` are unknown
     return problems or f"{', '.join(seen)} on {format_count(len(measured), 'node')}"
 
 
@@ -292,7 +292,7 @@ def _without_sentry(nodes: Iterable[ClusterNode], installation: Installation) ->
 
 
 def check_device_names(installation: Installation) -> Finding:
-    """Check that container runtimes of shared nodes resolve names of GPUs."""
+    """Check that the container runtimes of shared nodes resolve GPU names."""
     nodes = [node for node in installation.nodes if node.vram_bytes]
     unknown = [node for node in nodes if node.device_names == DeviceNames.NONE]
     why = "no pod gets a GPU there: its container runtime resolves no name of its GPUs"
@@ -307,7 +307,7 @@ def check_device_names(installation: Installation) -> Finding:
 def _node_problems(
     nodes: Iterable[ClusterNode], code: Code, severity: Severity, message: str, fix: str
 ) -> list[Problem]:
-    """Return the same problem for each node; `{}` in the fix is replaced by its name."""
+    """Return the same problem for each node, with the node's name for `{}` in the fix."""
     return [
         Problem(code, severity, message, fix.format(node.name), ProblemSubject("Node", node.name))
         for node in nodes
@@ -315,7 +315,7 @@ def _node_problems(
 
 
 def _tally(values: Iterable[str]) -> str:
-    """Return the distinct values with their counts; only the value if all are equal."""
+    """Return the distinct values with counts, or only the value if all are equal."""
     counts = Counter(value for value in values if value).most_common()
     if len(counts) == 1:
         return counts[0][0]

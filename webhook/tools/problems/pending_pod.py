@@ -1,4 +1,4 @@
-"""Problems of a pod that has no node yet: room on nodes, and the scheduler's message."""
+"""Problems of a pod without a node: free capacity, and the scheduler's message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.snapshot.pod import ClusterPod, scheduler_reasons
 
 _MOST_TO_FREE: Final = 2
-"""Maximum number of the user's pods that are named."""
+"""Maximum number of the user's pods to name."""
 _BINDING_DENIED: Final = re.compile(r'"bind\.vramwarden\.io" denied the request: (.*)', re.DOTALL)
 _INSUFFICIENT_VRAM: Final = f"Insufficient {VRAM_RESOURCE}"
 _SELECTION: Final = (
@@ -34,38 +34,38 @@ _SELECTION: Final = (
     "node(s) had taint",
     "node(s) were unschedulable",
 )
-"""Reasons of the scheduler that `eligibility` finds, too, if the user may read nodes."""
+"""Scheduler reasons that `eligibility` also finds if the user may read nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Nodes, and their room for a pod without a node."""
+    """Nodes and their free capacity for a pending pod."""
 
     need: Need
-    """Request of the pod; if `summed_gpus` is set, the sum of its requests, on one GPU."""
+    """Request of the pod; if `summed_gpus` is set, the sum of its requests as if on one GPU."""
     nodes: Sequence[NodeFigures]
     fits: Sequence[NodeFit]
     own_pods: Mapping[str, ClusterPod]
-    """Pods of the namespace by UID; empty if they cannot be listed."""
+    """Pods of the namespace keyed by UID; empty if they cannot be listed."""
     reads_nodes: bool
     summed_gpus: int = 0
-    """Number of GPUs that the pod requests, if `nodes` are as of `nodes_as_single_gpus`; else 0."""
+    """Number of requested GPUs if `nodes` come from `nodes_as_single_gpus`; else 0."""
 
     @cached_property
     def code(self) -> Code | None:
-        """Reason why no node has room; None if one has."""
+        """Code of the reason why the pod fits on no node, or None if it fits on one."""
         return no_room_code(self.need, self.fits)
 
     @cached_property
     def to_free(self) -> list[PodToFree]:
-        """Pods whose end alone would make room."""
+        """Pods that each free enough memory when they end."""
         return find_pods_to_free(self.need, self.nodes, self.fits)
 
 
 def other_scheduler_reasons(message: str) -> list[str]:
-    """Return the scheduler's reasons that are neither about VRAM nor about the choice of nodes.
+    """Return the scheduler's reasons that are about neither VRAM nor node selection.
 
-    There are none if vramwarden denied a binding, since that is about VRAM.
+    Return none if vramwarden denied a binding, since that reason is about VRAM.
     """
     if _BINDING_DENIED.search(message):
         return []
@@ -80,8 +80,8 @@ def other_scheduler_reasons(message: str) -> list[str]:
 def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iterator[Problem]:
     """Yield the reasons why a pod has no node.
 
-    `room` is None if the nodes are unknown. `explained` is True if another problem is the reason.
-    Reasons of the scheduler that are not about VRAM come first, since free memory would not help.
+    `room` is None if the nodes are unknown. `explained` is True if another problem is the cause.
+    Scheduler reasons that are not about VRAM come first, since free memory does not help.
     """
     scheduled = pod.condition("PodScheduled")
     if (scheduled and scheduled.reason == Code.GATED) or pod.part("spec").get("schedulingGates"):
@@ -107,7 +107,7 @@ def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iter
         if any(problem.code is Code.BLOCKED_ROLLOUT for problem in blocked):
             found = replace(
                 found, fix=""
-            )  # waiting does not help, since the pod waits for its own rollout
+            )  # waiting does not help: the pod waits for its own rollout
         yield found
         yield from blocked
     if denied:
@@ -136,7 +136,7 @@ def _not_scheduled_yet(room: Room, message: str) -> Problem:
 
 
 def _find_blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
-    """Yield a problem if a rollout blocks itself, or if the scheduler does not preempt pods."""
+    """Yield a problem if a rollout blocks itself or the scheduler does not preempt pods."""
     to_free = room.to_free
     own = [room.own_pods[pod.uid] for pod in to_free if pod.uid in room.own_pods]
     older = [
@@ -163,7 +163,7 @@ def _find_blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
 
 
 def unreadable_demand(sentence: str) -> Problem:
-    """Return the problem of a pod that gets no GPU because it bypassed admission."""
+    """Return the problem of a pod that bypassed admission and therefore gets no GPU."""
     reason = next(
         (reason for reason in Reason if sentence.startswith(f"{reason}: ")), Reason.UNMUTATED
     )
@@ -171,7 +171,7 @@ def unreadable_demand(sentence: str) -> Problem:
 
 
 def room_notes(room: Room) -> Iterator[tuple[str, str]]:
-    """Yield the request with which the pod would start now, and the pods that would make room.
+    """Yield the request that would start now, and the pods that would free enough memory.
 
     Yield nothing if the pod fits, or may not run on any node.
     """

@@ -1,4 +1,4 @@
-"""Problems, and their codes, as all commands print them."""
+"""Problems and their codes, as all commands print them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from webhook.core.pod.findings import Reason
 
 
 class Severity(StrEnum):
-    """Importance of a problem."""
+    """Severity of a problem."""
 
     ERROR = "error"
     """Something does not work, or was stopped."""
     WARNING = "warning"
-    """It works now, and will or may stop working."""
+    """Everything works now, but something will or may fail."""
     INFO = "info"
 
 
@@ -168,15 +168,14 @@ class Code(StrEnum):
 
 
 class ProblemSubject(NamedTuple):
-    """Object that a problem is about; all fields are empty for the whole cluster."""
+    """Object with the problem; all fields are empty for the whole cluster."""
 
     kind: str = ""
     name: str = ""
-    """Name; for a GPU, `NODE/INDEX`."""
+    """Object name; for a GPU, `NODE/INDEX`."""
     namespace: str = ""
 
     def __str__(self) -> str:
-        """Return the name, with the namespace if it has one."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -185,14 +184,14 @@ CLUSTER = ProblemSubject()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fact that a user should know, with what to do about it."""
+    """A fact that the user should know, and a fix."""
 
     code: Code | Reason | EventReason | SharingCode
     severity: Severity
     message: str
-    """Sentence, without a full stop at its end."""
+    """Message without a final full stop."""
     fix: str = ""
-    """Action, or a line to write; empty if there is nothing to do."""
+    """Action, or a line for a manifest; empty if nothing needs to be done."""
     subject: ProblemSubject = CLUSTER
 
     @property
@@ -210,4 +209,4 @@ class Problem:
 
 
 Finding: TypeAlias = "list[Problem] | str | None"
-"""Problems; without problems, a sentence about what is right; None if the check does not apply."""
+"""Problems; or a message about what is in order; or None if the check does not apply."""

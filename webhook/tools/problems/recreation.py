@@ -1,4 +1,4 @@
-"""A stored pod as if it were created again, and the reasons why it has no VRAM."""
+"""Admission of a stored pod if it were created again, and why it has no VRAM."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from webhook.tools.snapshot.pod import ClusterPod
 
 
 class PodOutcome(Enum):
-    """Outcome if a stored pod were created again."""
+    """Outcome of creating a stored pod again."""
 
     EXEMPT = auto()
-    """Its namespace is exempt, so the API server does not call the webhook."""
+    """The namespace is exempt, so the API server does not call the webhook."""
     UNREAD = auto()
-    """Unknown, because it is too large to be read."""
+    """Unknown, because the pod is too large to be read."""
     UNKNOWN = auto()
-    """The policy, or labels of its namespace that its rule needs, are unknown."""
+    """Unknown, because the policy or labels of the namespace are unknown."""
     NO_RULE = auto()
-    """No rule applies to it, or it is a static pod."""
+    """No rule applies to the pod, or it is a static pod."""
     DENIED = auto()
     TRANSLATED = auto()
-    """It requests GPU memory, has none now, and would get it."""
+    """The pod requests GPU memory, has none now, and would get it."""
     ALLOWED = auto()
 
 
 def decide_recreation(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcome, Decision | None]:
     """Return the outcome for a stored pod if it were created now, and the policy's decision.
 
-    The decision is None if the policy does not apply. It does not apply to static pods, because
-    their kubelet starts them without admission.
+    The decision is None if the policy does not apply, as for static pods, which the kubelet starts
+    without admission.
     """
     if rules.exempts(pod.namespace):
         return PodOutcome.EXEMPT, None
@@ -91,15 +91,15 @@ def find_not_mutated(
 ) -> Iterator[Problem]:
     """Yield the reasons why a pod that requests VRAM has none.
 
-    `trial` is the dry run of a copy of the pod, None if impossible. `decision` is that of the
-    policy in force, None if the policy is unreadable. `exempt` is True if the webhook configuration
+    `trial` is the dry run of a copy of the pod, or None if impossible. `decision` is that of the
+    policy in force, or None if it is unreadable. `exempt` is True if the webhook configuration
     exempts the namespace.
 
     | the copy | policy for the namespace | reason |
     | --- | --- | --- |
     | any, and the pod is static | any | admission does not mutate static pods |
     | gets its VRAM | any | the webhook was not called when the pod was created |
-    | is denied by vramwarden | any | the same, and the findings |
+    | is denied by vramwarden | any | the webhook was not called, and the findings |
     | is unchanged, or was not created | any, and the namespace is exempt | the exemption |
     | is unchanged, or was not created | no rule, or Ignore | the policy |
     | is unchanged, or was not created | Audit | the rule, and the findings |
@@ -109,7 +109,7 @@ def find_not_mutated(
     | is unchanged | unreadable | the policy only warns or records, or the namespace is exempt |
     | was not created | unreadable | one of all these |
 
-    In the last two rows, a malformed amount is reported, too.
+    In the last two rows, a malformed amount is also reported.
     """
     tried = trial is not None and trial.pod is not None
     warned = _as_warnings(trial.warnings if trial else ())
@@ -150,7 +150,7 @@ def find_not_mutated(
 
 
 def _rule_problems(pod: ClusterPod, decision: Decision, *, tried: bool) -> Iterator[Problem]:
-    """Yield the problems by a policy's decision; `tried` if a copy was created and not mutated."""
+    """Yield the problems in a decision. `tried` is True if a copy was created unmutated."""
     rule, wrong = f"rule {quote(decision.rule)}", [*find_violations(decision)][:_MOST_SHOWN]
     if decision.skip:
         detail = f"{rule} has action Ignore: it leaves such pods alone"

@@ -1,4 +1,4 @@
-"""Problems of the webhook's registration with the API server, and of its certificates."""
+"""Problems of the webhook's registration with the API server and of its certificates."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ EXPECTED: Final = {
     (VALIDATING, "validate.vramwarden.io"): "Fail",
     (VALIDATING, "advise.vramwarden.io"): "Ignore",
 }
-"""The chart's webhooks and their `failurePolicy`. It is `Ignore` for all other webhooks."""
+"""`failurePolicy` of the chart's webhooks, keyed by configuration kind and webhook name."""
 SOON_DAYS: Final = 7
 """Days before expiry at which the alert `VramwardenCertificateExpires` fires."""
 ROTATE_DAYS: Final = 365
-"""Days before expiry at which `VramwardenCAExpires` fires; only `certs rotate` replaces a CA."""
+"""Days before expiry at which `VramwardenCAExpires` fires. Only `certs rotate` replaces a CA."""
 
 
 def check_registration(installation: Installation) -> Finding:
-    """Check the webhook configurations, and that no other one is called after them.
+    """Check the webhook configurations, and that no other webhook changes pods after vramwarden.
 
     | vramwarden's webhooks | `failurePolicy` | another webhook sorts after them | problem |
     | --- | --- | --- | --- |
@@ -78,7 +78,7 @@ def check_registration(installation: Installation) -> Finding:
 
 
 def check_bind_path(installation: Installation) -> Finding:
-    """Check that a replica has written the path for bindings, and that replicas have a key.
+    """Check that a replica has set the path for bindings, and that replicas have a key.
 
     | path of `bind.vramwarden.io` | Secret `vramwarden-key` | problem |
     | --- | --- | --- |
@@ -110,7 +110,7 @@ def check_bind_path(installation: Installation) -> Finding:
 
 
 def check_ca_bundle(installation: Installation) -> Finding:
-    """Check that the API server trusts the webhook's certificate, and for how long.
+    """Check that the API server trusts the webhook's certificate, and for how many days.
 
     | caBundle | is of the webhook's certificate | days left | problem |
     | --- | --- | --- | --- |
@@ -162,7 +162,7 @@ def check_certificate(installation: Installation) -> Finding:
 
 
 def find_expiry(what: str, days: float, soon_days: int, fix: str) -> list[Problem]:
-    """Return a problem if a certificate has expired, or will within `soon_days`."""
+    """Return a problem if a certificate has expired or expires within `soon_days`."""
     if days > soon_days:
         return []
     severity = Severity.WARNING if days > 0 else Severity.ERROR

@@ -1,6 +1,6 @@
 """Output of commands: JSON, tables that fit the terminal, and a progress line.
 
-In a table that is too wide, texts are cut in their middle; then whole columns are dropped.
+In a table that is too wide, strings are shortened in their middle first; then columns are dropped.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Json = dict[str, Any]
 
 _BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
 _LONGEST_LINE: Final = 4096
-"""Maximum number of characters of a printed line."""
+"""Maximum length of a printed line, in characters."""
 _GAP: Final = 2
 _MOST_LINES: Final = 4
-"""Maximum number of lines of a sentence in the last column."""
+"""Maximum number of lines of a wrapped cell in the last column."""
 
 
 IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
-"""Replacements for signs on a stream that supports only ASCII."""
+"""ASCII replacements, keyed by the sign."""
 
 
 def supports_unicode(stream: TextIO) -> bool:
-    """Return True if a stream's encoding has the characters of signs and bars."""
+    """Return True if a stream's encoding supports signs and bars."""
     try:
         "✓█→".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -49,7 +49,7 @@ def is_dumb_terminal() -> bool:
 
 
 def supports_colour(stream: TextIO) -> bool:
-    """Return True for a terminal, unless the environment disables colours.
+    """Return True if the stream is a terminal and the environment does not disable colours.
 
     Source: https://no-color.org.
     """
@@ -62,56 +62,55 @@ def make_report(kind: str, values: Json) -> Json:
 
 
 def write_json(report: Json) -> str:
-    """Return a report as ASCII text, which every terminal and program can read."""
+    """Return a report as ASCII, which every terminal and program can read."""
     return json.dumps(report, indent=2) + "\n"
 
 
 def known(**values: object) -> Json:
-    """Return an object without values that are unknown, which are None or empty."""
+    """Return an object of the values that are neither None nor empty."""
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: a title, and a text for each row."""
+    """A column of a table: its title, and a string for each row."""
 
     title: str
     texts: Sequence[str]
     draw: Callable[[int, int], str] | None = None
-    """Function that returns the text of a row, or of the title (-1), for a width.
+    """Draws the cell of a row, or the title for row -1, at a given width.
 
-    The text may contain other characters than ASCII.
+    The result may contain characters other than ASCII.
     """
     drawn_width: int = 0
-    """Width of `draw` in characters, if the table fits."""
+    """Preferred width of `draw`, in characters."""
     align_right: bool = False
     min_width: int = 0
-    """Minimum width in characters if texts are cut; 0 if they must not be cut."""
+    """Minimum width to which strings are shortened, in characters; 0 if they must stay whole."""
     wraps: bool = False
-    """True for the last column, if its texts are sentences that continue on further lines."""
+    """True for the last column if its sentences wrap onto further lines."""
     drop_order: int = 0
-    """Order in which columns are dropped, the largest number first; 0 if never dropped."""
+    """Drop order; the largest number is dropped first. 0 if the column is never dropped."""
     style: Callable[[str, int], str] | None = None
-    """Function that colours a text of a row."""
+    """Function that colours the cell of a row."""
 
     def __post_init__(self) -> None:
-        """Clean title and texts, so that callers may pass any text."""
         object.__setattr__(self, "title", clean(self.title))
         object.__setattr__(self, "texts", [*map(clean, self.texts)])
 
 
 def clean(text: str) -> str:
-    """Return an untrusted text for a cell: printable ASCII of the same length."""
+    """Return an untrusted string for a cell: printable ASCII of the same length."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
 def printable(text: str, *, ascii_only: bool = False) -> str:
-    """Return an untrusted text for a line, without control characters and line breaks.
+    """Return an untrusted string for a line, without control characters and line breaks.
 
-    Line breaks become spaces. Unprintable characters become escapes, and with `ascii_only` all
-    other characters that ASCII lacks do.
+    Line breaks become spaces. Unprintable characters become escapes. With `ascii_only`, other
+    characters outside ASCII do too.
     """
     text = _BREAKS.sub(" ", text)
     text = text.replace("…", "...") if ascii_only else text
@@ -119,17 +118,17 @@ def printable(text: str, *, ascii_only: bool = False) -> str:
 
 
 def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:
-    """Return printable lines as one text."""
+    """Join printable lines into one string."""
     return "".join(f"{printable_line(line, ascii_only=ascii_only)}\n" for line in lines)
 
 
 def printable_line(text: str, *, ascii_only: bool = False) -> str:
-    """Return a printable text that is cut if it is too long."""
+    """Return a printable string, shortened to the maximum length of a line."""
     return printable(shorten(text, _LONGEST_LINE), ascii_only=ascii_only)
 
 
 def cut(text: str, width: int, dots: str) -> str:
-    """Return a text that is cut in its middle to a width, since names differ at their ends."""
+    """Shorten a string in its middle to a width, since names differ at their ends."""
     if len(text) <= width:
         return text
     room = width - len(dots)
@@ -140,7 +139,7 @@ def cut(text: str, width: int, dots: str) -> str:
 
 
 def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
-    """Return the lines of a table, titles first; nothing is cut if `width` is None."""
+    """Return the lines of a table, titles first. Nothing is shortened if `width` is None."""
     shown = _fit_columns(columns, width)
     rows = max((len(column.texts) for column, _ in shown), default=0)
     return [line for number in range(-1, rows) for line in _draw_row(shown, number, dots)]
@@ -149,7 +148,7 @@ def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
 def plain_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
 ) -> list[str]:
-    """Return the lines of a table of any width, those columns of which are at the `align_right`."""
+    """Return the lines of a table of any width; `right` has titles of right-aligned columns."""
     texts = zip(*rows, strict=True)
     columns = [
         Column(title=head, texts=cells, align_right=head in right)
@@ -159,7 +158,7 @@ def plain_table(
 
 
 def _draw_row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[str]:
-    """Return the lines of a row, or of the titles (-1); only sentences need more than one."""
+    """Return the lines of a row, or of the titles for row -1. Only sentences wrap."""
     parts, below = [], []
     for column, size in columns:
         text, paint = column.title, None
@@ -176,7 +175,7 @@ def _draw_row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> 
 
 
 def _wrap_sentence(text: str, width: int, dots: str) -> list[str]:
-    """Return a sentence in at most `_MOST_LINES` lines."""
+    """Wrap a sentence onto at most `_MOST_LINES` lines."""
     if len(text) <= width:
         return [text]
     *lines, last = wrap(text, width)
@@ -191,12 +190,12 @@ def _natural_width(column: Column) -> int:
 
 
 def _fit_columns(columns: Sequence[Column], width: int | None) -> list[tuple[Column, int]]:
-    """Return the columns that are shown, and their widths.
+    """Return the columns to show, with their widths.
 
-    | too wide | effect |
+    | table too wide | effect |
     | --- | --- |
-    | at first | the bar or sentence that is most above its minimum loses a character |
-    | bars and sentences have their minimum | any other column does |
+    | initially | the bar or sentence furthest above its minimum loses a character |
+    | bars and sentences have their minimum | another column loses a character |
     | all columns have their minimum | the next optional column is dropped, and widths are reset |
     | no optional column is left | bars are cut below their minimum |
     """
@@ -232,23 +231,22 @@ def _fit_columns(columns: Sequence[Column], width: int | None) -> list[tuple[Col
 T = TypeVar("T")
 
 SILENT_S: Final = 2.0
-"""Time before the first progress line, in seconds."""
+"""Delay before the first progress line, in seconds."""
 EVERY_S: Final = 0.1
 _WIDTH: Final = 80
 _ERASE: Final = "\r\x1b[K"
-"""Return to the start of the line, and erase it (ECMA-48, EL)."""
+"""Return to the start of the line and erase it (ECMA-48, EL)."""
 
 
 class Progress:
-    """Progress line for the work in a block, written by a thread.
+    """Progress line that a thread writes during the work in a block.
 
-    `describe` returns the text. `wait` waits for some seconds, and returns True if the work has
-    ended.
+    `describe` returns the progress text. `wait` sleeps for some seconds, and returns True if the
+    work has ended.
 
-    The line is on standard error, rewritten in place, and erased at the end. Nothing is written in
-    the first two seconds, or if the line could not be erased or would be kept: standard error is no
-    terminal, the terminal is `dumb`, or standard output is a pipe, whose reader may draw on the
-    same terminal.
+    The line is rewritten in place on standard error, and erased at the end. Nothing is written in
+    the first two seconds, if standard error is no terminal, if the terminal is `dumb`, or if
+    standard output is a pipe, whose reader may draw on the same terminal.
     """
 
     def __init__(
@@ -267,7 +265,6 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Erase the line."""
         self._ended.set()
         if self._thread:
             self._thread.join()
@@ -286,7 +283,7 @@ class Progress:
 
 
 def count_progress(items: Iterable[T], text: str) -> Iterator[T]:
-    """Yield the items and show their number; `{}` in `text` is replaced by it."""
+    """Yield the items and show their number in place of `{}` in `text`."""
     count = 0
     with Progress(lambda: text.format(f"{count:,}")):
         for count, item in enumerate(items, 1):  # noqa: B007 - the other thread reads it
@@ -298,7 +295,7 @@ def _can_be_erased(stream: TextIO) -> bool:
         return False
     try:
         return not S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-    except (OSError, ValueError):  # it is closed, or replaced in a test
+    except (OSError, ValueError):  # standard error is closed, or replaced in a test
         return False
 
 

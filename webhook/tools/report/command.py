@@ -66,7 +66,7 @@ def report_command(
     Exit code 0: no pod is or would be denied or stopped; 1: one is, or the policy is not valid;
     2: wrong usage; 3: the cluster did not answer, or you may not read what would say it.
     """  # noqa: D301 - click wants the character, not two
-    # Imported here: the client and policies would slow down every --help.
+    # Imported here, because client and policies would slow down every --help.
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
     from webhook.tools.problems.recreation import PodOutcome  # noqa: PLC0415
     from webhook.tools.report.fetch import choose_policy, read_report  # noqa: PLC0415

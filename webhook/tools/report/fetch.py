@@ -1,4 +1,4 @@
-"""Reads the facts of `vramwarden report`. Only policy and pods have to be readable."""
+"""Read the facts of `vramwarden report`. Only policy and pods must be readable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from webhook.tools.snapshot.workloads import read_denied_workloads
 def read_report(
     snapshot: NamespaceSnapshot, policy: Policy, where: str, release: str
 ) -> RolloutReport:
-    """Return the report; raise FactUnavailable if pods are unreadable."""
+    """Return the report. Raises FactUnavailable if pods are unreadable."""
     scope, why_default_scope = None, "there is no webhook configuration"
     try:
         scope = read_scope(snapshot.kube)
@@ -46,7 +46,7 @@ def read_report(
         why_default_scope = error.why
     scope_used = scope or default_scope(release)
     rules = read_rules(snapshot.kube, snapshot.namespace, enforce_all_rules(policy), scope_used)
-    # Each pod is judged while the list is read, because all pods of a cluster are hundreds of MB.
+    # Each pod is judged while the list is read, because a cluster's pods need hundreds of MB.
     pods = snapshot.list_objects(
         POD, lambda raw: recreate_pod(ClusterPod(raw), rules), fieldSelector=NOT_ENDED
     )
@@ -74,7 +74,7 @@ def read_report(
 
 
 def _not_judged(pods: Sequence[RecreatedPod], why_no_labels: str) -> Iterator[str]:
-    """Yield sentences about pods that could not be judged, with the reason."""
+    """Yield messages about pods that could not be judged, with the reason."""
     if unread := sum(pod.outcome is PodOutcome.UNREAD for pod in pods):
         yield f"what becomes of {format_count(unread, 'pod')}: too large to be read"
     unknown = [pod.namespace for pod in pods if pod.outcome is PodOutcome.UNKNOWN]
@@ -85,7 +85,7 @@ def _not_judged(pods: Sequence[RecreatedPod], why_no_labels: str) -> Iterator[st
 
 
 def choose_policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
-    """Return the policy and its source; raise PolicyInvalidError or NoCluster."""
+    """Return the policy and its source. Raises PolicyInvalidError or NoCluster."""
     if path is not None:
         return load_policy(path, enforcer_image=default_enforcer_image()), str(path)
     try:

@@ -76,7 +76,7 @@ def _reasons(workload: WorkloadState) -> list[str]:
 
 
 def _table_with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, with the last text of each row as a sentence below it."""
+    """Return the lines of a table with the last cell of each row as a sentence below the row."""
     head, *drawn = plain_table(heads, [row[:-1] for row in rows], _RIGHT)
     below = ((line, f"    {row[-1]}") for line, row in zip(drawn, rows, strict=True))
     return [head, *chain.from_iterable(below)]

@@ -1,4 +1,4 @@
-"""Report of pods as if they were created again and every rule enforced."""
+"""Report on what every rule would deny or stop if it enforced."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _JUDGED: Final = (PodOutcome.DENIED, PodOutcome.TRANSLATED, PodOutcome.ALLOWED)
 
 
 class RecreatedPod(NamedTuple):
-    """Outcome for a stored pod if it were created now."""
+    """Outcome of creating a stored pod again."""
 
     outcome: PodOutcome
     namespace: str
     name: str
     uid: str = ""
-    """Only set if it has GPU memory and its namespace is not exempt."""
+    """UID; empty unless the pod has GPU memory and its namespace is not exempt."""
     workload: str = ""
-    """Kind and name; only set if it is denied."""
+    """Kind and name of the workload; empty unless the pod is denied."""
     rule: str = ""
-    """Only set if it is denied."""
+    """Name of the rule; empty unless the pod is denied."""
     problems: tuple[Problem, ...] = ()
-    """Reasons of its denial: the first problem of each code."""
+    """Reasons of the denial, one problem per code."""
 
 
 class DeniedGroup(NamedTuple):
-    """Pods of a namespace that a rule would deny for the same reason; a row of the table."""
+    """Pods of a namespace that a rule would deny for one reason; a row of the table."""
 
     namespace: str
     rule: str
@@ -48,7 +48,7 @@ class DeniedGroup(NamedTuple):
     example: str
     """Name of the first pod."""
     message: str
-    """Reason and sentence for that pod."""
+    """Reason and message for the example pod."""
 
 
 class OverCap(NamedTuple):
@@ -64,22 +64,22 @@ class OverCap(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReport:
-    """Content of a report."""
+    """Content of the report."""
 
     policy: str
-    """Its source, and the first digits of its digest."""
+    """Source of the policy, and the first digits of its digest."""
     counts: Counter[PodOutcome]
     exempt_namespaces: int
     """Number of exempt namespaces with pods."""
     why_default_scope: str
-    """Reason why the chart's default exemptions are assumed; empty if the real ones are known."""
+    """Reason why the chart's default exemptions are assumed; empty if the actual ones are known."""
     denied: Sequence[DeniedGroup]
     denied_workloads: Sequence[WorkloadState]
     """Workloads whose pods vramwarden denies at present."""
     over_cap: Sequence[OverCap] | None
-    """None if unknown: pods have GPU memory, and there are no figures."""
+    """Pods over their caps; None if unknown because there are no figures."""
     missing: Sequence[str]
-    """Facts that could not be read, and why."""
+    """Facts that could not be read, with the reason."""
     now_s: float
 
     @property
@@ -94,7 +94,7 @@ class RolloutReport:
 
 
 def enforce_all_rules(policy: Policy) -> Policy:
-    """Return the policy with action Enforce in place of Audit and Warn."""
+    """Return the policy with action Enforce instead of Audit and Warn."""
     rules = tuple(
         replace(rule, action=Action.ENFORCE) if rule.action in _RECORDING else rule
         for rule in policy.rules
@@ -103,7 +103,7 @@ def enforce_all_rules(policy: Policy) -> Policy:
 
 
 def recreate_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
-    """Return the outcome for a stored pod if it were created now."""
+    """Return the outcome of creating a stored pod again."""
     outcome, decision = decide_recreation(pod, rules)
     has_share = pod.managed and outcome is not PodOutcome.EXEMPT
     judged = RecreatedPod(outcome, pod.namespace, pod.name, pod.uid if has_share else "")
@@ -141,7 +141,7 @@ def group_denied(pods: Iterable[RecreatedPod], policy: Policy) -> list[DeniedGro
 
 
 def find_over_cap(pods: Mapping[str, RecreatedPod], nodes: Iterable[NodeFigures]) -> list[OverCap]:
-    """Return the pods, of those given by UID, that would have been stopped, oldest excess first."""
+    """Return the pods (keyed by UID) that would have been stopped, the oldest excess first."""
     found = [
         OverCap(pods[pod.uid], node.name, gpu, pod, pod.would_stop_since_s)
         for node in nodes
