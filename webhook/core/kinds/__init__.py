@@ -1,1 +1,1 @@
-"""Objects of GPUNode and VRAMHistory, and workloads. May import every other package of core."""
+"""The objects GPUNode and VRAMHistory, and workloads. May import every other package of core."""

@@ -1,8 +1,8 @@
-"""Pods that ended, and the runs that they become in their workload's history.
+"""Pods that ended, and their runs in the workload's history.
 
-The figures are from the sidecar's termination message, which a tenant can forge for its own pod.
-They are bounded by the GPUs of the node and the lifetime of the pod. The sentry's peak, which no
-tenant can forge, counts in addition.
+The figures come from the sidecar's termination message, which a tenant can forge for its own pod.
+The node's GPUs and the pod's lifetime bound these figures. The sentry's peak, which no tenant can
+forge, also counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from webhook.names import ENFORCER_CONTAINER, MAX_LABEL_LENGTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedPod:
-    """A pod with a demand that ended, or is about to."""
+    """A pod with a demand that has ended or is about to end."""
 
     uid: str
     namespace: str
@@ -35,18 +35,18 @@ class EndedPod:
     gpu_count: int
     requested_bytes: int
     began_s: float
-    """Unix time."""
+    """Unix time at which the pod began."""
     ended_s: float
-    """Unix time at which its last container ended, or else at which it was to be gone."""
+    """Unix time at which the last container ended; otherwise, the time of the planned deletion."""
     is_over: bool
-    """True if all of its containers ended."""
+    """True if all of the pod's containers ended."""
     termination: TerminationMessage | None = None
 
 
 def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
-    """Return a stored pod if it ended or is about to, else None; never fails.
+    """Return a stored pod if it ended or is about to end, or None. Never fails.
 
-    `state` is the pod as placement reads it.
+    `state` is the state of the pod in placement.
 
     | phase | being deleted | the sidecar, or without one all that ran | |
     | --- | --- | --- | --- |
@@ -102,7 +102,7 @@ def read_ended_pod(raw: Mapping[str, Any], state: PodState) -> EndedPod | None:
 def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None) -> Run:
     """Return the run of a pod that ended.
 
-    `gpus` are its node's GPUs; empty if unknown. `figures` are the sentry's.
+    `gpus` are the node's GPUs; empty if unknown. `figures` are the sentry's figures.
 
     | termination message | the sentry's figures of the pod | peak and stops |
     | --- | --- | --- |
@@ -111,9 +111,9 @@ def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None
     | no | yes | of the sentry |
     | no | no | no peak, no stops |
 
-    A peak is bounded by its GPU, if the node's GPUs are known, and the duration by the pod's
-    lifetime. The run is limited if the driver enforced the cap on each of its GPUs, by the sentry's
-    last figures.
+    The GPU bounds the peak if the node's GPUs are known, and the pod's lifetime bounds the
+    duration. The run is limited if the driver enforced the cap on each of the pod's GPUs according
+    to the sentry's last figures.
     """
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
     words = ending.termination
@@ -151,7 +151,7 @@ def build_run(ending: EndedPod, gpus: Sequence[Gpu], figures: NodeFigures | None
 def read_termination_messages(enforcers: Sequence[Json]) -> TerminationMessage | None:
     """Return the sum of a sidecar's termination messages, from the statuses of its container.
 
-    There may be two, since the sidecar may have been restarted once.
+    There may be two messages, since the sidecar may have been restarted once.
     """
     said = [
         found

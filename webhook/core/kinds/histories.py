@@ -1,6 +1,6 @@
-"""History of a workload: peaks of its last pods, as stored in the object `VRAMHistory`, and advice.
+"""History of a workload: peaks of its last pods, stored in a `VRAMHistory`, and advice.
 
-The last twenty runs are stored as they are, since people trust figures "of the last 20 pods".
+The last twenty runs are stored individually, since users trust figures "of the last 20 pods".
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from webhook.names import GROUP_VERSION, MAX_NAME_LENGTH, VRAM_HISTORY_KIND
 
 MAX_RUNS: Final = 20
 MAX_AGE_S: Final = 30 * 86_400.0
-"""Runs that ended longer ago are dropped."""
+"""Maximum age of a run's end in seconds; older runs are dropped."""
 MAX_CLOCK_SKEW_S: Final = 86_400.0
-"""Maximum error of a node's clock, in seconds; a run that ends further in the future is forged."""
+"""Maximum error of a node's clock, in seconds. A run that ends further in the future is forged."""
 MIN_RUNS: Final = 5
 MIN_TOTAL_S: Final = 3_600.0
-"""Minimum number of measured runs for advice, and their minimum total duration."""
+"""Minimum number of measured runs for advice, and their minimum total duration in seconds."""
 MAX_WARNING_CHARS: Final = 120
-"""Maximum length of a warning."""
+"""Maximum length of a warning, in characters."""
 
 _GIB: Final = 2**30
 _RECENT_RUNS: Final = 5
 _WORTH_BYTES: Final = 2 * _GIB
 _FULL: Final = 97
-"""Percentage of the cap from which on a peak counts as a filled cap."""
+"""Minimum peak, in percent of the cap, that counts as filling the cap."""
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _LONGEST_PREFIX: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One pod that ended."""
+    """Run of one pod that ended."""
 
     pod: str
     """Name of the pod."""
     ended_s: float
-    """Unix time."""
+    """Unix time at which the pod ended."""
     requested_bytes: int
-    """Cap per GPU."""
+    """Cap per GPU, in bytes."""
     gpus: int
     peak_bytes: int | None
-    """Largest peak of its GPUs; None if it was not measured."""
+    """Largest peak on any of the pod's GPUs; None if not measured."""
     stops: int
     seconds: float
-    """Seconds for which its memory was watched."""
+    """Number of seconds for which the pod's memory was monitored."""
     product: str = ""
     limited: bool = False
-    """True if the driver enforced the cap, so its need beyond the peak is unknown."""
+    """True if the driver enforced the cap, so that any need beyond the peak is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,21 @@ class History:
     """Kind, such as `Deployment`, `Job`, `CronJob` or `Pod`."""
     workload: str
     runs: tuple[Run, ...] = ()
-    """Runs, the newest last."""
+    """Runs, newest last."""
 
 
 class Verdict(enum.Enum):
     """Verdict on a workload's request."""
 
     NEVER = "never"
-    """It requests more than any GPU has."""
+    """The workload requests more than any GPU has."""
     FEW = "few"
     """Too few runs were measured."""
     MORE = "more"
     DENIED = "denied"
-    """The driver may have denied it more than its cap, so its need is unknown."""
+    """The driver may have refused memory beyond the cap, so the need is unknown."""
     FILLS = "fills"
-    """It takes all that it gets, so its need is unknown."""
+    """The workload uses all memory that it gets, so the need is unknown."""
     LESS = "less"
     FITS = "fits"
 
@@ -98,14 +98,14 @@ class Advice:
     """Amount that a workload should request, and the reason."""
 
     amount_bytes: int | None
-    """Amount per GPU; None if nothing is to be changed, or too little is known."""
+    """Bytes per GPU; None if no change is needed or too little is known."""
     why: str
     """Sentence in the column WHY of `vramwarden advise`."""
     verdict: Verdict = Verdict.FEW
 
 
 def history_name(workload: Workload) -> str:
-    """Return the name of a workload's object in its namespace, such as `deployment-llama`.
+    """Return the name of a workload's VRAMHistory, such as `deployment-llama`.
 
     | kind and name in lower case | the object's name |
     | --- | --- |
@@ -123,10 +123,10 @@ def history_name(workload: Workload) -> str:
 
 
 def read_history(raw: Mapping[str, Any]) -> History | None:
-    """Return the history of a stored object, or None if the object names no workload.
+    """Return the history in a stored object, or None if the object names no workload.
 
-    Never fails: malformed runs are left out, and only the last twenty are read. Whoever may write
-    such objects can only deceive readers of one namespace.
+    Never fails: malformed runs are left out, and only the last twenty are read. A user who may
+    write such objects can only deceive readers in one namespace.
     """
     metadata, status = as_object(raw.get("metadata")), as_object(raw.get("status"))
     workload = as_object(status.get("workload"))
@@ -143,7 +143,7 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
 def write_history(history: History) -> Json:
     """Return the object of a history.
 
-    Its status has `workload`, `summary` (texts for the columns of `kubectl get`), `advice` (a
+    The status has `workload`, `summary` (strings for the columns of `kubectl get`), `advice` (a
     sentence) and `runs`, in MiB.
     """
     advice = advise(history)
@@ -169,7 +169,7 @@ def write_history(history: History) -> Json:
 
 
 def append(history: History, run: Run, now_s: float) -> History:
-    """Return a history with another run: the newest twenty, none older than thirty days.
+    """Return a history with a run added: the newest twenty, none older than thirty days.
 
     | the run | then |
     | --- | --- |
@@ -186,31 +186,30 @@ def append(history: History, run: Run, now_s: float) -> History:
 
 
 def _counts(run: Run, now_s: float) -> bool:
-    """Return True if a run is neither too old nor in the future."""
     return -MAX_CLOCK_SKEW_S <= now_s - run.ended_s <= MAX_AGE_S
 
 
 def has_run(history: History, pod: str, began_s: float) -> bool:
-    """Return True if the history has the run of a pod that began then, whatever its end.
+    """Return True if the history has a run of this pod that ended after `began_s`.
 
-    Two pods with one name never exist at the same time, so a run with its name that ended later is
-    its.
+    Two pods of one name never exist at the same time, so a later run of this name is the same
+    pod's.
     """
     return any(run.pod == pod and run.ended_s >= began_s for run in history.runs)
 
 
 def is_expired(history: History, now_s: float) -> bool:
-    """Return True if no run is recent enough, so the history may be deleted."""
+    """Return True if no run is recent, so that the history may be deleted."""
     return not any(_counts(run, now_s) for run in history.runs)
 
 
 def requested_bytes(history: History) -> int | None:
-    """Return the amount per GPU that the last pod requested."""
+    """Return the amount per GPU that the last pod requested, in bytes."""
     return history.runs[-1].requested_bytes if history.runs else None
 
 
 def peak_bytes(history: History) -> int | None:
-    """Return the largest peak of all runs, or None if none was measured."""
+    """Return the largest peak of all runs, or None if no peak was measured."""
     return max(
         (held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None), default=None
     )
@@ -222,21 +221,21 @@ def count_measured_runs(history: History) -> int:
 
 
 def median_peak_bytes(history: History) -> int | None:
-    """Return the median of the peaks, or None if too few were measured."""
+    """Return the median of the peaks, or None if too few peaks were measured."""
     held = sorted(held for run in history.runs if (held := peak_or_cap_bytes(run)) is not None)
     return held[(len(held) - 1) // 2] if len(held) >= MIN_RUNS else None
 
 
 def stops(history: History) -> int:
-    """Return the number of runs that were stopped for their cap."""
+    """Return the number of runs that were stopped for exceeding the cap."""
     return sum(1 for run in history.runs if run.stops)
 
 
 def advise(history: History, asked: int | None = None, largest_bytes: int | None = None) -> Advice:
-    """Return the amount to request, given the requested amount per GPU (else that of the last pod).
+    """Return the amount to request, given the requested bytes per GPU (default: the last pod's).
 
-    `amount` is the `sufficient_request` of the largest peak. A run that was stopped counts with at
-    least its cap. The first matching row applies:
+    `amount` is the `sufficient_request` of the largest peak. A stopped run counts with at least its
+    cap. The first matching row applies:
 
     | asks | runs | verdict | amount |
     | --- | --- | --- | --- |
@@ -248,7 +247,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     | amount is at most 2/3 of it, and 2Gi less | none was stopped or denied | less | the amount |
     | any | any | fits | none |
 
-    A cap is filled by a peak of at least 97 % of it. An amount that no GPU has is None, and the
+    A peak of at least 97 % fills the cap. If no GPU has the amount, the amount is None and the
     sentence says so.
     """
     asked = requested_bytes(history) if asked is None else asked
@@ -291,9 +290,9 @@ def fills(peak_bytes: int, cap_bytes: int) -> bool:
 
 
 def warn(history: History | None, asked: int, largest_bytes: int | None = None) -> str:
-    """Return the warning for a pod that requests an amount per GPU, or "".
+    """Return the warning for a pod that requests `asked` bytes per GPU, or an empty string.
 
-    It has at most `MAX_WARNING_CHARS` characters; the name of the workload is cut first.
+    The warning has at most `MAX_WARNING_CHARS` characters; the name of the workload is cut first.
     """
     too_large = warn_of_size(asked, largest_bytes)
     if too_large or history is None:
@@ -326,19 +325,19 @@ def _too_little(runs: int, count_measured_runs: int) -> str:
 
 
 def peak_or_cap_bytes(run: Run) -> int | None:
-    """Return the peak of a run; at least its cap if it was stopped or denied memory."""
+    """Return a run's peak, or the larger of peak and cap if it was stopped or refused memory."""
     if run.stops or filled_driver_cap(run):
         return max(run.requested_bytes, run.peak_bytes or 0)
     return run.peak_bytes
 
 
 def filled_driver_cap(run: Run) -> bool:
-    """Return True if the driver may have denied a run more than its cap."""
+    """Return True if the driver may have refused a run more memory than its cap."""
     return run.limited and fills(run.peak_bytes or 0, run.requested_bytes)
 
 
 def _key(run: Run) -> tuple[str, int]:
-    """Return the identity of a run, whose end is stored to the second."""
+    """Return the identity of a run; its end is stored to the second."""
     return run.pod, int(run.ended_s)
 
 
@@ -388,6 +387,6 @@ def _within(value: object, most: int) -> int | None:
 
 
 def _text(raw: Json, key: str) -> str:
-    """Return a text, or "" if it would control a terminal."""
+    """Return a string, or "" if it would control a terminal."""
     value = raw.get(key)
     return value[:MAX_STRING_LENGTH] if isinstance(value, str) and value.isprintable() else ""

@@ -1,6 +1,6 @@
-"""Delay until a node's figures are written again, which depends on how much they changed.
+"""Delay until a node's figures are written again, depending on how much they changed.
 
-A thousand nodes write into one etcd, and most figures are read by nobody most of the time.
+A thousand nodes write to one etcd, and most figures are rarely read.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Final
 from webhook.core.kinds.nodes import MAX_PODS, GpuFigures, NodeFigures
 
 MIN_INTERVAL_S: Final = 15.0
-"""Minimum seconds between two writes of a node."""
+"""Minimum interval between two writes of a node, in seconds."""
 
 MAX_INTERVAL_S: Final = 60.0
-"""Seconds after which unchanged figures are written, so that readers see that they are current."""
+"""Interval at which unchanged figures are written, in seconds. Proves that figures are current."""
 
 JITTER_S: Final = 5.0
-"""Maximum seconds that are added to `MAX_INTERVAL_S`, and maximum delay of a node's first write, so
-that nodes that started together do not write together."""
+"""Maximum delay in seconds of a node's first write, also added to `MAX_INTERVAL_S`. Spreads the
+writes of nodes that started together."""
 
 SIGNIFICANT_BYTES: Final = 256 * 2**20
 SIGNIFICANT_PERCENT: Final = 2
-"""Percentage of the GPU. A change is significant from the larger of the two amounts on."""
+"""Minimum significant change, as a percentage of the GPU's memory."""
 
 
 def get_write_delay_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: float) -> float:
     """Return the delay from the last write until the newest figures are due, in seconds.
 
-    Before the first write, it counts from when the object was found to be missing.
+    Before the first write, the delay counts from the time at which the object was found missing.
 
     | written last | of a GPU, since then | due after |
     | --- | --- | --- |
@@ -64,7 +64,7 @@ def has_significant_change(before: NodeFigures, now: NodeFigures) -> bool:
 
 
 def _fields_without_amounts(node: NodeFigures) -> object:
-    """Return all written fields that are no amounts. If they differ, amounts cannot be compared."""
+    """Return all written fields but amounts. If these differ, amounts are not comparable."""
     return (
         node.driver_version,
         node.enforcement,

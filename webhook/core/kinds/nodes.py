@@ -1,7 +1,7 @@
-"""The object `GPUNode`: figures of a node's sentry, with UIDs and without names.
+"""The object `GPUNode`: figures of a node's sentry, with pod UIDs but without names.
 
-Every user of the cluster may read it, so it has no data of a namespace. Amounts in the object are
-whole MiB. Used and requested memory is rounded up, free memory is rounded down.
+Every user of the cluster may read a GPUNode, so it has no data of a namespace. Amounts in the
+object are whole MiB. Used and requested memory is rounded up, free memory is rounded down.
 """
 
 from __future__ import annotations
@@ -30,99 +30,99 @@ from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, GROUP_VERSION
 
 MAX_PODS: Final = 256
-"""Maximum number of pods per GPU, of managed and of unmanaged pods each."""
+"""Maximum number of managed pods, and of unmanaged pods, listed per GPU."""
 STALE_S: Final = 180.0
-"""Age in seconds from which on figures are reported as old. A sentry writes them every 60 to 65
-s."""
+"""Age in seconds from which figures are reported as old. A sentry writes every 60 to 65 s."""
 SENTRY_FRESH_S: Final = 120.0
-"""Maximum age of figures that prove a sentry that acts, in seconds. Replacing a DaemonSet pod takes
-less. The condition becomes `False` only after the same time without proof."""
+"""Maximum age in seconds of figures that prove an acting sentry. Replacing a DaemonSet pod takes
+less. The condition only becomes `False` after the same time without proof."""
 HELD_BY_DRIVER, HELD_LATE, HELD_BY_SENTRY = "driver", "driver, late", "sentry"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", HELD_BY_SENTRY)
-"""Enforcers of a pod's cap, the strongest first."""
+"""Enforcers of a pod's cap, strongest first."""
 BY_DRIVER: Final = (HELD_BY_DRIVER, HELD_LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFigures:
-    """A pod with an amount on a GPU."""
+    """Figures of a pod with an amount on a GPU."""
 
     uid: str
     cap_bytes: int
     used_bytes: int | None = None
-    """Memory in use; None if it could not be measured."""
+    """Memory in use, in bytes; None if it could not be measured."""
     peak_bytes: int | None = None
     stops: int | None = None
-    """Number of times that it was stopped for its cap; None if unknown."""
+    """Number of times that the pod was stopped for exceeding its cap; None if unknown."""
     would_stop: int | None = None
-    """Number of excesses that were only reported instead of stopping the pod."""
+    """Number of excesses that were reported without stopping the pod."""
     would_stop_since_s: float | None = None
-    """Unix time of the first of them."""
+    """Unix time of the first reported excess; None without one."""
     held_by: str = ""
-    """Strongest enforcer of its cap now: `driver`, `driver, late`, `sidecar` or `sentry`; empty if
-    none, or unknown."""
+    """Strongest current enforcer of the pod's cap: `driver`, `driver, late`, `sidecar` or
+    `sentry`; empty if none or unknown."""
     idle_since_s: float | None = None
-    """Unix time of its last running kernel; None if a kernel runs, or unknown."""
+    """Unix time at which the pod's last kernel ran; None if a kernel is running or if unknown."""
     processes: int | None = field(default=None, compare=False)
-    """Number of its processes in the driver's list; only for metrics, not in the object."""
+    """Number of the pod's processes in the driver's list; only for metrics, not in the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFigures:
-    """One GPU of a node."""
+    """Figures of one GPU of a node."""
 
     uuid: str
     index: int
     product: str
     total_bytes: int
     usable_bytes: int
-    """Total without the memory that the driver reserves."""
+    """Total memory without the driver's reserve, in bytes."""
     promised_bytes: int | None = None
-    """Memory reserved by the node's assignment list; None while the list cannot be read."""
+    """Bytes reserved by the node's assignment list; None while the list is unreadable."""
     used_bytes: int | None = None
     free_bytes: int | None = None
-    """Memory that may still be reserved; negative if more was reserved than there is."""
+    """Bytes that may still be reserved; negative if reservations exceed the memory."""
     unattributed_bytes: int | None = None
-    """Memory in use that the driver lists for no process."""
+    """Bytes in use that the driver reports for no process."""
     healthy: bool = True
     pods: tuple[PodFigures, ...] = ()
     unmanaged: Mapping[str, int] = field(default_factory=dict)
-    """Unmanaged memory by UID of the pod; the key is empty for processes outside of pods."""
+    """Bytes of unmanaged memory, keyed by pod UID; the key is empty for processes outside of
+    pods."""
     fault: str = ""
-    """Reason why it is unhealthy, from the node agent; may be empty."""
+    """Reason why the GPU is unhealthy, as reported by the node agent; may be empty."""
     measured: bool = False
-    """True if its memory and its process list could be read at the last scan."""
+    """True if the GPU's memory and process list could be read at the last scan."""
 
     @property
     def unmanaged_bytes(self) -> int | None:
-        """Unmanaged memory of all pods and processes; None if the assignment list is unknown."""
+        """Unmanaged bytes of all pods and processes; None if the assignment list is unknown."""
         known = self.promised_bytes is not None or self.unmanaged
         return sum(self.unmanaged.values()) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFigures:
-    """A node with GPUs."""
+    """Figures of a node with GPUs."""
 
     name: str
     observed_s: float
-    """Unix time."""
+    """Unix time of the figures."""
     driver_version: str
     enforcement: str
-    """Value of the node's label of that name: `sidecar` or `none`."""
+    """Value of the node label for enforcement: `sidecar` or `none`."""
     acts: bool = False
-    """True if the sentry may stop processes, has the right to, and follows the assignment list."""
+    """True if the sentry may stop processes, has the permission and follows the assignment list."""
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
-    """Reason why its GPUs are not shared; empty if they are."""
+    """Reason why the node's GPUs are not shared; empty if they are shared."""
     limit: Proof | None = None
-    """Proof of the node's limiter that the driver enforces caps; None without a limiter."""
+    """The limiter's proof that the driver enforces caps; None without a limiter."""
     held: str = ""
-    """Reason why no further pod gets a GPU; empty if one may."""
+    """Reason why no further pod gets a GPU; empty if further pods may get one."""
 
 
 class SentryFault(StrEnum):
-    """Reason of the node's condition while its sentry is not proved to act."""
+    """Reason in the node's condition while its sentry is not proven to act."""
 
     NO_SENTRY = "NoSentry"
     DOES_NOT_ACT = "SentryDoesNotAct"
@@ -132,7 +132,7 @@ class SentryFault(StrEnum):
 def find_sentry_fault(
     figures: NodeFigures | None, gpus: Iterable[Gpu | GpuFigures], now_s: float
 ) -> SentryFault | None:
-    """Return why figures do not prove a sentry that acts on these GPUs, or None if they do.
+    """Return the reason why figures do not prove a sentry acting on these GPUs, or None.
 
     `now_s` is a Unix time.
     """
@@ -144,9 +144,9 @@ def find_sentry_fault(
 
 
 def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[str, ...]:
-    """Return the UUIDs of GPUs that a sentry does not measure.
+    """Return the UUIDs of GPUs that the sentry does not measure.
 
-    A GPU that does not answer the agent is left out. It gets no pod, and nothing there can be
+    A GPU that does not respond to the node agent is left out: it gets no pod and cannot be
     measured.
     """
     measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
@@ -155,7 +155,7 @@ def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> t
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
-    """Return the object; with `node_uid` it is owned by the node, and deleted with it."""
+    """Return the object. With `node_uid`, it is owned by the node and deleted with it."""
     metadata: Json = {"name": node.name}
     if node_uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
@@ -169,7 +169,7 @@ def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
 
 
 def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
-    """Return the figures of a stored object, or None if it has none yet.
+    """Return the figures in a stored object, or None if it has no figures yet.
 
     Never fails: malformed parts are left out.
     """
@@ -192,14 +192,15 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
 
 
 def write_time(at_s: float) -> str:
-    """Return a Unix time in the format of Kubernetes, to the second."""
+    """Return a Unix time in Kubernetes' format, to the second."""
     return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_time(value: object) -> float | None:
     """Return the Unix time of an RFC 3339 timestamp, or None for anything else.
 
-    A time that `write_time` could not write is None, too: `9999-12-31T23:59:59-10:00` is in 10000.
+    Also returns None for a time that `write_time` could not write: `9999-12-31T23:59:59-10:00` is
+    in the year 10000.
     """
     if not isinstance(value, str):
         return None
@@ -211,16 +212,16 @@ def read_time(value: object) -> float | None:
 
 
 def held_by(figures: Iterable[PodFigures]) -> str:
-    """Return the enforcer of a pod's cap on the GPU with the weakest one.
+    """Return the weakest enforcer of a pod's cap over all its GPUs.
 
-    Empty if one of them has none, or it is unknown.
+    Returns an empty string if a GPU has no enforcer or the enforcer is unknown.
     """
     found = {figure.held_by for figure in figures} or {""}
     return "" if found - {*HOLDERS} else max(found, key=HOLDERS.index)
 
 
 def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
-    """Return the usable bytes of the largest GPU, or None if no node's figures are known."""
+    """Return the usable bytes of the largest GPU, or None if no figures are known."""
     sizes = (gpu.usable_bytes for node in nodes or () for gpu in node.gpus)
     return max(sizes, default=None)
 
@@ -228,7 +229,7 @@ def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
 def get_idle_since_s(figures: Iterable[PodFigures]) -> float | None:
     """Return the Unix time since which a pod is idle on all its GPUs.
 
-    None if a kernel of it runs, or if that is unknown for a GPU.
+    Returns None if one of the pod's kernels is running, or if this is unknown for a GPU.
     """
     since_s: float | None = None
     for figure in figures:

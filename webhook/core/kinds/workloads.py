@@ -1,7 +1,7 @@
-"""Workloads: what creates a pod, as histories and `top workloads` group pods.
+"""Workloads: the creators of pods, by which histories and `top workloads` group pods.
 
-The name of a pod says nothing about the next pod of the same Deployment. So pods are grouped by the
-name of what creates them, without the parts that change with each rollout or run.
+A pod's name does not identify the next pod of the same Deployment. So pods are grouped by their
+creator's name, without the parts that change with each rollout or run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from webhook.names import WORKLOAD_LABEL
 
 POD: Final = "Pod"
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""Names of owners. The API server accepts any text."""
+"""Regular expression that matches names of owners. The API server accepts any string."""
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HASHED: Final = {
     "pod-template-hash": "Deployment",
     "rollouts-pod-template-hash": "Rollout",
 }
-"""Label whose value ends the name of a ReplicaSet, and the kind that owns such a ReplicaSet."""
+"""Labels whose value is the suffix of a ReplicaSet's name, and the kind that owns the
+ReplicaSet."""
 _SCHEDULED: Final = re.compile(r"(.+)-[0-9]{8,10}")
-"""Name of a CronJob's Job, which ends with the scheduled time in minutes since 1970."""
+"""Regular expression for a CronJob's Job, with the suffix of minutes since 1970."""
 _RANDOM: Final = re.compile(r"(.+)-(?=[2-9]*[b-z])[bcdfghjklmnpqrstvwxz2456789]{5}")
-"""Name from `generateName`: k8s.io/apimachinery/pkg/util/rand, `SafeEncodeString`."""
+"""Regular expression for `generateName`: k8s.io/apimachinery/pkg/util/rand, `SafeEncodeString`."""
 _NAMED_BY_HAND: Final = frozenset(
     {"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"}
 )
@@ -43,12 +44,11 @@ class Workload:
     name: str
 
     def __str__(self) -> str:
-        """Return kind and name: `Deployment/llama`."""
         return f"{self.kind}/{self.name}"
 
 
 def find_workload(metadata: Mapping[str, Any]) -> Workload:
-    """Return the workload of a pod, given the pod's metadata; never fails.
+    """Return the workload of a pod, given the pod's metadata. Never fails.
 
     | controller | the pod has | workload |
     | --- | --- | --- |
@@ -67,8 +67,7 @@ def find_workload(metadata: Mapping[str, Any]) -> Workload:
     | none | no generateName | Pod and its own name |
     | any | label vramwarden.io/workload=mine | of the kind above, mine |
 
-    A label value that Kubernetes would not store is ignored, and an owner without kind or name,
-    too.
+    A label value that Kubernetes would not store is ignored. So is an owner without kind or name.
     """
     labels = as_object(metadata.get("labels"))
     return _renamed(_by_controller(metadata, labels), labels)
@@ -82,7 +81,7 @@ def _renamed(found: Workload, labels: Mapping[str, Any]) -> Workload:
 
 
 def predict_workload(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
-    """Return what `find_workload` will return for the pods of a workload, given their metadata.
+    """Return the result that `find_workload` will have for the pods of a workload.
 
     | it is | then |
     | --- | --- |
