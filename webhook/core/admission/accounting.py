@@ -1,4 +1,4 @@
-"""Resources that the scheduler counts for a share of a GPU, and nodes that may run it.
+"""Resources that the scheduler counts for a share of a GPU, and nodes that may provide it.
 
 | the rule's accounting | a container with VRAM requests | only nodes |
 | --- | --- | --- |
@@ -6,7 +6,7 @@
 | MIG | slices of the smallest profile that has its amount | whose slices have that much memory |
 | CapOnly | one slot of NVIDIA's time-slicing | whose time-sliced GPUs have the pod's amount |
 
-Amounts that a pod's author writes are read by `webhook.core.pod.demand`.
+`webhook.core.pod.demand` reads the amounts that a pod's author writes.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOU
 
 _KINDS: Final = ("requests", "limits")
 _NO_SLICE: Final = mig_resource("unknown")
-"""A resource that no pod requests, in place of the slice that a stored pod lacks."""
+"""Resource that no pod requests, in place of the slice that a stored pod lacks."""
 
 
-# Not frozen, as `views.Pod`, since each review creates one and that costs time.
+# Not frozen, like `views.Pod`, since each review creates one and creation would be slower.
 @dataclass(slots=True)
 class CountedAmounts:
     """Amounts that the scheduler counts for a pod; immutable by convention."""
 
     amounts: Mapping[str, tuple[str, int]]
-    """Resource and amount of each container with VRAM, by name."""
+    """Resource and amount of each container with VRAM, keyed by container name."""
     on_nodes: tuple[Json, ...]
     """Required node affinity for nodes whose GPUs or slices are large enough."""
     replaces: Callable[[str], bool] | None = None
-    """Predicate for resources that an earlier translation wrote; None if there are none."""
+    """Predicate for resources that an earlier translation wrote; None if it wrote none."""
     replaced_labels: frozenset[str] = frozenset()
-    """Node labels in the affinity of an earlier translation that are not used now."""
+    """Node labels in an earlier translation's affinity that are no longer used."""
     unit: int = 1
-    """Explicit amounts match if rounded up to a multiple of this, and stay unchanged."""
+    """Unit in bytes. An explicit amount matches, and stays unchanged, if it is equal after
+    rounding up to a multiple of the unit."""
 
     def matches(self, container: str, written: object) -> bool:
-        """Return True if an explicit amount equals the counted one of a container with VRAM."""
+        """Return True if an explicit amount of a container with VRAM equals the counted amount."""
         value = None if written is None else parse_quantity_or(written, None)
         if value is None or value.denominator != 1:
             return False
@@ -73,10 +74,10 @@ class CountedAmounts:
 def count_amounts(
     pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool = False
 ) -> CountedAmounts:
-    """Return the amounts for a pod; the rule is that of its class (`Rule.for_class`).
+    """Return the amounts for a pod. `rule` is the rule for the pod's class (`Rule.for_class`).
 
-    A pod that is about to be `stored` keeps its slices: the smallest fitting ones depend on the
-    cluster, which may have changed since.
+    A pod that is about to be `stored` keeps its slices: the choice of the smallest fitting slices
+    depends on the cluster, which may have changed since.
     """
     if rule.accounting is Accounting.MIG:
         return _slices(pod, demand, rule, policy, cluster, stored=stored)
@@ -131,7 +132,7 @@ def selected_nodes(
 
 
 def is_translation_resource(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
-    """Return True if translation writes a resource, now or in an earlier creation of the pod.
+    """Return True if translation writes a resource, now or at an earlier creation of the pod.
 
     | the rule's accounting | resources of translation |
     | --- | --- |
@@ -146,7 +147,7 @@ def is_translation_resource(pod: Pod, resource: str, amount: str, rule: Rule) ->
 
 
 def write_amounts(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
-    """Write requests and limits of the container at a place.
+    """Write requests and limits of the container at `place`.
 
     An explicit amount stays unchanged. A missing request becomes the limit.
     """
@@ -173,7 +174,7 @@ def write_amounts(edits: Edits, place: str, container: Json, counted: CountedAmo
 
 
 def find_missing_amounts(container: Container, counted: CountedAmounts) -> Iterator[str]:
-    """Yield the paths at which a container with VRAM lacks what `write_amounts` writes."""
+    """Yield the paths at which a container with VRAM lacks an amount of `write_amounts`."""
     resource, _ = counted.amounts[container.name]
     for kind in _KINDS:
         if not counted.matches(container.name, container.resources(kind).get(resource)):
@@ -181,7 +182,7 @@ def find_missing_amounts(container: Container, counted: CountedAmounts) -> Itera
 
 
 def requested_bytes(pod: Pod) -> int | None:
-    """Return the VRAM that the scheduler counts for a pod; None if an amount is unreadable."""
+    """Return the bytes of VRAM that the scheduler counts, or None if an amount is invalid."""
     amounts = {}
     for container in pod.containers:
         request = container.resources("requests").get(VRAM_RESOURCE)
@@ -194,7 +195,7 @@ def requested_bytes(pod: Pod) -> int | None:
 
 
 def sum_limits(pod: Pod, resource: str) -> Fraction | None:
-    """Return the sum of a resource's limits in a pod; None if an amount is unreadable."""
+    """Return the sum of a resource's limits in a pod, or None if an amount is invalid."""
     limits = (container.resources("limits").get(resource, "0") for container in pod.containers)
     try:
         return sum(map(parse_quantity, limits), Fraction(0))
@@ -203,7 +204,7 @@ def sum_limits(pod: Pod, resource: str) -> Fraction | None:
 
 
 def preferred_node_term(demand: Demand) -> Json:
-    """Return the preferred node affinity: enough GPUs have free memory now."""
+    """Return the preferred node affinity for nodes where enough GPUs have free memory now."""
     return _at_least(free_memory_label(demand.gpu_count), demand.per_gpu_bytes)
 
 

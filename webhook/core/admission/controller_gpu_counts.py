@@ -1,12 +1,12 @@
-"""Controllers that count a pod's GPUs by resources named `gpu`, which a pod with a share lacks.
+"""Controllers that count a pod's GPUs by resources named `gpu`, which a pod with a GPU share lacks.
 
 | kind | counts per | without such a resource | field to write instead |
 | --- | --- | --- | --- |
 | RayCluster, RayJob, RayService | group | 0, so its autoscaler adds no worker | `num-gpus` |
 | TrainingRuntime with `torch` | node | one process per CPU | `numProcPerNode` |
 
-PyTorchJob's `nprocPerNode: auto` needs no field: torchrun counts the visible GPUs. Ray accepts
-only integers (python/ray/scripts/scripts.py).
+PyTorchJob's `nprocPerNode: auto` needs no field: torchrun counts the visible GPUs. Ray accepts only
+integers (python/ray/scripts/scripts.py).
 
 Sources: ray-project/kuberay ray-operator/controllers/ray/common/pod.go
 (`addWellKnownAcceleratorResources`, `updateRayStartParamsResources`), utils/validation.go
@@ -26,11 +26,11 @@ _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
     ("spec", "nprocPerNode"),  # PyTorchJob
 )
-"""Paths of the number of processes of a pod, each of which needs its own GPU."""
+"""Paths of the number of processes in a pod, each of which needs a GPU."""
 
 
 def requests_gpus(owner: Json, template: Template) -> bool:
-    """Return True if a container of a template limits a GPU resource, or Ray counts GPUs."""
+    """Return True if a container of a template limits a GPU resource, or if Ray counts GPUs."""
     spec, group = find_object(template.pod, "spec"), value_at(owner, template.path[:-1])
     containers = (each for field in CONTAINER_FIELDS for each in as_objects(spec.get(field)))
     amounts = [find_object(container, "resources", "limits") for container in containers]
@@ -43,9 +43,9 @@ def requests_gpus(owner: Json, template: Template) -> bool:
 
 
 def gpu_count_advice(owner: Json, version: str, template: Template, gpu_count: int) -> str:
-    """Return the line to write if a controller would count no GPU, or too many; else empty.
+    """Return the line to write if a controller would count no or too many GPUs, or "".
 
-    `gpu_count` is the number of GPUs of which the template's pods request a share.
+    `gpu_count` is the number of GPUs on which the template's pods request a share.
     """
     group = version.partition("/")[0]
     if group == "ray.io" and {"headGroupSpec", "workerGroupSpecs"} & {*template.path}:
@@ -72,7 +72,7 @@ def _ray_advice(owner: Json, template: Template, gpu_count: int) -> str:
     path = template.path[:-1]
     at = value_at(owner, path)
     resources = find_object(at, "resources")
-    # KubeRay accepts only one of the two.
+    # KubeRay accepts only one of these two fields.
     field, name = ("resources", "GPU") if resources else ("rayStartParams", "num-gpus")
     value = find_object(at, field).get(name)
     why = f"Ray counts GPUs by this number, and each pod of this group has {gpu_count}"

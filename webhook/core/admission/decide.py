@@ -42,10 +42,10 @@ MAX_FOLLOW_UPS: Final = 10
 
 
 def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
-    """Decide a review. Raise NamespaceUnknownError if its namespace is not known yet.
+    """Decide a review. Raises NamespaceUnknownError if the pod's namespace is not known yet.
 
-    A pod that is created with our annotation may have been changed by another webhook after us. Its
-    findings mention that.
+    Another webhook may have changed a pod that is created with vramwarden's annotation. The
+    findings about such a pod mention this.
     """
     decision = evaluate(request, policy, cluster, phase)
     annotations = find_object(request.obj, "metadata", "annotations")
@@ -56,10 +56,10 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
 
 
 def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
-    """Decide a review without a mention of other webhooks. Raise NamespaceUnknownError.
+    """Decide a review without mentioning other webhooks. Raises NamespaceUnknownError.
 
-    Commands call it for a stored pod that is judged as if it were created again: no other webhook
-    can have changed that after us.
+    Commands call this for a stored pod that is judged as if created again, since no other webhook
+    can have changed such a request.
 
     | request | decision |
     | --- | --- |
@@ -98,9 +98,9 @@ def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -
 
 
 def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
-    """Return the rule that applies to the pod of a request; None if no rule matches it.
+    """Return the rule that applies to the pod of a request, or None if no rule matches.
 
-    The rule for an update is the one for the pod as it is stored. Raise MalformedObjectError or
+    For an update, this is the rule for the stored pod. Raises MalformedObjectError or
     NamespaceUnknownError.
     """
     pod = request.old if request.operation == "UPDATE" else request.obj
@@ -117,7 +117,7 @@ _SUBRESOURCES: Final = frozenset({"", "ephemeralcontainers", "resize"})
 
 
 def _unsupported(request: Request) -> Skip | None:
-    """Return the reason to skip a request that no rule can judge; None for others."""
+    """Return the reason to skip a request that no rule can judge, or None."""
     if request.kind != "Pod":
         return Skip.NOT_A_POD
     if request.operation not in {"CREATE", "UPDATE"}:
@@ -130,7 +130,7 @@ def _unsupported(request: Request) -> Skip | None:
 
 
 def _exemption(request: Request, rule: Rule | None) -> Skip | None:
-    """Return the reason to skip a pod that its rule does not judge; None for others."""
+    """Return the reason to skip a pod that its rule does not judge, or None."""
     if rule is None:
         return Skip.NO_RULE
     if rule.action is Action.IGNORE:
@@ -145,7 +145,7 @@ def _is_mirror_pod(request: Request) -> bool:
 def _decide_oversized(
     request: Request, rule: Rule, policy: Policy, cluster: Cluster, excess: tuple[Finding, ...]
 ) -> Decision:
-    """Deny a pod that is too complex to be judged if it has to be judged; allow any other."""
+    """Deny an oversized pod that must be judged; allow other oversized pods."""
     findings = excess if has_unjudgeable_parts(request, rule) else ()
     stored = request.old if request.operation == "UPDATE" else request.obj
     return _conclude(findings, rule, policy, cluster, request.obj, stored)
@@ -157,7 +157,7 @@ def _decide_readable(
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
         case = new_case(pod, rule, policy, cluster, mutating=mutating)
-        if not mutating:  # the caller would read hints of both phases twice
+        if not mutating:  # the caller would get hints of both phases twice
             return _decide_creation(case)
         share = None if case.requests_vram else offer_share(pod, rule, policy)
         return _decide_share(case, share) if share else _decide_creation_with_hints(case)
@@ -167,7 +167,7 @@ def _decide_readable(
         rule=rule,
         policy=policy,
         cluster=cluster,
-        suggestions=Suggestions(pod.containers),  # no message about an update has one
+        suggestions=Suggestions(pod.containers),  # messages about updates have no suggestions
         mutating=mutating,
     )
     if request.subresource == "ephemeralcontainers":
@@ -194,7 +194,7 @@ def _decide_creation_with_hints(case: Case) -> Decision:
 
 
 def _decide_share(case: Case, share: ShareOffer) -> Decision:
-    """Decide a creation in which a share may replace a whole GPU: see `whole_gpu_translation`."""
+    """Decide a creation in which a share may replace a whole GPU; see `whole_gpu_translation`."""
     operations = tuple(share.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, operations))
     try:
@@ -213,7 +213,7 @@ def _decide_share(case: Case, share: ShareOffer) -> Decision:
 
 
 def _decide_creation(case: Case) -> Decision:
-    """Decide the creation of a pod: judge it, then translate it or check that it is translated.
+    """Decide a creation: judge the pod, then translate it or verify its translation.
 
     | action | something is wrong | nothing is wrong |
     | --- | --- | --- |
@@ -221,8 +221,8 @@ def _decide_creation(case: Case) -> Decision:
     | Warn | unchanged, with warnings | translated |
     | Audit | unchanged, and recorded | unchanged |
 
-    Under Audit the annotations have no effect: the pod becomes no managed pod, has no cap, and is
-    assigned no GPU.
+    Under Audit the annotations have no effect: the pod is not managed, has no cap, and is assigned
+    no GPU.
     """
     if not case.requests_vram:
         return _decide_without_demand(case)
@@ -236,9 +236,9 @@ def _decide_creation(case: Case) -> Decision:
 
 
 def _findings_after_suggestions(case: Case, known: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings, except for known ones, that remain after all suggested changes.
+    """Return the findings that remain after all suggested changes, without `known` findings.
 
-    The pod's author reads all of them at once. No pod is judged more than these two times.
+    So the pod's author gets all findings at once. No pod is judged more than twice.
     """
     pod = preview_changes(
         case.pod, case.suggested_changes.annotations, case.suggested_changes.removed
@@ -257,17 +257,17 @@ def _creation_kind(case: Case) -> CaseKind:
 
 
 def _decide_without_demand(case: Case) -> Decision:
-    """Decide a pod that requests no VRAM: unchanged, except for GPUs made visible by hand."""
+    """Decide a pod that requests no VRAM: only GPUs made visible by hand are changed."""
     findings = collect_findings(case, CaseKind.WITHOUT_DEMAND)
     if _hides_devices(case) and not findings:
         for container in case.pod.containers:
-            container.env()  # raises MalformedObjectError
+            container.env()  # may raise MalformedObjectError
         return _allow_with_edits(case, edit_variables(case.pod.containers, hide_visible_devices))
     return _conclude_case(case, findings)
 
 
 def _decide_debuggers(case: Case) -> Decision:
-    """Decide new debugging containers; existing ones cannot change.
+    """Decide new debugging containers; existing containers cannot change.
 
     | pod | in the mutating phase, without findings |
     | --- | --- |
@@ -275,7 +275,7 @@ def _decide_debuggers(case: Case) -> Decision:
     | without, visibleDevices Void | a variable set by hand is voided |
     | without, otherwise | unchanged |
 
-    Under Audit they are unchanged.
+    Under Audit, debugging containers are unchanged.
     """
     debuggers = new_debuggers(case.old, case.pod)
     if not is_managed(case.old.raw):
@@ -291,10 +291,9 @@ def _decide_debuggers(case: Case) -> Decision:
 
 
 def _hides_devices(case: Case) -> bool:
-    """Return True if GPUs that a pod without a demand makes visible are hidden now.
+    """Return True if translation hides GPUs that a pod without a demand makes visible.
 
-    During a rollout in Observe, and under Audit, they are findings instead, so nothing is left to
-    hide.
+    With rollout Observe, and under Audit, such GPUs are findings instead and are not hidden.
     """
     return case.mutating and case.rule.visible_devices is VisibleDevices.VOID
 
@@ -325,9 +324,9 @@ def _conclude(
     pod: Json,
     stored: Json,
 ) -> Decision:
-    """Return the decision for findings under the rule's action and the rollout.
+    """Return the decision for findings, given the rule's action and the rollout.
 
-    `stored` is the pod before an update, and the same pod at its creation.
+    `stored` is the pod before an update, or the same pod at its creation.
     """
     outcome = _OUTCOMES[rule.action] if findings else Outcome.ALLOWED
     if outcome is Outcome.DENIED and _is_observed(cluster, pod, stored):
@@ -348,7 +347,7 @@ def _guidance(rule: Rule) -> str:
 
 
 def _is_observed(cluster: Cluster, *pods: Json) -> bool:
-    """Return True if findings are only warnings: in a rollout, on pods that request no VRAM."""
+    """Return True if the rollout turns findings into warnings for pods that request no VRAM."""
     return cluster.rollout is Rollout.OBSERVE and not any(map(requests_vram, pods))
 
 

@@ -1,4 +1,4 @@
-"""The answer to an admission review of a pod."""
+"""Decision on the admission review of a pod."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOGGED_FINDINGS: Final = 16
 
 
 class Phase(StrEnum):
-    """The phases of admission, as Kubernetes names them."""
+    """Phases of admission, by their Kubernetes names."""
 
     MUTATE = "mutate"
     VALIDATE = "validate"
 
 
 class Outcome(StrEnum):
-    """The result of a review."""
+    """Outcome of a review."""
 
     ALLOWED = "allowed"
     MUTATED = "mutated"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class Skip(StrEnum):
-    """The reason why a review is allowed without judging the pod."""
+    """Reason why a review is allowed without judging the pod."""
 
     NOT_A_POD = "NotAPod"
     OPERATION = "Operation"
@@ -48,10 +48,10 @@ class Skip(StrEnum):
     RULE_IGNORES = "RuleIgnores"
 
 
-# Not frozen, as `views.Pod`. No slots, since cached properties need a dictionary.
+# Not frozen, like `views.Pod`. Without slots, since cached properties need a dictionary.
 @dataclass(kw_only=True)
 class Decision:
-    """The answer to a review, and the reasons for it; immutable by convention."""
+    """Decision on a review, and the reasons for it; immutable by convention."""
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
@@ -61,24 +61,25 @@ class Decision:
     """First 12 hex digits of the policy's digest."""
     skip: Skip | None = None
     malformed: str = ""
-    """Message about an object that cannot be read; empty if it can."""
+    """Message about an object that cannot be read; empty if it can be read."""
     notes: tuple[str, ...] = ()
     """Warnings that are returned whatever the outcome."""
     unread_keys: tuple[str, ...] = ()
-    """Warnings about our keys that nothing reads; `admit` counts them as findings."""
+    """Warnings about vramwarden keys that nothing reads. The command `admit` counts them as
+    findings."""
     guidance: str = ""
-    """The platform team's text that follows the findings; empty if there is none."""
+    """The platform team's message that follows the findings; may be empty."""
     advice_bytes: int | None = None
-    """Requested VRAM per GPU of a new pod on which advice may be given; None without advice."""
+    """Bytes of VRAM per GPU that a new pod requests and advice may be given on, or None."""
     advice_path: str = ""
     """Path of the field that requests `advice_bytes`."""
     silent: bool = False
-    """True if findings are only recorded: the caller reads neither findings nor hints."""
+    """True if findings are only recorded, and the caller gets neither findings nor hints."""
     original: Json = field(default_factory=dict, repr=False, compare=False)
-    """The object of the request."""
+    """The object in the request."""
 
     def with_advice(self, advice: str) -> Decision:
-        """Return the decision with a warning about the amount; itself if the advice is empty."""
+        """Return the decision with a warning about the amount, if `advice` is not empty."""
         warning = f"{self.advice_path}: {advice}"
         return replace(self, notes=(*self.notes, warning)) if advice else self
 
@@ -89,23 +90,23 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """True if the API server may go on."""
+        """True if the API server may proceed."""
         return self.outcome not in {Outcome.DENIED, Outcome.MALFORMED}
 
     @property
     def message(self) -> str:
-        """The message of a denial."""
+        """Message of a denial."""
         message = self.malformed or join_findings(self.findings)
         return f"{message}. {self.guidance}" if self.guidance else message
 
     @property
     def code(self) -> int:
-        """The HTTP status code of a denial."""
+        """HTTP status code of a denial."""
         return BAD_REQUEST if self.malformed else FORBIDDEN
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings that the API server returns to the caller of an allowed request."""
+        """Warnings that the API server returns to the caller of an allowed request."""
         hints = (*self.unread_keys, *self.notes)
         if self.outcome is not Outcome.WARNED:
             return hints
@@ -114,9 +115,10 @@ class Decision:
 
     @cached_property
     def log_message(self) -> str:
-        """The findings in one line, for our log and the audit log; empty without findings.
+        """The findings in one line, for the webhook's log and the audit log; may be empty.
 
-        A tenant's pod can make it long, so it is cut. The answer to the tenant is not.
+        The message is cut, since a tenant's pod can make it long. The response to the tenant is not
+        cut.
         """
         return shorten(
             self.malformed or join_findings(self.findings[:_LOGGED_FINDINGS], "; "),
@@ -145,7 +147,7 @@ class Decision:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons of the findings, each once, or the reason why the review was skipped."""
+        """The distinct reasons of the findings, or the reason why the review was skipped."""
         if self.skip:
             return (self.skip.value,)
         return tuple(dict.fromkeys(finding.reason.value for finding in self.findings))

@@ -1,10 +1,11 @@
 """The gate: a mount that delays the creation of a container until its pod has a GPU.
 
-The kubelet creates no container while a variable in the `subPathExpr` of one of its mounts is
-missing or empty (k8s.io/kubernetes/pkg/kubelet/container/helpers.go, ExpandContainerVolumeMounts).
-It reports `CreateContainerConfigError: missing value for VRAMWARDEN_GPU_ASSIGNMENT`. It retries
-every ten seconds, and at once when the pod changes. The variable comes from an annotation that is
-written together with the pod's GPU, at binding or late.
+The kubelet creates no container while an environment variable in the `subPathExpr` of one of its
+mounts is missing or empty (k8s.io/kubernetes/pkg/kubelet/container/helpers.go,
+ExpandContainerVolumeMounts). Meanwhile the kubelet reports `CreateContainerConfigError: missing
+value for VRAMWARDEN_GPU_ASSIGNMENT` and retries every ten seconds, and at once when the pod
+changes. The variable's value comes from an annotation that is written together with the pod's GPU,
+at binding or later.
 
 | placement | enforcement.by | containers with the gate |
 | --- | --- | --- |
@@ -22,12 +23,13 @@ from webhook.core.pod.fields import Json
 from webhook.names import GATE_PATH, GATE_VARIABLE, GATE_VOLUME, GPU_MEMORY_FRACTION_ANNOTATION
 
 _EXPRESSION: Final = f"$({GATE_VARIABLE})"
-# All pods share these objects, which are never changed.
+# All pods share these objects, which never change.
 VOLUME: Final[Json] = {
     "name": GATE_VOLUME,
     "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"},
 }
-"""Memory-backed, since cluster-autoscaler keeps nodes with pods that use local storage."""
+"""Memory-backed, since cluster-autoscaler does not remove nodes with pods that use local
+storage."""
 MOUNT: Final[Json] = {
     "name": GATE_VOLUME,
     "mountPath": GATE_PATH,

@@ -1,7 +1,7 @@
-"""Translation of a pod with a demand, in ordered steps that change nothing if done before.
+"""Translation of a pod with a demand, in ordered and idempotent steps.
 
 Each step reads the original pod and records its edits, which become the patch. No two steps edit
-the same place, so no step depends on the edits of another.
+the same place, so no step depends on another step's edits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ RESOLVES_NAMES: Final = {
     "operator": "NotIn",
     "values": [DeviceNames.NONE.value],
 }
-"""Excludes nodes on which no name shows a GPU; a node without the label is not excluded."""
+"""Expression that excludes nodes on which no device name shows a GPU. Unlabeled nodes stay."""
 
 
 def mutate_pod(
@@ -84,11 +84,12 @@ def mutate_pod(
     *,
     stored: bool = False,
 ) -> Edits:
-    """Return the edits that translate a pod; the rule is that of its class (`Rule.for_class`).
+    """Return the edits that translate a pod. `rule` is the rule for its class (`Rule.for_class`).
 
-    `enforcer` is the sidecar's container, or None if the rule has none. A pod that is about to be
-    `stored` may lack what only its creation decides: advice to the scheduler, and a RuntimeClass
-    that depends on the cluster. Its sidecar may have the additions that `find_changes` tolerates.
+    `enforcer` is the sidecar's container, or None if the rule has no sidecar. A pod that is about
+    to be `stored` may lack parts that are only decided at creation: advice to the scheduler, and a
+    RuntimeClass that depends on the cluster. The pod's sidecar may have the additions that
+    `find_changes` tolerates.
     """
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
@@ -119,7 +120,7 @@ def mutate_pod(
 def edit_variables(
     containers: Iterable[Container], edit: Callable[[list[Json]], list[Json]]
 ) -> Edits:
-    """Return the edits of the containers' variables."""
+    """Return the edits of the containers' environment variables."""
     edits = Edits()
     for container in containers:
         env: list[Json] = container.raw.get("env") or []
@@ -128,7 +129,7 @@ def edit_variables(
 
 
 def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
-    """Step 2: the node selector."""
+    """Set the node selector (step 2)."""
     selector = pod.spec.get("nodeSelector")
     missing = {
         key: value
@@ -141,7 +142,7 @@ def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None
 def required_node_terms(rule: Rule) -> list[Json]:
     """Return the required node affinity that does not depend on amounts.
 
-    MIG slices need none of our programs on their node.
+    MIG slices need no vramwarden program on their node.
     """
     return [] if rule.accounting is Accounting.MIG else [*_enforcing_nodes(rule), RESOLVES_NAMES]
 
@@ -170,7 +171,7 @@ nodes that it shares |
 def _choose_nodes(
     edits: Edits, pod: Pod, demand: Demand, rule: Rule, counted: CountedAmounts, *, stored: bool
 ) -> None:
-    """Step 2: required and preferred node affinity."""
+    """Set required and preferred node affinity (step 2)."""
     expressions = [*counted.on_nodes, *required_node_terms(rule)]
     preferred = []
     if rule.placement is Placement.BINDING and not stored:
@@ -193,8 +194,8 @@ def _require_on_nodes(
 ) -> None:
     """Add expressions to every term of the required node affinity.
 
-    They replace those with `replaced` labels. Terms are alternatives, so each needs all
-    expressions. An empty term matches no node (API documentation of NodeSelectorTerm), so it stays
+    The expressions replace those with `replaced` labels. Terms are alternatives, so each term needs
+    all expressions. An empty term matches no node (API documentation of NodeSelectorTerm) and stays
     empty.
     """
     required = present.get(_REQUIRED)
@@ -225,9 +226,10 @@ def _require_on_nodes(
 def _prefer_nodes(edits: Edits, present: Json, preferred: list[Json]) -> None:
     """Prefer nodes whose agent reports enough GPUs with free memory, so few bindings are denied.
 
-    It is not required: the kubelet checks required affinity again when it restarts
-    (kubernetes/kubernetes issue 73948), and the free memory changes. Users' preferences stay. Ours
-    has the greatest weight, since a node without free GPU memory cannot run the pod.
+    This affinity is not required: the kubelet checks required affinity again when it restarts
+    (kubernetes/kubernetes issue 73948), and the free memory changes. Users' preferences stay. The
+    added preference has the greatest weight, since a node without free GPU memory cannot run the
+    pod.
     """
     found = present.get(_PREFERRED) or []
     missing = [preference for preference in preferred if preference not in found]
@@ -235,7 +237,7 @@ def _prefer_nodes(edits: Edits, present: Json, preferred: list[Json]) -> None:
 
 
 def _tolerate(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
-    """Step 3: the rule's tolerations, then the class's."""
+    """Add the rule's tolerations, then the class's (step 3)."""
     present: list[Json] = pod.spec.get("tolerations") or []
     missing: list[Json] = []
     for toleration in (*rule.tolerations, *(gpu_class.tolerations if gpu_class else ())):
@@ -247,38 +249,38 @@ def _tolerate(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) ->
 def _set_runtime_class(
     edits: Edits, pod: Pod, rule: Rule, cluster: Cluster, *, stored: bool
 ) -> None:
-    """Step 3: the RuntimeClass, if the pod names none."""
+    """Set the RuntimeClass if the pod names none (step 3)."""
     if pod.spec.get("runtimeClassName"):
         return
     if stored and rule.runtime_class_name == AUTO_RUNTIME_CLASS:
-        return  # the cluster may have gained or lost it since the pod was created
+        return  # the cluster's RuntimeClasses may have changed since the pod was created
     runtime_class = cluster.runtime_class_for(rule)
     if runtime_class:
         edits.put("/spec", "runtimeClassName", runtime_class)
 
 
 def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[Json]:
-    """Return the variables of a container: those of the rule, GPUs, programs and the gate."""
+    """Return a container's environment variables with those for GPUs, programs and gate."""
     amount = demand.amounts.get(container["name"])
     if amount is None:
         env = _with_gate(env, gated=False)
-        # A container without VRAM sees no GPU, and has no cap.
+        # A container without VRAM sees no GPU and has no cap.
         hide = (
             hide_devices_unless_set
             if rule.visible_devices is VisibleDevices.IGNORE
             else hide_devices
         )
         return hide(set_cap_variables(env, None, fraction=False))
-    # The annotation is the fraction of the pod: with two containers, neither may use all of it.
+    # The annotation is the pod's fraction. With two containers, neither may use all of it.
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
     if not container.get("envFrom"):
         return _env_for_vram(env, amount, rule, rule.programs, fraction=fraction)
-    # `env` overrides `envFrom`. A user may so set up programs, but not widen access to GPUs.
+    # `env` overrides `envFrom`, so a user may configure programs but not widen access to GPUs.
     return unset_widening(_env_for_vram(env, amount, rule, (), fraction=fraction))
 
 
 def _with_gate(env: list[Json], *, gated: bool) -> list[Json]:
-    """Set or remove the gate's variable."""
+    """Set or remove the gate's environment variable."""
     return replace_by_name(env, GATE_VARIABLE, VARIABLE if gated else None)
 
 
@@ -291,7 +293,7 @@ def _env_for_vram(
         if not env:
             return ours
         if env == ours:
-            return env  # the pod was translated before
+            return env  # already translated
     env = _with_gate(env, gated=gated)
     if rule.uses_device_plugin:
         env = set_cap_variables(
@@ -303,7 +305,8 @@ def _env_for_vram(
     return configure_programs(env, programs, amount)
 
 
-# Most containers have no variables. Those of one amount share the list, which is never changed.
+# Most containers have no variables. Containers with equal amounts share the list, which is never
+# changed.
 @lru_cache(maxsize=256)
 def _default_env(
     amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool, gated: bool
@@ -314,7 +317,7 @@ def _default_env(
 
 
 def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> None:
-    """Step 5: volumes, each in place of those with its name."""
+    """Set the volumes, each in place of a volume of its name (step 5)."""
     wanted = {volume["name"]: volume for volume in ENFORCER_VOLUMES} if enforcer else {}
     if rule.chooses_gpus:
         wanted[GATE_VOLUME] = VOLUME
@@ -328,11 +331,11 @@ def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> N
 def _mark(
     edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, keeps: bool
 ) -> None:
-    """Step 6: the label that selects managed pods, and the annotation `admitted`.
+    """Set the label that selects managed pods, and the annotation `admitted` (step 6).
 
-    Annotations of a binding belong to the pod that this one was copied from, so they are removed.
+    Annotations of a binding are removed: they belong to the pod from which this pod was copied.
     `keeps` is True if the sidecar's AppArmor annotation stays. If slices or slots replace explicit
-    amounts, the annotation `gpu-memory` requests the same.
+    amounts, the annotation `gpu-memory` requests the same amounts.
     """
     metadata = pod.raw.get("metadata")
     if metadata is None:

@@ -1,4 +1,4 @@
-"""Policy examples: a pod, and the result that its author expects of admission.
+"""Policy examples: a pod and the admission result that the policy's author expects.
 
 The webhook's own code decides in both phases, so an example shows the result in a cluster.
 """
@@ -34,7 +34,7 @@ _TYPE: Final = ("apiVersion", "kind")
 
 
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
-    """Return the differences from the expected result, in words; empty if there are none."""
+    """Return the differences from the expected result as sentences; empty if there are none."""
     nodes = (SlicedNode(example.mig_profiles),) if example.mig_profiles else ()
     cluster = Cluster(
         runtime_classes=example.runtime_classes,
@@ -53,7 +53,7 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
 
 
 def _other_file(example: Example, name: str, policy: Policy) -> str:
-    """Return a note if a rule of another file applies to the pod; else empty."""
+    """Return a note if a rule in another file applies to the pod, or an empty string."""
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     if rule is None or not rule.where:
         return ""
@@ -131,7 +131,7 @@ def _entries(what: str, wanted: Mapping[str, str] | None, got: Mapping[str, str]
 
 
 def _tolerations(wanted: tuple[Json, ...], got: list[Json]) -> Iterator[str]:
-    """Compare as the API server does: an empty field is absent, the default operator is Equal."""
+    """Compare tolerations as the API server does: empty means absent, and Equal is the default."""
     present = [*map(_read_toleration, got)]
     for toleration in wanted:
         if _read_toleration(toleration) not in present:
@@ -147,7 +147,7 @@ def _read_toleration(toleration: Json) -> Json:
 
 
 def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
-    """Compare variables of each container with VRAM; if one is set twice, the last counts."""
+    """Compare variables of each container with VRAM. Of duplicates, the last one counts."""
     demand, _ = read_demand(pod)
     with_vram = [each for each in pod.containers if demand and each.name in demand.amounts]
     if not with_vram:
@@ -168,9 +168,9 @@ def _variables(wanted: Mapping[str, str], pod: Pod) -> Iterator[str]:
 
 
 def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
-    """Compare a whole pod, except for the annotation with the digest of the example's own file.
+    """Compare a whole pod, except for the annotation with the policy's digest.
 
-    Name and namespace count only if the author sets them. Empty maps count as absent.
+    Name and namespace only count if the author sets them. Empty maps count as absent.
     """
     metadata = {key: value for key, value in raw["metadata"].items() if value}
     notes = {
@@ -194,7 +194,7 @@ def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
 
 
 def _describe_result(first: Decision, last: Decision) -> str:
-    """Return the result of a review in words."""
+    """Return the result of a review as a sentence."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
         return f"denied{by}: {last.log_message}"
@@ -214,9 +214,9 @@ def _amount(wanted: Fraction) -> str:
 
 
 def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:
-    """Yield a line for each place at which two values differ.
+    """Yield a line for each difference between two values.
 
-    Items of lists are compared by index. An object or list that only one value has is one
+    Items of lists are compared by index. An object or list that only one value contains is one
     difference.
     """
     if isinstance(wanted, dict) and isinstance(got, dict):
@@ -232,7 +232,6 @@ def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as JSON, cut to fit into a line."""
     if value is _ABSENT:
         return "none"
     text = json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""The rules that a pod must meet: one function each, from a `Case` to findings or warnings.
+"""Rules that a pod must meet: one function each, from a `Case` to findings or warnings.
 
 | module | content |
 | --- | --- |

@@ -112,7 +112,7 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
 
 
 def _describe_fitting_classes(allowed: list[str], case: Case) -> str:
-    """Return the classes that admit the pod; if there is none, all of them with the reason."""
+    """Return the classes that admit the pod, or all classes with the reason if none does."""
     rejections = {name: _class_rejection(name, case) for name in allowed}
     fitting = [name for name, why in rejections.items() if why is None]
     if fitting:
@@ -126,7 +126,7 @@ def _describe_fitting_classes(allowed: list[str], case: Case) -> str:
 
 
 def _class_rejection(name: str | None, case: Case) -> str | None:
-    """Return the reason why a pod of a class would be denied; None if it is admitted."""
+    """Return the reason why a pod of a class would be denied, or None if it would be admitted."""
     gpu_class = case.policy.class_for(name or case.rule.default_class)
     for key, value in (gpu_class.node_selector if gpu_class else {}).items():
         selected = get_string_map(case.pod.spec, "nodeSelector", "spec").get(key, value)
@@ -184,7 +184,7 @@ def _fraction_finding(container: Container, resource: str, kind: str, case: Case
 
 
 def _is_foreign(container: Container, resource: str) -> bool:
-    """Return True if a resource requests a GPU of another product; a hint has the advice."""
+    """Return True if a resource requests a GPU of another product; a hint gives advice on it."""
     return resource in OTHER_PRODUCTS_BY_RESOURCE or (
         resource == WHOLE_GPU
         and not OTHER_PRODUCTS_BY_RESOURCE.keys().isdisjoint(requested_amounts(container))
@@ -192,7 +192,7 @@ def _is_foreign(container: Container, resource: str) -> bool:
 
 
 def _share_advice(container: Container, resource: str, case: Case) -> str:
-    """Return the advice to request a share of a GPU in place of a part of a whole one."""
+    """Return the advice to request a share of a GPU in place of a fraction of a whole GPU."""
     both = both_fields_note(container, resource)
     if case.requests_vram:
         return f"to share a GPU remove it{both}"
@@ -259,7 +259,7 @@ def _gpus_with_share(container: Container, case: Case) -> Iterator[Finding]:
 
 
 def _removal_advice(resource: str, both: str, case: Case) -> str:
-    """Return the advice on which of the two to remove; another product's amount always goes."""
+    """Return the advice which of the two to remove. Another product's amount is always removed."""
     if resource in OTHER_PRODUCTS_BY_RESOURCE:
         return (
             f"remove {resource}{both}, which {OTHER_PRODUCTS_BY_RESOURCE[resource][0].name} reads"

@@ -1,4 +1,4 @@
-"""The input of the rules: a pod under review, its demand, its rule, the policy and the cluster."""
+"""Input of the rules: a pod under review, its demand, its rule, the policy and the cluster."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from webhook.names import GPU_CLASS_ANNOTATION
 
 
 class CaseKind(Flag):
-    """Kind of a review; each rule judges some kinds."""
+    """Kind of a review. Each rule judges some kinds."""
 
     WITHOUT_DEMAND = auto()
-    """The creation of a pod that requests no VRAM."""
+    """Creation of a pod that requests no VRAM."""
     UNREADABLE = auto()
-    """The creation of a pod with a request for VRAM that cannot be read."""
+    """Creation of a pod with an invalid request for VRAM."""
     READABLE = auto()
-    """The creation of a pod that requests VRAM."""
+    """Creation of a pod that requests VRAM."""
     TRANSLATED = auto()
     """The same pod before it is stored, if no other rule has a finding."""
     UPDATED = auto()
@@ -48,7 +48,7 @@ class SuggestedChanges:
 
     annotations: dict[str, str] = field(default_factory=dict)
     removed: dict[str, set[str]] = field(default_factory=dict)
-    """Names of resources to remove, by container."""
+    """Names of resources to remove, keyed by container."""
 
     def remove(self, container: str, resources: Iterable[str]) -> None:
         """Add resources that a container should no longer request."""
@@ -57,57 +57,58 @@ class SuggestedChanges:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """A pod under review, with what rules need to judge it; immutable by convention, as `Pod`.
+    """A pod under review and the input for judging it; immutable by convention, like `Pod`.
 
-    Properties that several rules read are computed once, when the first one reads them. They are
-    not `cached_property`: that takes a lock, and needs instances without slots, which are slower.
+    Properties that several rules read are computed once, at the first read. `cached_property` is
+    not used, since it takes a lock and needs instances without slots, which are slower.
     """
 
     pod: Pod
     old: Pod
-    """The pod before an update; the same pod at its creation."""
+    """The pod before an update, or the same pod at its creation."""
     rule: Rule
     policy: Policy
     cluster: Cluster
     suggestions: Suggestions
     """Amounts that messages may suggest."""
     suggested_changes: SuggestedChanges = field(default_factory=SuggestedChanges)
-    """Changes that messages have suggested so far; the only part that rules write."""
+    """Changes that messages have suggested so far; the only field that rules change."""
     demand_if_any: Demand | None = None
-    """The demand. If it cannot be read, the one that the findings suggest. None without either."""
+    """The pod's demand, or the demand that the findings suggest if the pod's is invalid; may be
+    None."""
     demand_problems: tuple[Finding, ...] = ()
-    """Reasons why the demand cannot be read."""
+    """Findings about a demand that cannot be read."""
     mutating: bool = False
-    """True in the mutating phase, in which translation may follow."""
+    """True in the mutating phase, which may translate the pod."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
     _requested_by: str = field(default="", init=False)
     _likely_container: str | None = field(default=None, init=False)
     _command_lines: list[tuple[Container, CommandLine]] | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
-    """Empty until it is built."""
+    """The sidecar's container, or an empty tuple until it is built."""
 
     @property
     def requests_vram(self) -> bool:
-        """True if the pod requests VRAM, readable or not."""
+        """True if the pod requests VRAM, even with an invalid amount."""
         return self.demand_if_any is not None or bool(self.demand_problems)
 
     @property
     def requested_by(self) -> str:
-        """All fields by which the pod requests VRAM, as messages write them."""
+        """All fields by which the pod requests VRAM, for messages."""
         if not self._requested_by:
             self._requested_by = name_request_sources(self.pod)
         return self._requested_by
 
     @property
     def likely_container(self) -> str:
-        """Container that a quantity without a name is probably for; empty if unclear."""
+        """Container that an amount without a name is probably for; empty if unclear."""
         if self._likely_container is None:
             self._likely_container = find_likely_container(self.pod, self.command_lines)
         return self._likely_container
 
     @property
     def command_lines(self) -> list[tuple[Container, CommandLine]]:
-        """The containers with their command lines, up to a bound on the characters."""
+        """The containers with their command lines, up to a maximum number of characters."""
         if self._command_lines is None:
             self._command_lines = list(read_command_lines(self.pod.containers))
         return self._command_lines
@@ -116,8 +117,8 @@ class Case:
     def finds_visible_devices(self) -> bool:
         """True if a hand-set NVIDIA_VISIBLE_DEVICES is a finding in a pod without a demand.
 
-        Under Void translation hides the GPUs instead. Under Audit, and during a rollout in Observe,
-        nothing is hidden yet, so a finding announces it.
+        Under Void, translation hides the GPUs instead. Under Audit and with rollout Observe, no
+        GPUs are hidden yet, so a finding announces the change.
         """
         devices = self.rule.visible_devices
         observes = self.cluster.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
@@ -125,7 +126,7 @@ class Case:
 
     @property
     def demand(self) -> Demand:
-        """The demand, for rules that judge only pods with one. Raise LookupError without one."""
+        """The pod's demand, for rules that only judge pods with a demand. Raises LookupError."""
         if self.demand_if_any is None:
             raise LookupError("a rule that needs a demand is in the table for pods without one")
         return self.demand_if_any
@@ -137,7 +138,7 @@ class Case:
 
     @property
     def has_sidecar(self) -> bool:
-        """True if the pod has the sidecar, or will have it once it is created.
+        """True if the pod has the sidecar or will have it once created.
 
         A stored pod keeps its sidecar under a policy that adds none.
         """
@@ -149,7 +150,7 @@ class Case:
 
     @property
     def names_whole_gpus(self) -> bool:
-        """True if any container names a resource that may bring GPUs, whatever its amount."""
+        """True if a container names a resource that may provide GPUs, whatever the amount."""
         if self._names_whole_gpus is None:
             names: set[str] = set()
             for container in (*self.pod.containers, *self.pod.enforcers):
@@ -159,7 +160,7 @@ class Case:
 
     @property
     def has_whole_gpus(self) -> bool:
-        """True if any container requests more than zero of such a resource."""
+        """True if a container requests more than zero of a resource that may provide GPUs."""
         return self.names_whole_gpus and any(
             self.policy.may_provide_gpus(name) and parse_quantity_or(amount, None) != 0
             for container in (*self.pod.containers, *self.pod.enforcers)
@@ -174,7 +175,7 @@ class Case:
 
     @property
     def enforcer(self) -> Json | None:
-        """The sidecar's container; None if the rule has none, or if none would work."""
+        """The sidecar's container; None if the rule has no sidecar or no sidecar would work."""
         if not self._enforcer:
             has_sidecar = self.enforced_by is EnforceBy.SIDECAR
             self._enforcer = (
@@ -186,13 +187,13 @@ class Case:
 def new_case(
     pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool = True
 ) -> Case:
-    """Return the case of a new pod, with its rule for the GPU class that the pod requests."""
+    """Return the case of a new pod, with the rule for the GPU class that the pod requests."""
     name = pod.annotations.get(GPU_CLASS_ANNOTATION)
     rule = rule.for_class(policy.class_for(name or rule.default_class))
     suggestions = suggestions_for(pod, name, rule, policy, cluster)
     demand, problems = plan_demand(pod, suggestions)
     if demand is not None and rule.uses_device_plugin:
-        # The annotation that replaces explicit amounts rounds each of them up.
+        # The annotation that replaces explicit amounts rounds up each of them.
         rounded_bytes = effective_amount(pod.containers, demand.amounts, 0)
         demand = demand._replace(per_gpu_bytes=rounded_bytes)
     return Case(

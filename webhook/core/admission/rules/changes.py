@@ -49,8 +49,8 @@ _DEFAULT_CONTAINER: Final = (
     annotation_path(DEFAULT_CONTAINER_ANNOTATION),
 )
 _WRITTEN_BY_DEVELOPERS: Final = {*REQUEST_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
-# With KILL a debugging container could stop a sidecar of another user. No profile of `kubectl
-# debug` adds it.
+# With KILL a debugging container could stop a sidecar of another user. No `kubectl debug` profile
+# adds KILL.
 _DEBUGGERS_CAPABILITIES: Final = DEFAULT_CAPABILITIES - {"KILL"}
 
 
@@ -89,7 +89,7 @@ def _differs(key: str, before: str | None, after: str | None) -> bool:
 
 
 def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
-    """Return the demand, our label and our annotations of a pod by key and path."""
+    """Return the demand and vramwarden's label and annotations, keyed by key and path."""
     fields = {
         (key, annotation_path(key)): pod.annotations.get(key)
         for key in (*OUR_ANNOTATIONS, _DEFAULT_CONTAINER[0])
@@ -102,9 +102,9 @@ def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
 
 
 def _recreation_problem(case: Case) -> str:
-    """Return the reason why the changed pod would be denied at creation; empty if admitted.
+    """Return the reason why the changed pod would be denied at creation, or "" if admitted.
 
-    It is computed once for all changes. In a pod with the annotation, translation wrote the
+    The reason is computed once for all changes. In a pod with the annotation, translation wrote the
     explicit amounts, so they do not count.
     """
     pod = case.pod
@@ -141,7 +141,7 @@ def _immutable_finding(
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:
-    """Return the debugging containers that an update adds; existing ones cannot change."""
+    """Return the debugging containers that an update adds; existing containers cannot change."""
     existing = {container.name for container in read_containers(old.spec, "ephemeralContainers")}
     return [
         container
@@ -161,7 +161,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
     profile = _debug_profile(case)
     allowed = _DEBUGGERS_CAPABILITIES if case.has_sidecar else DEFAULT_CAPABILITIES
     for container in new_debuggers(case.old, case.pod):
-        # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
+        # Translation will set NVIDIA_VISIBLE_DEVICES, which overrides `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
         if get_objects(container.raw, "envFrom", container.path) and not hidden:
             detail = (

@@ -30,7 +30,7 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
 )
 
-# Maximum number of findings about annotations, of which a pod may have any number.
+# Maximum number of findings about annotations. A pod may have any number of annotations.
 _MAX_FINDINGS: Final = 16
 _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 HOW_TO_REQUEST_GPUS: Final = (
@@ -114,12 +114,12 @@ def _annotation_findings(
 
 
 class _Cards:
-    """The cards that the annotations of a pod without a demand may name.
+    """Cards that the annotations of a pod without a demand may name.
 
-    All annotations together may name as many as the pod's containers limit of whole GPUs: the
-    daemons of Google's TCPX and TCPXO see those of another container. A slice allows none, since an
-    annotation names whole cards. No resource counts in a pod whose creator names its node: no
-    scheduler has checked that the pod gets it.
+    All annotations together may name as many cards as the pod's containers have whole GPUs in their
+    limits: the daemons of Google's TCPX and TCPXO see another container's cards. A slice allows no
+    card, since an annotation names whole cards. In a pod whose creator names its node no resource
+    counts, since no scheduler has checked that the pod gets it.
     """
 
     def __init__(self, case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Rules that let the sidecar work: see processes, stop them, and have resources."""
+"""Rules that let the sidecar see processes, stop them, and have enough resources."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def one_profile(case: Case) -> Iterable[Finding]:
 
 
 def _or_ask_for(*settings: str) -> str:
-    """Return the alternative to ask for a rule with one of these settings."""
+    """Return the advice to ask for a rule with one of these settings instead."""
     settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
     return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
@@ -132,7 +132,7 @@ def room_after_resize(case: Case) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The minimum of one amount of pod-level resources, in cores or bytes.
+    """Minimum of one amount in pod-level resources, in cores or bytes.
 
     | kind | resource | other containers | the sidecar |
     | --- | --- | --- | --- |
@@ -140,8 +140,8 @@ class _Need:
     | limits | CPU | their limits | its request: it can wait for more |
     | limits | memory | their limits | its limit: with less it would be killed |
 
-    A container without a limit takes from the sidecar's amount, too. If there is one, the others
-    count together for at least as much as the sidecar.
+    A container without a limit also uses the sidecar's amount. If the pod has such a container, the
+    other containers together count for at least the sidecar's amount.
     """
 
     kind: str
