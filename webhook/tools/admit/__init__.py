@@ -1,1 +1,1 @@
-"""`vramwarden admit`; `command.py` is where to start."""
+"""The command `vramwarden admit`; start at `command.py`."""

@@ -61,7 +61,7 @@ def simulate_command(
     Exit code 0: compared, or it has no GPUs; 2: wrong usage, or a file that cannot be read; 3: the
     cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    # Imported here: the client takes a second, which --help need not wait for.
+    # Imported here, because --help need not wait a second for the client.
     from webhook.tools.manifests.reading import input_name  # noqa: PLC0415
     from webhook.tools.render.output import Progress  # noqa: PLC0415
     from webhook.tools.simulate import fetch, render  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""The GPUs that today's pods have, and the GPUs that they would need as shares.
+"""GPUs that today's pods have, and GPUs that they would need as shares.
 
-Pods of a known or given size are placed in the order of their creation: on the first node with
-room, and there on the GPUs that the webhook's own `place` chooses. Other pods keep whole GPUs.
+Pods of known or given size are placed in creation order: on the first node with free
+capacity, on the GPUs that the webhook's `place` chooses. Other pods keep whole GPUs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class TodayPod:
     path: str
     request: GpuRequest
     node: str = ""
-    """Empty if it waits."""
+    """Name of the node; empty if the pod waits."""
     selector: tuple[tuple[str, str], ...] = ()
-    """Labels that its node must have."""
+    """Labels that the pod's node must have."""
     created_s: float = 0.0
     workload: str = ""
-    """As `namespace/name`."""
+    """Workload, written `namespace/name`."""
 
 
 class GpuCounts(NamedTuple):
@@ -40,36 +40,35 @@ class GpuCounts(NamedTuple):
     nodes: int = 0
     gpus: int = 0
     held: int = 0
-    """GPUs that pods have or wait for; of pods with parts of GPUs as few as possible."""
+    """GPUs that pods have or wait for. Pods with parts of GPUs count as the fewest possible
+    GPUs."""
     shares: int = 0
-    """GPUs in use if pods of known size have shares."""
+    """GPUs in use if pods of known size had shares."""
 
 
 def sum_counts(*counts: GpuCounts) -> GpuCounts:
-    """Return the sum of each number."""
+    """Return the sum of each count."""
     return GpuCounts(*map(sum, zip(*counts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The answer."""
+    """Result of the simulation."""
 
     products: Mapping[str, GpuCounts]
-    """Counts of the nodes with each product."""
+    """Counts of nodes, keyed by the product that shares them."""
     elsewhere: GpuCounts
-    """Counts of pods that wait, or whose nodes are unknown."""
+    """Counts for waiting pods and for pods on unknown nodes."""
     pods: int
     whole: Counter[str]
-    """GPUs of pods that keep whole GPUs, by workload."""
+    """Number of GPUs kept whole, keyed by workload."""
     sliced: list[str]
-    """Pods with MIG slices, which no other field counts."""
+    """Pods with MIG slices, which are in no other count."""
     blocked: list[tuple[TodayPod, Need]]
     """Pods that would not fit."""
 
 
 class _FreeGpus:
-    """Free memory on a node's GPUs."""
-
     def __init__(self, node: NodeGpus, gpus: Sequence[Gpu]) -> None:
         self.node, self.gpus = node, gpus
         self.free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
@@ -85,9 +84,9 @@ class _FreeGpus:
 def _place_all(
     rooms: Sequence[_FreeGpus], pods: Iterable[tuple[TodayPod, Need]]
 ) -> list[tuple[TodayPod, Need]]:
-    """Place each pod on the first node with room; return those that do not fit."""
+    """Place each pod on the first node with free capacity; return the pods that do not fit."""
     blocked = []
-    without_room: set[object] = set()  # no pod ends, so a later pod finds no more room
+    without_room: set[object] = set()  # no pod ends, so later pods find no more free capacity
     for pod, need in pods:
         key = need, pod.selector
         if key in without_room or not _place(rooms, need, dict(pod.selector)):
@@ -111,11 +110,11 @@ def _place(rooms: Sequence[_FreeGpus], need: Need, selector: Mapping[str, str]) 
 def compare(
     nodes: Sequence[NodeGpus], pods: Sequence[TodayPod], sizes: Sequence[Given] = ()
 ) -> Comparison:
-    """Compare the GPUs that pods have now with those that they would need as shares."""
+    """Compare the GPUs that pods have now with the GPUs that they would need as shares."""
     by_name = {node.name: node for node in nodes}
     with_gpus = [node for node in nodes if node.gpus]
     largest = max(with_gpus, key=lambda node: node.memory_bytes, default=None)
-    # A waiting pod may get a whole GPU unless every node has replicas.
+    # Unless every node has replicas, a waiting pod may get a whole GPU.
     replicas = min((node.replicas for node in with_gpus), default=1)
     elsewhere = NodeGpus("", largest.gpus if largest else (), replicas=replicas)
     on_nodes: dict[str, list[TodayPod]] = {node.name: [] for node in (elsewhere, *with_gpus)}
@@ -151,7 +150,7 @@ def compare(
 
 
 def _form(pod: TodayPod, node: NodeGpus) -> RequestForm:
-    """Return the form of a request; the resource `nvidia.com/gpu` has the form of its node."""
+    """Return the request form of a pod; for `nvidia.com/gpu` it depends on the node."""
     if node.name and not node.gpus:
         return RequestForm.SLICE
     form = pod.request.form
@@ -159,14 +158,14 @@ def _form(pod: TodayPod, node: NodeGpus) -> RequestForm:
 
 
 def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None:
-    """Return the share that a pod would request, None if it keeps whole GPUs.
+    """Return the share that a pod would request, or None if it keeps whole GPUs.
 
     | the pod | share |
     | --- | --- |
     | has a workload that --size names | that size; none if it is `whole` |
-    | requests memory | that; a part is one of its GPU, or of the largest GPU if it waits |
-    | requests one GPU, or replicas, and --size has a size without a name | that size |
-    | has replicas | the part of one GPU that these replicas are |
+    | requests memory | that amount, or part of its GPU, or of the largest GPU if it waits |
+    | requests one GPU or replicas, and a --size has no name | that size |
+    | has replicas | the replicas' part of one GPU |
     | any other | none |
     """
     request, is_replica = pod.request, _form(pod, node) is RequestForm.REPLICA
@@ -176,7 +175,7 @@ def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None
     if not given and request.form is RequestForm.SHARE:
         total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
         part = int(-(-request.part * total // MIB) * MIB)
-        # All memory of a GPU is what is usable of it.
+        # All memory of a GPU means all usable memory.
         return Need(request.memory_bytes + min(part, memory), gpus)
     if not given and gpus == 1:
         given = next((size for size in sizes if not size.names), None)
@@ -191,7 +190,7 @@ def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None
 def _held(node: NodeGpus, pods: Sequence[TodayPod]) -> int:
     """Return the smallest number of GPUs that can hold the pods of a node.
 
-    Replicas, and shares, hold as few as their sum fits on; the GPUs of one pod differ.
+    Replicas and shares are packed onto as few GPUs as possible. The GPUs of one pod differ.
     """
     memory = node.memory_bytes or 1
     number, shared_bytes, widest = Counter[RequestForm](), 0, 0

@@ -1,6 +1,6 @@
-"""Reads nodes and pods, from an API server or from files, and keeps those with GPUs.
+"""Read nodes and pods from an API server or from files, and keep those with GPUs.
 
-Rights: list on `pods` and `nodes`.
+Permissions: `list` on `pods` and `nodes`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 _SYSTEM: Final = (
     *("kube-system", "gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin"),
     "hami-system",
-    # Pods that hold a GPU for KAI, which gives parts of it to other pods.
+    # Pods that hold a GPU for KAI, which gives fractions of the GPU to other pods.
     *("kai-resource-reservation", "runai-reservation"),
 )
 _MOST_NAMED: Final = 5
@@ -39,9 +39,9 @@ _MOST_NAMED: Final = 5
 
 @dataclass(slots=True, kw_only=True)
 class TodayObjects:
-    """Nodes with GPUs, and pods that have or want GPUs.
+    """Nodes with GPUs, and pods that have GPUs or wait for them.
 
-    Only a few fields of an object stay in memory: most pods of a large cluster have no GPU.
+    Only a few fields of each object stay in memory, since most pods of a large cluster have no GPU.
     """
 
     given: Sequence[Given] = ()
@@ -53,10 +53,10 @@ class TodayObjects:
     others: int = 0
     """Number of nodes without GPUs."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Pods that are not counted, by reason."""
+    """Uncounted pods, keyed by reason."""
 
     def add(self, value: Json, of: str = "") -> None:
-        """Add an object of any kind; `of` is the kind of a list's items that have none."""
+        """Add an object of any kind. `of` is the default kind for items of a list."""
         kind, items = value.get("kind") or of, value.get("items")
         if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
             for item in filter(None, map(as_object, items)):
@@ -74,7 +74,7 @@ class TodayObjects:
             self.others += 1
 
     def add_pod(self, raw: Json) -> None:
-        """Keep a pod that has GPUs or waits for them, unless it finished."""
+        """Keep a pod that has GPUs or waits for them and has not ended."""
         pod = ClusterPod(raw)
         namespace = pod.namespace or "default"
         path = f"{namespace}/{pod.name}"
@@ -107,7 +107,7 @@ class TodayObjects:
         self.left_out.setdefault(reason, []).append(pod)
 
     def check_nodes(self) -> None:
-        """Raise WrongInput if the memory of a node's GPUs is unknown."""
+        """Raise WrongInput if the GPU memory of a node is unknown."""
         names = [node.name for node in self.nodes if not all(gpu.memory_bytes for gpu in node.gpus)]
         if names:
             raise WrongInput(
@@ -119,7 +119,7 @@ class TodayObjects:
 
 
 def read_cluster(found: TodayObjects, kube: Kube) -> None:
-    """Add each node and each pod that has not finished, once; raises NoCluster."""
+    """Add each node and each pod that has not ended, once. Raises NoCluster."""
     try:
         kube.list_all(
             pods_path(found.namespace), deduplicate(found.add_pod), fieldSelector=NOT_ENDED
@@ -135,7 +135,7 @@ def read_cluster(found: TodayObjects, kube: Kube) -> None:
 
 
 def read_files(found: TodayObjects, names: Sequence[str]) -> None:
-    """Add the objects of files; raises WrongInput."""
+    """Add the objects in files. Raises WrongInput."""
     for name in names:
         shown, text = input_name(name), read_text(name)
         try:
@@ -155,14 +155,15 @@ def read_files(found: TodayObjects, names: Sequence[str]) -> None:
 
 
 def _read_json(text: str, found: TodayObjects) -> None:
-    """Read a stream of objects and lists, with one object in memory at a time."""
+    """Read a stream of objects and lists, keeping one object in memory at a time."""
     at, end = 0, len(text.rstrip())
     while at < end:
         at = _read_list(text, at, found)
 
 
 def _read_list(text: str, at: int, found: TodayObjects) -> int:
-    # The API server's lists have their kind before their items; kubectl's items have their own.
+    # Lists from the API server state the kind before the items. In kubectl's lists, each item has
+    # one.
     reader: ListReader[None] = ListReader(
         lambda item: found.add(item, find_string(reader.other_members, "kind").removesuffix("List"))
     )

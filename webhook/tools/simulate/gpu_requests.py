@@ -1,4 +1,4 @@
-"""The GPUs that a pod requests. The first row counts that the pod has above 0.
+"""GPU requests of a pod. The first row whose amount is above 0 counts.
 
 | product | request | unit |
 | --- | --- | --- |
@@ -58,22 +58,22 @@ class RequestForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """A pod's request for GPUs."""
+    """GPU request of a pod."""
 
     form: RequestForm
     gpus: int
     """Number of GPUs, replicas or slices."""
     memory_bytes: int = 0
-    """Memory of a share on each GPU."""
+    """Memory of a share on each GPU, in bytes."""
     part: Fraction = Fraction(0)
-    """Part of each GPU's memory, added to `memory_bytes`."""
+    """Fraction of each GPU's memory, added to `memory_bytes`."""
 
 
 def read_request(raw: Json) -> GpuRequest | None:
-    """Return a pod's request, None if it requests no GPU; raises ValueError with a sentence.
+    """Return a pod's request, or None if it requests no GPU. Raises ValueError.
 
-    Containers count by Kubernetes' effective-request rule. A container that requests a GPU of HAMi
-    or Volcano without an amount takes all of its memory.
+    Containers count by Kubernetes' effective-request rule. A container that requests a GPU from
+    HAMi or Volcano without an amount takes all memory of the GPU.
     """
     pod = read_pod(raw)
     demand, findings = read_demand(pod)
@@ -85,7 +85,7 @@ def read_request(raw: Json) -> GpuRequest | None:
     keys = (other_products.KAI_FRACTION, other_products.KAI_MEMORY, other_products.KAI_DEVICES)
     fraction, mebibytes, devices = (_plain(pod.annotations.get(key, "")) for key in keys)
     if fraction or mebibytes:
-        amount = 0 if fraction else int(mebibytes) * MIB  # KAI denies a pod that has both
+        amount = 0 if fraction else int(mebibytes) * MIB  # KAI denies a pod with both
         return share(int(devices) or 1, amount, min(fraction, Fraction(1)))
     each = {container.name: _counts(container) for container in pod.containers}
     total = Counter[str]()
@@ -130,5 +130,5 @@ def _counts(container: Container) -> Counter[str]:
 
 
 def _plain(text: str) -> Fraction:
-    """Return a number without a unit; 0 for any other text."""
+    """Return a number without a unit, or 0 for any other string."""
     return Fraction(text) if _PLAIN.fullmatch(text) else Fraction(0)

@@ -1,4 +1,4 @@
-"""The GPUs of a node, also before our agent runs there.
+"""GPUs of a node, even if vramwarden's agent does not run there.
 
 | source | reports | about |
 | --- | --- | --- |
@@ -34,7 +34,7 @@ from webhook.tools.snapshot.node import ClusterNode
 _HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _MOST_GPUS: Final = 256
-"""Maximum number of GPUs of a node: its labels may claim any number."""
+"""Maximum number of GPUs of a node, since its labels may state any number."""
 _SLICED: Final = re.compile(r"-MIG(-|$)")
 _RESERVE_BYTES: Final = 512 * MIB
 _RESERVE_PER_MILLE: Final = 15
@@ -42,18 +42,18 @@ _GIVEN: Final = re.compile(r"(?:([^=]+)=)?(?:([1-9][0-9]?)x)?([^x=]+)")
 
 
 class Given(NamedTuple):
-    """GPU memory that an option gives to nodes, or to the pods of workloads."""
+    """GPU memory that an option assigns to nodes or to pods of workloads."""
 
     names: str
-    """Name or `*` pattern; empty for all that report no memory."""
+    """Name or `*` pattern; empty for all nodes or pods without a known size."""
     gpus: int
-    """Number of GPUs; 0 for the number that the node or the pod has."""
+    """Number of GPUs; 0 for the number of the node or pod."""
     memory_bytes: int
-    """Memory of each GPU; 0 if the pods keep whole GPUs."""
+    """Memory of each GPU, in bytes; 0 if the pods keep whole GPUs."""
 
 
 def parse_gpu_size(text: str) -> Given:
-    """Read `80Gi`, `4x24Gi`, `old-*=4x24Gi` or `train/*=whole`; raises ValueError."""
+    """Parse `80Gi`, `4x24Gi`, `old-*=4x24Gi` or `train/*=whole`. Raises ValueError."""
     match = _GIVEN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not [NAMES=][COUNTx]SIZE; write e.g. 80Gi or 'a-*=4x24Gi'")
@@ -70,21 +70,21 @@ class NodeGpus:
 
     name: str
     gpus: tuple[Gpu, ...]
-    """Its GPUs that MIG does not divide; `memory_bytes` is 0 if unknown."""
+    """GPUs of the node that MIG does not divide; `memory_bytes` is 0 if unknown."""
     labels: Mapping[str, str] = field(default_factory=dict)
     replicas: int = 1
     """Replicas that the device plugin offers for each GPU."""
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of its largest GPU; 0 without one."""
+        """Memory of the largest GPU, in bytes; 0 without a GPU."""
         return max((gpu.memory_bytes for gpu in self.gpus), default=0)
 
 
 def read_node_gpus(node: ClusterNode, given: Sequence[Given] = ()) -> NodeGpus | None:
-    """Return a node's GPUs, None if it has none.
+    """Return the GPUs of a node, or None without any.
 
-    A failure of a GPU is temporary, so every GPU counts as healthy.
+    GPU failures are temporary, so every GPU counts as healthy.
     """
     if node.gpus:
         ours = tuple(replace(gpu, healthy=True) for gpu in node.gpus)
@@ -111,21 +111,20 @@ def read_node_gpus(node: ClusterNode, given: Sequence[Given] = ()) -> NodeGpus |
 
 
 def usable_estimate(total_bytes: int) -> int:
-    """Return the memory of a GPU less the driver's reserve, in whole MiB.
+    """Estimate the usable memory of a GPU: the total less the driver's reserve, in whole MiB.
 
-    The agent reads the exact figure from NVML. The reserve here is 512 MiB or 1.5 %, whichever is
-    more; that is rather too much (an A100 of 80 GB keeps 883 MiB of 81,920).
+    The agent reads the exact amount from NVML. The estimated reserve is the larger of 512 MiB and
+    1.5 %, which is rather too much: an A100 of 80 GB reserves 883 MiB of 81,920.
     """
     reserve = max(_RESERVE_BYTES, total_bytes * _RESERVE_PER_MILLE // 1000)
     return max(0, total_bytes - reserve) // MIB * MIB
 
 
 def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
-    """Return memory and product of the GPUs that other products report; None if there are none.
+    """Return memory and product of GPUs that other products report, or None without any.
 
-    The memory includes the driver's reserve; 0 is unknown. The first source that reports memory
-    counts, else the first that reports the number. GPUs that MIG divides are left out; the device
-    plugin offers the others.
+    The memory includes the driver's reserve; 0 means unknown. The first source that reports memory
+    counts, else the first that reports a number of GPUs. GPUs divided by MIG are excluded.
     """
     labels, capacity = node.labels, node.part("status", "capacity")
     product = labels.get(f"{WHOLE_GPU}.product", "").removesuffix("-SHARED")
@@ -153,7 +152,7 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
 
 
 def _by_hami(written: object) -> tuple[list[int], str] | None:
-    """Read two forms, the second of older releases; its last two fields are optional.
+    """Parse HAMi's annotation: its current form, or the form of older releases.
 
     `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`
     `GPU-1,10,81920,100,NVIDIA A100,0,true,0,hami-core:`

@@ -1,4 +1,4 @@
-"""The answer as text for people, or as JSON for programs."""
+"""Result of the simulation as text or JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ASSUMED: Final = (
 
 
 def as_text(found: Comparison, objects: TodayObjects) -> str:
-    """Return the lines for people."""
+    """Return the result as text."""
     return write_lines(_lines(found, objects))
 
 
@@ -73,7 +73,7 @@ def _left_out(found: Comparison, objects: TodayObjects) -> dict[str, list[str]]:
 
 
 def as_json(found: Comparison, objects: TodayObjects) -> str:
-    """Return everything for programs."""
+    """Return the result as JSON."""
     total = sum_counts(found.elsewhere, *found.products.values())
     return write_json(
         {

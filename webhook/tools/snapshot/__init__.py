@@ -1,1 +1,1 @@
-"""Facts of a cluster, read with the user's own rights."""
+"""Facts of a cluster, read with the user's own permissions."""

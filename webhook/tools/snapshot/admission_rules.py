@@ -1,4 +1,4 @@
-"""Rules by which new pods are admitted: the policy in force, and the exempt namespaces.
+"""Admission rules for new pods: the policy in force, and the exempt namespaces.
 
 The API server does not call the webhook for pods of exempt namespaces.
 """
@@ -36,23 +36,23 @@ POLICIES: Final = "vramwarden-policies"
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PATTERN: Final = re.compile(r"""!request\.namespace\.matches\('\^\(([a-z0-9.*|-]+)\)\$'\)""")
-"""Exempt names in a matchCondition, as the chart writes it. Other expressions are ignored."""
+"""Regular expression for exempt namespaces in a matchCondition, as the chart writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Namespaces for whose pods the API server calls the webhook."""
+    """Namespaces for which the API server calls the webhook."""
 
     names: tuple[str, ...] = ()
-    """Exempt names; `*` matches any text."""
+    """Exempt namespaces; `*` matches any characters."""
     expressions: tuple[Json, ...] = field(default=(), repr=False)
-    """Requirements that the labels of all other namespaces meet."""
+    """Requirements on the labels of all namespaces that are not exempt."""
     release: str = DEFAULT_NAMESPACE
-    """Namespace of the release: that of the Service in the configuration."""
+    """Namespace of the release, taken from the Service in the webhook configuration."""
 
     @property
     def labels(self) -> frozenset[str]:
-        """Keys of the labels in the requirements, except the label for the name."""
+        """Label keys in the requirements, except the label for the namespace's name."""
         keys = (find_string(expression, "key") for expression in self.expressions)
         return frozenset(keys) - {_NAME_LABEL}
 
@@ -68,9 +68,10 @@ class Scope:
 
 
 def own_configurations(kube: Kube, kind: str) -> list[Json]:
-    """Return vramwarden's webhook configurations of a kind, sorted by name; raise KubeError.
+    """Return vramwarden's webhook configurations of a kind, sorted by name. Raises KubeError.
 
-    They are recognized by the names of their webhooks, since a chart value sets their own name.
+    Configurations are recognized by the names of their webhooks, since a chart value sets their own
+    name.
     """
 
     def keep(found: Json) -> Json | None:
@@ -82,9 +83,9 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
 
 
 def read_scope(kube: Kube) -> Scope | None:
-    """Return the scope of the webhook configuration; None if there is none.
+    """Return the scope of the webhook configuration, or None without a configuration.
 
-    Raise FactUnavailable if it is unreadable.
+    Raises FactUnavailable if the configuration is unreadable.
     """
     read = partial(own_configurations, kube, "MutatingWebhookConfiguration")
     found = read_with_right("list mutatingwebhookconfigurations", read)
@@ -113,7 +114,7 @@ def read_scope(kube: Kube) -> Scope | None:
 
 
 def default_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
-    """Return the chart's default: the release and what the shipped policy ignores are exempt."""
+    """Return the chart's default scope: the release and the shipped policy's ignored namespaces."""
     shipped = load_policy(
         shipped_policy_path(), enforcer_image=default_enforcer_image(), run_examples=False
     )
@@ -122,9 +123,9 @@ def default_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
 
 
 def read_policy(kube: Kube, release: str, enforcer_image: str | None = None) -> Policy | None:
-    """Return the policy in force; None if the namespace has none.
+    """Return the policy in force, or None if the namespace has none.
 
-    `enforcer_image` is part of the policy's digest; None for the command's default. Raise
+    `enforcer_image` is part of the policy's digest; None means the command's default. Raises
     PolicyInvalidError or KubeError.
     """
     found = kube.find(core_path("namespaces", release, "configmaps", POLICIES))
@@ -138,19 +139,19 @@ def read_policy(kube: Kube, release: str, enforcer_image: str | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """Rules by which new pods of one namespace, or of all, are admitted."""
+    """Admission rules for new pods of one namespace, or of all."""
 
     policy: Policy | None
-    """None if it is unknown."""
+    """Policy in force; None if unknown."""
     scope: Scope | None
-    """None if it is unknown; then no namespace counts as exempt."""
+    """Scope of the webhook; None if unknown, and then no namespace counts as exempt."""
     cluster: Cluster = UNKNOWN_CLUSTER
-    """Labels of the namespaces that policy and scope use."""
+    """Namespace labels that policy and scope use."""
     why_no_labels: str = ""
     """Reason why these labels are unreadable; empty if they were read."""
 
     def exempts(self, namespace: str) -> bool:
-        """Return True if the API server does not call the webhook for pods of a namespace."""
+        """Return True if the API server does not call the webhook for pods of the namespace."""
         labels = self.cluster.labels_for(namespace)
         return self.scope is not None and self.scope.exempts(namespace, labels)
 
@@ -158,7 +159,7 @@ class AdmissionRules:
 def read_rules(
     kube: Kube, namespace: str, policy: Policy | None, scope: Scope | None
 ) -> AdmissionRules:
-    """Return the rules with the labels of a namespace, or of all namespaces for ""."""
+    """Return the rules and the labels of a namespace, or of all namespaces for ""."""
     keys = {*(policy.namespace_labels if policy else ()), *(scope.labels if scope else ())}
     rules = AdmissionRules(policy=policy, scope=scope)
     if not keys:
@@ -172,7 +173,7 @@ def read_rules(
 
 
 def read_rules_in_force(snapshot: NamespaceSnapshot) -> AdmissionRules:
-    """Return the rules of the release that the user may read."""
+    """Return the rules of the release, as far as the user may read them."""
     kube, policy = snapshot.kube, None
     scope = snapshot.attempt(partial(read_scope, kube))
     with suppress(PolicyInvalidError):

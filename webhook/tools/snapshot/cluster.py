@@ -1,6 +1,6 @@
-"""Facts of a cluster: each is read once, with the user's own rights, and only if it is needed.
+"""Facts of a cluster: each is read once, on demand, with the user's own permissions.
 
-Any request may be forbidden, or its kind not served. Such a fact is one sentence; commands show
+A request may be forbidden, or its kind not served. Commands then show a message for this fact and
 the others.
 """
 
@@ -30,13 +30,13 @@ _NODE_FACTS: Final = (
     "closed_reason",
 )
 NEEDS_RIGHT: Final = "needs the right to "
-"""Beginning of the reason why a fact is unavailable if the user lacks a right."""
+"""Prefix of the reason why a fact is unavailable if the user lacks a permission."""
 _LONGEST_PREFIX: Final = 50
-"""Maximum number of characters of a dry run's `generateName`."""
+"""Maximum length of a dry run's `generateName`, in characters."""
 _NO_NODE: Final = "<none>"
-"""Cell of kubectl's column Node for a pod without a node."""
+"""Value of kubectl's column Node for a pod without a node."""
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector; pods that have ended hold no memory."""
+"""Field selector for pods that have not ended; other pods hold no memory."""
 _POD_FACTS: Final = (
     *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "requested_bytes"),
     *("owner_uid", "gpu_count", "waiting_reason", "scheduler_message", "managed", "workload"),
@@ -44,34 +44,34 @@ _POD_FACTS: Final = (
 
 
 class DryRunAnswer(NamedTuple):
-    """Answer of the API server to a pod that was created as a dry run."""
+    """Response of the API server to a dry run that creates a pod."""
 
     pod: ClusterPod | None
-    """The pod as it would be stored; None if it was denied."""
+    """Pod as it would be stored; None if it was denied."""
     denial: str = ""
-    """The API server's message if it was denied."""
+    """Message of the API server; empty if the pod was created."""
     warnings: tuple[str, ...] = ()
 
 
 class ClusterFacts:
-    """Facts that are read from one API server with the user's own rights."""
+    """Facts read from one API server with the user's own permissions."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
         self.failures: dict[str, FactUnavailable] = {}
-        """Failures by the name of the fact, so that no request is repeated."""
+        """Failures keyed by the fact's name, so that no request is repeated."""
         self.left_out: dict[str, str] = {}
-        """Facts that `attempt` could not read: description and reason."""
+        """Reasons keyed by the facts that `attempt` could not read."""
 
     @property
     def now_s(self) -> float:
-        """Unix time by the API server's clock, as of its last answer."""
+        """Current Unix time by the API server's clock, as of its last response."""
         return self.kube.now_s()
 
     def attempt(self, read: Callable[[], T], what: str = "") -> T | None:
-        """Return the result of `read`; None if it is unavailable.
+        """Return the result of `read`, or None if the fact is unavailable.
 
-        If `what` is given, the failure is noted in `left_out` under it.
+        If `what` is given, the failure is recorded in `left_out` under this name.
         """
         try:
             return read()
@@ -81,9 +81,9 @@ class ClusterFacts:
             return None
 
     def dry_run_create(self, namespace: str, name: str, pod: Json) -> DryRunAnswer:
-        """Create a pod like this one as a dry run.
+        """Create a copy of a pod as a dry run.
 
-        Raise FactUnavailable if the user may not create pods, or the API server cannot answer.
+        Raises FactUnavailable if the user may not create pods or the API server fails.
         """
         metadata = {key: find_object(pod, "metadata", key) for key in ("labels", "annotations")}
         body = {
@@ -110,9 +110,9 @@ class ClusterFacts:
 def fact(right: str) -> Callable[[Callable[[Any], T]], CachedProperty[T]]:
     """Decorate a method of `ClusterFacts` that reads one fact.
 
-    `right` names the right that it needs, such as "list nodes"; `{0}` in it is the object, as in
-    `str.format`. The fact raises FactUnavailable if it cannot be read, and KubeError if the API
-    server does not answer.
+    `right` names the required permission, such as "list nodes"; `{0}` in it is replaced by the
+    object. The fact raises FactUnavailable if it cannot be read, and KubeError if the API server
+    does not respond.
     """
 
     def decorate(read: Callable[[Any], T]) -> CachedProperty[T]:
@@ -134,8 +134,8 @@ def fact(right: str) -> Callable[[Callable[[Any], T]], CachedProperty[T]]:
 def read_with_right(right: str, read: Callable[[], T]) -> T:
     """Return the result of `read`.
 
-    Raise FactUnavailable if the API server denies the request or fails, and KubeError if it does
-    not answer or does not know the user.
+    Raises FactUnavailable if the API server denies the request or fails. Raises KubeError if it
+    does not respond or does not know the user.
     """
     try:
         return read()
@@ -150,24 +150,24 @@ class ClusterSnapshot(ClusterFacts):
     """Facts of a cluster, and of the pods of one namespace or of all."""
 
     def __init__(self, kube: Kube, namespace: str, selector: str = "") -> None:
-        """`namespace` is empty for all; `selector`, of labels, applies to `pods` only."""
+        """`namespace` is empty for all. The label `selector` applies only to `pods`."""
         super().__init__(kube)
         self.namespace = namespace
         self.selector = selector
 
     @property
     def scope(self) -> str:
-        """Namespaces of `pods`, for messages."""
+        """Description of the namespaces of `pods`, for messages."""
         return f"namespace {self.namespace}" if self.namespace else "all namespaces"
 
     @fact("list gpunodes (chart value gpuNodes.readableBy)")
     def gpu_nodes(self) -> tuple[NodeFigures, ...]:
-        """Figures of all nodes with GPUs."""
+        """Figures of all GPU nodes."""
         return read_if_served("GPUNode", lambda: read_gpu_nodes(self.kube))
 
     @fact("list nodes")
     def shared_nodes(self) -> dict[str, ClusterNode]:
-        """Nodes whose GPUs are shared, by name."""
+        """Nodes whose GPUs are shared, keyed by name."""
 
         def keep(raw: Json) -> ClusterNode:
             return ClusterNode(raw).project(*_NODE_FACTS)
@@ -177,7 +177,7 @@ class ClusterSnapshot(ClusterFacts):
         return {node.name: node for node in nodes}
 
     def node(self, name: str) -> ClusterNode:
-        """Return one node; raises FactUnavailable."""
+        """Return one node. Raises FactUnavailable."""
         return read_with_right("get nodes", lambda: ClusterNode(self.kube.node(name)))
 
     @fact("list pods in {0.scope}; name one of yours with -n")
@@ -192,7 +192,7 @@ class ClusterSnapshot(ClusterFacts):
 
 
 def read_if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
-    """Return the result of `read`; raise FactUnavailable if the kind is not served."""
+    """Return the result of `read`. Raises FactUnavailable if the kind is not served."""
     try:
         return tuple(read())
     except KubeError as error:
@@ -204,7 +204,7 @@ def read_if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
 
 @contextmanager
 def reading_cluster() -> Iterator[None]:
-    """Show progress while the block runs; raise NoCluster for FactUnavailable and KubeError."""
+    """Show progress during the block. Convert FactUnavailable and KubeError to NoCluster."""
     with Progress(cluster_progress):
         try:
             yield
@@ -215,22 +215,22 @@ def reading_cluster() -> Iterator[None]:
 
 
 def cluster_progress() -> str:
-    """Return how many objects have been read, for the progress line."""
+    """Return the number of objects read, for the progress line."""
     return "reading the cluster" + (
         f": {Kube.objects_listed:,} objects" if Kube.objects_listed else ""
     )
 
 
 def read_gpu_nodes(kube: Kube) -> list[NodeFigures]:
-    """Return the figures of all nodes, which may be seconds old; raise KubeError."""
+    """Return the figures of all nodes, which may be seconds old. Raises KubeError."""
     return kube.list_cached(GPU_NODES_PATH, read_gpu_node)
 
 
 def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[ClusterPod]:
-    """Return the managed pods of a namespace, or of all for ""; raise KubeError.
+    """Return the managed pods of a namespace, or of all for "". Raises KubeError.
 
-    Pods with a node are read as metadata and two columns of kubectl's table, because whole pods
-    of a large cluster are hundreds of MB. Pods without a node are read whole, for their exact
+    Pods with a node are read as metadata and two columns of kubectl's table, because whole pods of
+    a large cluster need hundreds of MB. Pods without a node are read whole, for their exact
     requests and the scheduler's messages.
     """
     path, labels = pods_path(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
@@ -244,7 +244,7 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[Cluster
 
 
 def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPod]:
-    """Return the pods of a node that request no VRAM, for their names; raise KubeError."""
+    """Return the pods of a node that request no VRAM. Raises KubeError."""
     return kube.list_rows(
         pods_path(namespace),
         _read_row,
@@ -254,10 +254,10 @@ def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPo
 
 
 def deduplicate(keep: Callable[[Json], None]) -> Callable[[Json], None]:
-    """Return a function that calls `keep` once per object, by its UID or else its name.
+    """Return a function that calls `keep` once per object, identified by UID or name.
 
-    `Kube.list_all` repeats a page that is too large, takes too long or has expired. It has then
-    called `keep` for objects of the discarded page. Callers that count objects need this function.
+    `Kube.list_all` repeats a page that is too large, takes too long or has expired. By then it has
+    called `keep` for objects of the discarded page, so callers that count need this function.
     """
     seen: set[str] = set()
 
@@ -277,7 +277,7 @@ def pods_path(namespace: str) -> str:
 
 
 def _read_row(row: Json) -> ClusterPod | None:
-    """Read a row of a table, or a whole pod if the server returns no tables."""
+    """Parse a row of a table, or a whole pod if the server returns no tables."""
     about, cells = row.get("object"), row.get("cells")
     if not isinstance(about, dict) or not isinstance(cells, dict):
         return _read_whole(row)

@@ -1,7 +1,7 @@
-"""Facts that `check` needs of a cluster with vramwarden, or of one before the installation.
+"""Facts that `check` needs of a cluster, before or after the installation of vramwarden.
 
-A cluster may have 5,000 nodes and 20,000 pods. Lists are read page by page, and only a few facts of
-each object are kept.
+A cluster may have 5,000 nodes and 20,000 pods. Lists are read page by page, keeping few facts of
+each object.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.release import OWN_LABELS, ReleaseFacts
 
 HEALTHY_POD: Final = ClusterPod({"metadata": {"labels": {MANAGED_LABEL: "true"}}}, healthy=True)
-"""Placeholder for each managed pod without a problem."""
+"""Placeholder for each managed pod that has no problem."""
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _UUID: Final = "GPU-"
-"""Prefix of GPU UUIDs in NVML."""
+"""Prefix of NVML's GPU UUIDs."""
 _NODE_FACTS: Final = (
     *("name", "ready", "selects_agent", "taints", "runtime_handlers", "share_label", "sharing"),
     *("gpus", "advertised", "vram_bytes", "is_configured", "enforcement", "device_names"),
@@ -53,7 +53,7 @@ _POD_FACTS: Final = (
 
 
 class Installation(ReleaseFacts):
-    """Facts of an installation, or with `is_before` of a cluster before the installation."""
+    """Facts of an installation, or of a cluster before the installation (`is_before`)."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Installation(ReleaseFacts):
         namespace: str | None = None,
         test_namespace: str = "default",
     ) -> None:
-        """`test_namespace` is for dry runs; `namespace` is the release's, None to find it."""
+        """`test_namespace` is used for dry runs. `namespace` is the release's; None to find it."""
         super().__init__(kube, command_version, is_before=is_before, namespace=namespace)
         self.test_namespace = test_namespace
 
     @fact("list nodes")
     def _nodes(self) -> list[ClusterNode | None]:
-        """All nodes; None for each node without GPUs."""
+        """All nodes, with None for each node without GPUs."""
         drivers = self.attempt(lambda: self.dra_drivers)
 
         def keep(raw: Json) -> ClusterNode | None:
@@ -94,12 +94,12 @@ class Installation(ReleaseFacts):
 
     @property
     def node_count(self) -> int:
-        """Number of all nodes."""
+        """Number of nodes, with and without GPUs."""
         return len(self._nodes)
 
     @fact("list resourceslices")
     def dra_drivers(self) -> Mapping[str, Collection[str]]:
-        """DRA drivers whose ResourceSlices name a GPU, by node."""
+        """DRA drivers whose ResourceSlices name a GPU, keyed by node."""
 
         def keep(found: Json) -> tuple[str, str]:
             resource_slice = read_resource_slice(found)
@@ -119,13 +119,13 @@ class Installation(ReleaseFacts):
 
     @fact("get runtimeclasses")
     def runtime_handler(self) -> str:
-        """Handler of the RuntimeClass `nvidia`; empty if there is none."""
+        """Handler of the RuntimeClass `nvidia`; empty if the class does not exist."""
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
         return str((self.kube.find(path) or {}).get("handler") or "")
 
     @fact("list gpunodes")
     def gpu_nodes(self) -> Mapping[str, NodeFigures] | None:
-        """GPUNodes by node, without their GPUs; None if the kind is not served."""
+        """GPUNodes keyed by node, without their GPUs; None if the kind is not served."""
 
         def keep(raw: Json) -> NodeFigures | None:
             figures = read_gpu_node(raw)
@@ -134,15 +134,15 @@ class Installation(ReleaseFacts):
         found = self._if_served(lambda: self.kube.list_all(GPU_NODES_PATH, keep))
         return None if found is None else {figures.name: figures for figures in found}
 
-    # The release
+    # Release
 
     # Policy, fence and admission
 
     @fact("get configmaps")
     def stored_policy(self) -> Policy | PolicyInvalidError | None:
-        """Policy of the release; PolicyInvalidError if it is invalid; None if there is none.
+        """Policy of the release, PolicyInvalidError if it is invalid, or None if it does not exist.
 
-        Before the installation, the shipped policy.
+        Before the installation, this is the shipped policy.
         """
         webhook = self.attempt(lambda: self.webhook) if not self.is_before else None
         image = webhook.option("enforcer-image") if webhook else ""
@@ -160,7 +160,7 @@ class Installation(ReleaseFacts):
 
     @property
     def policy(self) -> Policy:
-        """The policy; raises FactUnavailable if it is missing or invalid."""
+        """Policy of the release. Raises FactUnavailable if it is missing or invalid."""
         if isinstance(self.stored_policy, Policy):
             return self.stored_policy
         raise FactUnavailable("needs a policy that is valid")
@@ -172,7 +172,7 @@ class Installation(ReleaseFacts):
 
     @fact("list admission policies")
     def bound_policies(self) -> frozenset[str]:
-        """Names of the admission policies for which vramwarden has a binding that denies."""
+        """Names of admission policies that vramwarden binds with the action Deny."""
 
         def keep(kind: str, found: Json) -> str:
             denies = "Deny" in (find_object(found, "spec").get("validationActions") or ())
@@ -182,7 +182,7 @@ class Installation(ReleaseFacts):
 
     @fact("get configmaps")
     def fence_data(self) -> Mapping[str, str] | None:
-        """Data of the ConfigMap that the admission policies read; None if it is missing."""
+        """Data of the ConfigMap for the admission policies; None if the ConfigMap is missing."""
         path = core_path("namespaces", self.namespace, "configmaps", CONFIG_MAP)
         found = self.kube.find(path)
         return None if found is None else find_object(found, "data")
@@ -206,14 +206,14 @@ class Installation(ReleaseFacts):
 
     @fact("list pods in all namespaces")
     def pods(self) -> list[ClusterPod]:
-        """Pods that have a problem or whole GPUs, and `HEALTHY_POD` for each healthy pod."""
+        """Pods that have a problem or whole GPUs; `HEALTHY_POD` for each healthy pod."""
         return self.kube.list_all(
             core_path("pods"), lambda raw: summarize(ClusterPod(raw)), fieldSelector=NOT_ENDED
         )
 
     @fact("list pods in all namespaces")
     def validated_namespaces(self) -> frozenset[str]:
-        """Namespaces with validator pods of NVIDIA's operator, unless they are exempt."""
+        """Namespaces that have validator pods of NVIDIA's GPU operator and are not exempt."""
         pods = self.kube.list_all(
             core_path("pods"),
             lambda pod: find_string(pod, "metadata", "namespace"),
@@ -225,12 +225,12 @@ class Installation(ReleaseFacts):
 
     @fact("list webhook configurations")
     def scope(self) -> Scope:
-        """Namespaces that the webhook configuration covers."""
+        """Namespaces for which the webhook configuration applies."""
         return read_scope(self.kube) or Scope()
 
     @fact("list resourcequotas in all namespaces")
     def quotas(self) -> list[ClusterObject]:
-        """ResourceQuotas that name a resource of vramwarden."""
+        """ResourceQuotas that limit a vramwarden resource."""
 
         def keep(raw: Json) -> ClusterObject | None:
             names_ours = any(PREFIX in key for key in find_object(raw, "spec", "hard"))
@@ -238,12 +238,12 @@ class Installation(ReleaseFacts):
 
         return self.kube.list_all(core_path("resourcequotas"), keep)
 
-    # How it is read
+    # Requests
 
     def _fence(self, kinds: str, name: Callable[[str, Json], str]) -> frozenset[str]:
-        """Return the result of `name` for all validating and mutating objects of the fence.
+        """Return the results of `name` for all validating and mutating objects of the fence.
 
-        Kubernetes serves the mutating kinds from 1.36 on.
+        Kubernetes serves the mutating kinds from version 1.36 on.
         """
         names: set[str] = set()
         for kind in ("validating", "mutating"):
@@ -256,7 +256,7 @@ class Installation(ReleaseFacts):
         return frozenset(names - {""})
 
     def _dry_run(self, name: str, annotations: Mapping[str, str]) -> DryRunAnswer:
-        """Create, as a dry run, a pod that every Pod Security level allows."""
+        """Create a pod that every Pod Security level allows, as a dry run."""
         container: Json = {
             "name": "main",
             "image": "example",
@@ -277,7 +277,7 @@ class Installation(ReleaseFacts):
 
 
 def summarize(pod: ClusterPod) -> ClusterPod | None:
-    """Return the facts of a pod that checks need; None if no check needs the pod."""
+    """Return the facts of a pod that checks need, or None if no check needs the pod."""
     waits = pod.waiting_reason or pod.waits_for_limit_s is not None
     has_problem = pod.managed and not pod.has_ended and (pod.pull_failure or waits)
     if (pod.node and pod.has_whole_gpus) or has_problem:
@@ -288,9 +288,9 @@ def summarize(pod: ClusterPod) -> ClusterPod | None:
 def _verdict_without_agent(
     node: Json, dra_drivers: tuple[str, ...] | None, age_s: float
 ) -> SharingVerdict:
-    """Return the verdict that an agent would write if nothing used the node's GPUs.
+    """Return the verdict of an agent if nothing used the node's GPUs.
 
-    `dra_drivers` are the DRA drivers that offer its GPUs; None if unknown.
+    `dra_drivers` offer the node's GPUs; None if unknown.
     """
     shares = is_advertised(node)
     inputs = SharingInputs(

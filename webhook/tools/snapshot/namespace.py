@@ -1,4 +1,4 @@
-"""Objects, Events, logs and histories of one namespace, read with the user's own rights."""
+"""Objects, Events, logs and histories of one namespace, read with the user's permissions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from webhook.tools.snapshot.pod import ClusterPod
 T = TypeVar("T")
 K = TypeVar("K")
 MOST_LOG_BYTES: Final = 2**20
-"""Maximum number of bytes that are read of a log."""
+"""Maximum size of a log that is read, in bytes."""
 MOST_LOG_LINES: Final = 500
-"""Maximum number of lines that are read of a log; the same applies to the previous container."""
+"""Maximum number of log lines read per container run: the current and the previous one."""
 _IN_ALL: Final = " in all namespaces; name one of yours with -n"
 
 
 class NamespaceSnapshot(ClusterSnapshot):
-    """Facts of a cluster, and the objects of one of its namespaces, or of all."""
+    """Facts of a cluster, and the objects of one namespace or of all."""
 
     @fact("list vramhistories")
     def histories(self) -> tuple[History, ...]:
@@ -41,18 +41,18 @@ class NamespaceSnapshot(ClusterSnapshot):
         return self.kube.list_rows(self.path(POD), read_owner_row)
 
     def path(self, kind: WorkloadKind, *rest: str) -> str:
-        """Return the path of the namespace's objects of a kind, or of a path below them."""
+        """Return the API path of the namespace's objects of a kind, extended by `rest`."""
         within = ("namespaces", self.namespace) if self.namespace else ()
         parts = (*within, kind.plural, *rest)
         return "/".join((kind.path, *(quote(part, safe="") for part in parts)))
 
     def find(self, kind: WorkloadKind, name: str) -> Json | None:
-        """Return an object; None if it does not exist; raise FactUnavailable if unreadable."""
+        """Return an object, or None if it does not exist. Raises FactUnavailable."""
         path = self.path(kind, name)
         return read_with_right(f"get {kind.plural}", lambda: self.kube.find(path))
 
     def find_pod(self, name: str) -> ClusterPod | None:
-        """Return a pod; None if it does not exist; raise FactUnavailable if it is unreadable."""
+        """Return a pod, or None if it does not exist. Raises FactUnavailable."""
         raw = self.find(POD, name)
         return None if raw is None else ClusterPod(raw)
 
@@ -61,22 +61,22 @@ class NamespaceSnapshot(ClusterSnapshot):
     ) -> list[T]:
         """Return the results of `keep` for the objects of a kind, without None.
 
-        Raise FactUnavailable if they cannot be listed.
+        Raises FactUnavailable if the objects cannot be listed.
         """
         right = f"list {kind.plural}" + ("" if self.namespace else _IN_ALL)
         return read_with_right(right, lambda: self.kube.list_all(self.path(kind), keep, **query))
 
     def list_names(self, kind: WorkloadKind) -> list[str]:
-        """Return the names of all objects of a kind; raise FactUnavailable."""
+        """Return the names of all objects of a kind. Raises FactUnavailable."""
         read = self.path(kind)
         return read_with_right(f"list {kind.plural}", lambda: self.kube.list_names(read))
 
     def list_owned(
         self, kind: WorkloadKind, owners: Sequence[str], labels: str = ""
     ) -> list[ClusterPod]:
-        """Return the objects of a kind whose controller has one of these UIDs.
+        """Return the objects of a kind whose controller has one of the given UIDs.
 
-        Raise FactUnavailable if they cannot be listed.
+        Raises FactUnavailable if the objects cannot be listed.
         """
 
         def is_owned(raw: Json) -> ClusterPod | None:
@@ -86,7 +86,7 @@ class NamespaceSnapshot(ClusterSnapshot):
         return self.list_objects(kind, is_owned, labelSelector=labels)
 
     def newest_event_messages(self, fields: str, group: Callable[[Json], K | None]) -> dict[K, str]:
-        """Return the message of the newest Event of each group; raise FactUnavailable.
+        """Return the message of the newest Event per group. Raises FactUnavailable.
 
         `fields` is a field selector. Events whose group is None are ignored.
         """
@@ -102,9 +102,9 @@ class NamespaceSnapshot(ClusterSnapshot):
         return {key: message for key, (_, message) in newest.items()}
 
     def read_enforcer_log(self, pod: ClusterPod) -> list[str]:
-        """Return the newest lines of the sidecar's log, and those before its last restart.
+        """Return the newest lines of the sidecar's log, after those from before its last restart.
 
-        Raise FactUnavailable if the log is unreadable.
+        Raises FactUnavailable if the log is unreadable.
         """
         status = next(
             (
@@ -126,14 +126,14 @@ class NamespaceSnapshot(ClusterSnapshot):
         def previous() -> list[str]:
             try:
                 return read(previous="true") if restarted else []
-            except KubeError:  # the previous log may be gone
+            except KubeError:  # the previous log may no longer exist
                 return []
 
         return read_with_right("get pods/log", lambda: [*previous(), *read()])
 
 
 def read_owner_row(row: Json) -> ClusterPod:
-    """Return name and owners from a row of a table, or from a whole object."""
+    """Parse name and owners from a row of a table or from a whole object."""
     metadata = find_object(row, "object", "metadata") or find_object(row, "metadata")
     pod = ClusterPod({"metadata": metadata})
     return pod.project("uid", "name", "workload", "owner", "owner_version", "created_s")

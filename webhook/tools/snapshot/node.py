@@ -1,4 +1,4 @@
-"""A node as commands read it, and the toleration of its taints."""
+"""A node as commands read it, and the rules for tolerating taints."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from webhook.names import (
 from webhook.tools.snapshot.objects import CachedProperty, ClusterObject
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
-"""Labels that select a node for the agent if they are `true` (chart value `agent.affinity`)."""
+"""Labels that place the agent on a node if they are `true` (chart value `agent.affinity`)."""
 AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
-"""Labels that do so with any value, since GPU feature discovery sets none of them to `true`."""
+"""Labels that place the agent on a node with any value; GPU feature discovery sets no `true`."""
 REPELLING_EFFECTS: Final = ("NoSchedule", "NoExecute")
-"""Effects of taints by which the scheduler avoids a node."""
+"""Taint effects that keep the scheduler from using a node."""
 CONFIGURED: Final = "said, not measured (agent.vram)"
-"""Label for amounts that are configured, not measured; see `ClusterNode.is_configured`."""
+"""Description of amounts that are configured, not measured; see `ClusterNode.is_configured`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 )
-"""Other labels of nodes with GPUs, which do not select a node for the agent."""
+"""Labels of GPU nodes that do not place the agent on the node."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
-"""Label of node feature discovery for NVIDIA's devices: class and vendor."""
+"""Regular expression for node feature discovery's labels of NVIDIA devices (class and vendor)."""
 
 
 class ClusterNode(ClusterObject):
@@ -53,7 +53,7 @@ class ClusterNode(ClusterObject):
 
     @CachedProperty
     def dra_drivers(self) -> tuple[str, ...]:
-        """DRA drivers that offer its GPUs; empty unless ResourceSlices were read."""
+        """DRA drivers that offer the node's GPUs; empty unless ResourceSlices were read."""
         return ()
 
     @CachedProperty
@@ -66,19 +66,19 @@ class ClusterNode(ClusterObject):
 
     @CachedProperty
     def unschedulable(self) -> bool:
-        """True if it is cordoned."""
+        """True if the node is cordoned."""
         return self.part("spec").get("unschedulable") is True
 
     @CachedProperty
     def runtime_handlers(self) -> frozenset[str] | None:
-        """Handlers of its container runtime; None if the kubelet does not report them."""
+        """Handlers of the container runtime; None if the kubelet does not report them."""
         found = self.part("status").get("runtimeHandlers")
         names = frozenset(str(handler.get("name")) for handler in as_objects(found))
         return names if isinstance(found, list) else None
 
     @CachedProperty
     def selects_agent(self) -> bool:
-        """True if one of its labels selects it for the agent, by the chart's default."""
+        """True if a label of the node places the agent on the node, by the chart's default."""
         labels = self.labels
         is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         return is_true or any(key in labels for key in AGENT_KEYS)
@@ -90,22 +90,22 @@ class ClusterNode(ClusterObject):
 
     @CachedProperty
     def closed_reason(self) -> str:
-        """Reason why no more pods get GPU memory there; empty if pods may get some."""
+        """Reason why no more pods get GPU memory on the node; empty if more may."""
         return explain_closed(self.raw)
 
     @CachedProperty
     def sharing(self) -> SharingVerdict | None:
-        """Verdict that its agent wrote; None if there is none."""
+        """Verdict of the node's agent; None if the agent wrote none."""
         return read_verdict(self.raw)
 
     @CachedProperty
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs that it advertises."""
+        """GPUs that the agent advertises."""
         return read_inventory(self.raw).gpus
 
     @CachedProperty
     def advertised(self) -> bool:
-        """True if its agent advertises GPUs."""
+        """True if the agent advertises GPUs."""
         return is_advertised(self.raw)
 
     @CachedProperty
@@ -119,36 +119,36 @@ class ClusterNode(ClusterObject):
 
     @CachedProperty
     def is_configured(self) -> bool:
-        """True if its amount is configured (`agent.vram`), not measured.
+        """True if the node's amount is configured (`agent.vram`), not measured.
 
-        A node with a configured amount has no list of GPUs; see `core.node.state.desired`.
+        Such a node has no list of GPUs; see `core.node.state.desired`.
         """
         has_list = NODE_GPUS_ANNOTATION in self.annotations
         return NODE_GPU_LABEL in self.labels and self.vram_bytes > 0 and not has_list
 
     @CachedProperty
     def enforcement(self) -> str:
-        """Value of its enforcement label: `sidecar` or `none`."""
+        """Value of the enforcement label: `sidecar` or `none`."""
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
     @CachedProperty
     def has_sentry(self) -> bool:
-        """True if its label states that a sentry holds caps there."""
+        """True if a label states that a sentry enforces caps on the node."""
         return self.labels.get(NODE_SENTRY_LABEL) == "true"
 
     @CachedProperty
     def device_names(self) -> str:
-        """Value of its label: the scheme of GPU names that its container runtime resolves."""
+        """Scheme of GPU names that the container runtime resolves, according to a label."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
 
     @CachedProperty
     def driver(self) -> str:
-        """Value of its label: the version of NVIDIA's driver."""
+        """Version of NVIDIA's driver, according to a label."""
         return self.labels.get(NODE_DRIVER_LABEL, "")
 
     @property
     def has_gpu_signs(self) -> bool:
-        """True if a label, an annotation or a resource indicates a GPU."""
+        """True if a label, annotation or resource indicates a GPU."""
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
         ours = self.selects_agent or self.vram_bytes or self.advertised

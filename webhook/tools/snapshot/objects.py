@@ -1,6 +1,6 @@
-"""Stored objects and their facts, and the kinds of workloads.
+"""Stored objects, their facts, and the kinds of workloads.
 
-Objects may be malformed. Reading a fact never fails; a value of another type counts as empty.
+Objects may be malformed. Reading a fact never fails; a value of the wrong type counts as empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FactUnavailable(Exception):  # noqa: N818 - no error of the program
-    """A fact could not be read; `why` is the reason."""
+    """Raised if a fact could not be read; `why` is the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -26,7 +26,7 @@ class FactUnavailable(Exception):  # noqa: N818 - no error of the program
 
 
 class NotObservable(FactUnavailable):
-    """A fact that no request can show, whatever the user's rights."""
+    """Raised for a fact that no request shows, whatever the user's permissions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Condition:
     reason: str
     message: str
     since: object
-    """Stored time of the last transition."""
+    """Time of the last transition, as stored."""
 
 
 class CachedProperty(Generic[T]):
-    """Property that is computed at its first access and kept in the object.
+    """Property computed on first access and stored in the object.
 
     `functools.cached_property` takes a lock before Python 3.12, which doubles the time per row.
     """
@@ -55,18 +55,18 @@ class CachedProperty(Generic[T]):
 
 
 class ClusterObject:
-    """Object of the cluster, whose facts are read at their first access.
+    """Object of the cluster, whose facts are read on first access.
 
     A cluster may have 20,000 pods, and a command needs few facts of each; see `project`.
     """
 
     def __init__(self, raw: Json, **facts: Any) -> None:
-        """`facts` replace those of the object; they may come from the cells of a table."""
+        """`facts` override facts of the object, for example with cells of a table."""
         self.raw: Json = raw
         vars(self).update(facts)
 
     def project(self, *facts: str) -> Self:
-        """Return an object with only these facts; access to others raises AttributeError.
+        """Return an object with only these facts. Access to others raises AttributeError.
 
         Attributes take half the memory of a dict.
         """
@@ -82,17 +82,17 @@ class ClusterObject:
 
     @CachedProperty
     def namespace(self) -> str:
-        """Namespace; empty for objects without one. Interned, to save memory."""
+        """Namespace; empty for cluster-scoped objects. Interned to save memory."""
         return intern(self._text("metadata", "namespace"))
 
     @CachedProperty
     def name(self) -> str:
-        """Name within its namespace."""
+        """Name of the object."""
         return self._text("metadata", "name")
 
     @CachedProperty
     def created_s(self) -> float | None:
-        """Time of its creation (Unix time); None if unknown."""
+        """Creation time as Unix time; None if unknown."""
         return read_time(self.part("metadata").get("creationTimestamp"))
 
     @CachedProperty
@@ -103,12 +103,12 @@ class ClusterObject:
 
     @property
     def annotations(self) -> Json:
-        """Stored annotations."""
+        """Annotations as stored; values may have any type."""
         return self.part("metadata", "annotations")
 
     @CachedProperty
     def owner_uid(self) -> str:
-        """UID of its controller; empty without one. Interned, to save memory."""
+        """UID of the controller; empty without one. Interned to save memory."""
         return intern(str(self._controller().get("uid") or ""))
 
     @CachedProperty
@@ -120,7 +120,7 @@ class ClusterObject:
 
     @CachedProperty
     def owner_version(self) -> str:
-        """API version of its controller, such as `apps/v1`."""
+        """API version of the controller, such as `apps/v1`."""
         return find_string(self._controller(), "apiVersion")
 
     def _controller(self) -> Json:
@@ -128,11 +128,11 @@ class ClusterObject:
         return next((owner for owner in owners if owner.get("controller") is True), {})
 
     def part(self, *keys: str) -> Json:
-        """Return a nested object; empty if there is none."""
+        """Return a nested object, or an empty one if it is absent."""
         return find_object(self.raw, *keys)
 
     def condition(self, kind: str, status: str = "") -> Condition | None:
-        """Return its condition of a type; None if it is missing or has another status."""
+        """Return the condition of a type, or None if it is absent or has another status."""
         for stored in as_objects(self.part("status").get("conditions")):
             if stored.get("type") == kind and status in {"", find_string(stored, "status")}:
                 return Condition(
@@ -144,7 +144,7 @@ class ClusterObject:
 
     @CachedProperty
     def ready(self) -> bool:
-        """True if its condition `Ready` is true."""
+        """True if the condition `Ready` is true."""
         return self.condition("Ready", "True") is not None
 
     def _text(self, *keys: str) -> str:
@@ -188,7 +188,7 @@ def selector_values(expression: Json) -> list[str]:
 
 
 class WorkloadKind(NamedTuple):
-    """A kind of workload, or of objects that belong to one, and its API path."""
+    """Kind and API path of a workload, or of objects that belong to one."""
 
     name: str
     path: str
@@ -197,14 +197,14 @@ class WorkloadKind(NamedTuple):
 
     @property
     def plural(self) -> str:
-        """Its name in paths, by the convention of Kubernetes."""
+        """Plural name in API paths, by Kubernetes' convention."""
         kind = self.name.lower()
         if kind.endswith("y") and kind[-2:-1] not in "aeiou":
             return f"{kind[:-1]}ies"
         return f"{kind}es" if kind.endswith(("s", "x", "ch", "sh")) else f"{kind}s"
 
     def is_called(self, word: str) -> bool:
-        """Return True if kubectl accepts the word for this kind: deploy, deployments.apps."""
+        """Return True if kubectl accepts the word for this kind, such as deployments.apps."""
         name, _, group = word.lower().partition(".")
         own, _, version = self.path.removeprefix("/apis/").partition("/")
         names = (self.name.lower(), self.plural, self.short)
@@ -221,9 +221,9 @@ POD: Final = WorkloadKind("Pod", "/api/v1", "po")
 EVENT: Final = WorkloadKind("Event", "/api/v1")
 NODE: Final = WorkloadKind("Node", "/api/v1", "no")
 KINDS: Final = (POD, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
-"""Kinds whose objects are read. For any other kind, only the pods that it owns are."""
+"""Kinds whose objects are read. For other kinds, only the owned pods are read."""
 
 
 def find_kind(word: str) -> WorkloadKind:
-    """Return the kind that a word names; it has no path if it is not in `KINDS`."""
+    """Return the kind that a word names. Kinds outside `KINDS` have no path."""
     return next((kind for kind in KINDS if kind.is_called(word)), WorkloadKind(word.lower(), ""))

@@ -39,18 +39,18 @@ _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
 LIMIT_GRACE_S: Final = 30.0
-"""Grace period before commands report a pod that waits for its driver limit, in seconds."""
+"""Time after which commands report a pod that waits for its driver limit, in seconds."""
 BOUND_WHILE_AWAY: Final = (
     "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
 )
-"""Reason that commands give if no replica has written one for a pod without a GPU."""
+"""Default reason for a pod without a GPU, if no replica wrote one."""
 _NOT_CREATED: Final = "CreateContainerConfigError"
 _GATED: Final = f"missing value for {GATE_VARIABLE}"
 _CONTAINERS: Final = ("initContainers", "containers")
 
 
 def scheduler_reasons(message: str) -> list[str]:
-    """Return the parts of the scheduler's message, without those about preemption.
+    """Return the parts of the scheduler's message, except those about preemption.
 
     Source: FitError.Error in kubernetes/pkg/scheduler/framework/types.go.
     """
@@ -64,12 +64,12 @@ def scheduler_reasons(message: str) -> list[str]:
 class ClusterPod(ClusterObject):
     """A pod that the user may read.
 
-    Its owner can change its annotations, so they are shown, and never counted.
+    The pod's owner can change its annotations. They are shown, but never used for counts.
     """
 
     @CachedProperty
     def node(self) -> str:
-        """Name of its node; empty while it has none."""
+        """Name of the node; empty if the pod has none."""
         return self._text("spec", "nodeName")
 
     @CachedProperty
@@ -84,29 +84,30 @@ class ClusterPod(ClusterObject):
 
     @property
     def has_ended(self) -> bool:
-        """True if it has ended, so that it holds no memory."""
+        """True if the pod has ended and holds no memory."""
         return self.phase in {"Succeeded", "Failed"}
 
     @CachedProperty
     def managed(self) -> bool:
-        """True if the webhook admitted it with VRAM."""
+        """True if the webhook admitted the pod with VRAM."""
         return self.labels.get(MANAGED_LABEL) == "true"
 
     @CachedProperty
     def workload(self) -> Workload:
-        """Workload that creates it."""
+        """Workload that creates the pod."""
         return find_workload(self.part("metadata"))
 
     @CachedProperty
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs in its annotation `gpu`."""
+        """UUIDs in the annotation `gpu`."""
         return parse_gpu_uuids(self._text("metadata", "annotations", GPU_ANNOTATION))
 
     @CachedProperty
     def state(self) -> PodState:
-        """State of the pod as placement reads it, with the need of a pod that has `plugin_devices`.
+        """State for placement; includes the need of a pod that has `plugin_devices`.
 
-        Placement does not count memory of such a pod, so only the scheduler knows where it fits.
+        Placement does not count the memory of such a pod, so only the scheduler knows where it
+        fits.
         """
         found = read_pod_state(self.raw)
         if found.need is None and self.plugin_devices:
@@ -118,7 +119,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def plugin_devices(self) -> str:
-        """MIG slices or time-slicing slots from NVIDIA's device plugin, for messages."""
+        """Description of MIG slices or time-slicing replicas from NVIDIA's device plugin."""
         from webhook.core.nvidia.device_plugin import is_mig_slice  # noqa: PLC0415 - not for `top`
 
         devices = [
@@ -131,10 +132,10 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def requested_bytes(self) -> int | None:
-        """Request per GPU in bytes.
+        """Request per GPU, in bytes.
 
-        None if only its metadata is known, and its annotation is not a single quantity. The sum of
-        a list by container depends on the containers.
+        None if only the metadata is known and the annotation is not a single quantity. The sum of
+        an amount list depends on the containers.
         """
         if need := self._need():
             return need.memory_bytes
@@ -145,7 +146,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def gpu_count(self) -> int:
-        """Number of GPUs that it requests."""
+        """Number of requested GPUs."""
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
@@ -156,9 +157,9 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def is_gated(self) -> bool:
-        """True if the kubelet does not create its containers because it has no GPU yet.
+        """True if the kubelet creates no containers because the pod has no GPU yet.
 
-        A row of a table has the kubelet's reason, and not its message.
+        A row of a table has the kubelet's reason but not its message.
         """
         if self.gpus:
             return False
@@ -168,18 +169,19 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def waiting_reason(self) -> str:
-        """Reason why it is bound without a GPU; empty if it is not.
+        """Reason why the pod is bound without a GPU; empty if it is not.
 
-        The annotation `gpu-waits`, else `BOUND_WHILE_AWAY` if it is gated.
+        The reason is the annotation `gpu-waits`, else `BOUND_WHILE_AWAY` if the pod is gated.
         """
         written = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
         return written or (BOUND_WHILE_AWAY if self.is_gated else "")
 
     @CachedProperty
     def waits_for_limit_s(self) -> float | None:
-        """Unix time since when its sidecar waits for the driver's limit; None if it does not wait.
+        """Unix time since the sidecar waits for the driver's limit; None if it does not wait.
 
-        It waits if the pod has the annotation `driver-limit` and its startup probe has not passed.
+        The sidecar waits if the pod has the annotation `driver-limit` and its startup probe has not
+        passed.
         """
         if DRIVER_LIMIT_ANNOTATION not in self.annotations:
             return None
@@ -190,7 +192,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def has_sidecar(self) -> bool:
-        """True if it has a container `vram-enforcer`."""
+        """True if the pod has a container `vram-enforcer`."""
         return any(container.get("name") == ENFORCER_CONTAINER for container in self._containers())
 
     @CachedProperty
@@ -201,7 +203,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def rule(self) -> str:
-        """Name of the rule that admitted it, in quotes; empty if unknown."""
+        """Quoted name of the rule that admitted the pod; empty if unknown."""
         mark = ADMITTED_PATTERN.fullmatch(
             self._text("metadata", "annotations", ADMITTED_ANNOTATION)
         )
@@ -209,7 +211,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def policy_digest(self) -> str:
-        """First digits of the digest of the policy that admitted it; empty if unknown."""
+        """First digits of the digest of the policy that admitted the pod; empty if unknown."""
         mark = ADMITTED_PATTERN.fullmatch(
             self._text("metadata", "annotations", ADMITTED_ANNOTATION)
         )
@@ -217,12 +219,12 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def component(self) -> str:
-        """Component of vramwarden: `webhook`, `agent` or `sentry`; empty for other pods."""
+        """Component of vramwarden (`webhook`, `agent` or `sentry`); empty for other pods."""
         return self._text("metadata", "labels", "app.kubernetes.io/component")
 
     @CachedProperty
     def not_ready(self) -> str:
-        """Reason why it is not ready; empty if it is ready or has ended."""
+        """Reason why the pod is not ready; empty if it is ready or has ended."""
         if self.has_ended or self.ready:
             return ""
         ready = self.condition("Ready")
@@ -232,7 +234,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def pull_failure(self) -> tuple[str, str] | None:
-        """Image of the sidecar that cannot be pulled, and the kubelet's message; else None."""
+        """Sidecar image that cannot be pulled and the kubelet's message, or None."""
         for sidecar in self.enforcer_statuses():
             reason, message = _waiting(sidecar)
             if reason in _PULLS:
@@ -241,7 +243,7 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def healthy(self) -> bool:
-        """True if it is managed, its sidecar has started, and it waits for nothing."""
+        """True if the pod is managed, its sidecar has started, and it waits for nothing."""
         states = [as_object(sidecar.get("state")) for sidecar in self.enforcer_statuses()]
         has_run = any(state.get("running") or state.get("terminated") for state in states)
         quiet = not (self.has_ended or self.pull_failure or self.waiting_reason)
@@ -249,11 +251,11 @@ class ClusterPod(ClusterObject):
 
     @CachedProperty
     def has_whole_gpus(self) -> bool:
-        """True if it has whole GPUs from a device plugin."""
+        """True if the pod has whole GPUs from a device plugin."""
         return has_whole_gpu(self.raw)
 
     def as_created(self) -> Json:
-        """Return the pod as its author created it, without fields that were set later."""
+        """Return the pod as its author created it, without fields set later."""
         added = {"nodeName", "ephemeralContainers"}
         spec = {key: value for key, value in self.part("spec").items() if key not in added}
         return {"metadata": self.part("metadata"), "spec": spec}
@@ -264,7 +266,7 @@ class ClusterPod(ClusterObject):
             yield from as_objects(self.part("status").get(field))
 
     def enforcer_statuses(self) -> list[Json]:
-        """Return the status of its sidecar, in a list; empty without one."""
+        """Return the status of the sidecar in a list, which is empty without a sidecar."""
         return [
             status
             for status in self.container_statuses()
@@ -272,7 +274,7 @@ class ClusterPod(ClusterObject):
         ]
 
     def enforcer_termination(self) -> Json:
-        """Return how its sidecar ended, now or before its last restart; empty if it did not."""
+        """Return the sidecar's last termination, or an empty object if it never ended."""
         times = (
             (sidecar, when)
             for sidecar in self.enforcer_statuses()

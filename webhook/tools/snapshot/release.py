@@ -26,7 +26,7 @@ T = TypeVar("T")
 MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
 OWN_LABELS: Final = "app.kubernetes.io/name=vramwarden"
-"""Selector of all objects that the chart installs."""
+"""Label selector for all objects that the chart installs."""
 _APPS: Final = "/apis/apps/v1"
 _PUBLIC_FILES: Final = ("tls.crt", "ca.crt")
 """Files in the certificate's Secret that are not confidential."""
@@ -35,7 +35,7 @@ _POD_FACTS: Final = ("name", "component", "node", "not_ready")
 
 
 class OwnWebhook(NamedTuple):
-    """A webhook of one of vramwarden's configurations."""
+    """A webhook in one of vramwarden's configurations."""
 
     kind: str
     """`MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`."""
@@ -44,7 +44,7 @@ class OwnWebhook(NamedTuple):
     name: str
     failure_policy: str
     namespace: str
-    """Namespace of its Service; empty if a URL is called."""
+    """Namespace of the Service; empty if the webhook is called by URL."""
     path: str
     """Path on the Service, or the whole URL."""
     ca_pem: bytes
@@ -66,12 +66,12 @@ class OwnWorkload(ClusterObject):
 
     @property
     def version(self) -> str:
-        """Version of the release."""
+        """Version of the release that installed the workload."""
         return self.labels.get("app.kubernetes.io/version", "")
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of its first container."""
+        """Arguments of the first container."""
         return [str(argument) for argument in self._containers()[0].get("args") or ()]
 
     @property
@@ -94,7 +94,7 @@ class OwnWorkload(ClusterObject):
         return found[-1] if found else ""
 
     def variable(self, name: str) -> str:
-        """Return a variable of its first container; empty if it is not set."""
+        """Return an environment variable of the first container, or "" if it is not set."""
         variables = as_objects(self._containers()[0].get("env"))
         return next(
             (
@@ -117,10 +117,10 @@ class ServedCertificate(NamedTuple):
     """The webhook's serving certificate."""
 
     title: str
-    """Name of its Secret, `namespace/name`."""
+    """Name of the Secret, written `namespace/name`."""
     bundle: Bundle
     days_left: float | None
-    """None if it is unreadable."""
+    """Days until expiry; None if the certificate is unreadable."""
 
 
 class ReleaseFacts(ClusterFacts):
@@ -129,7 +129,7 @@ class ReleaseFacts(ClusterFacts):
     def __init__(
         self, kube: Kube, command_version: str, *, is_before: bool, namespace: str | None
     ) -> None:
-        """`is_before`: nothing is installed yet; `namespace` of the release, None to find it."""
+        """`is_before` if nothing is installed yet. `namespace` of the release; None to find it."""
         super().__init__(kube)
         self.command_version = command_version
         self.is_before = is_before
@@ -141,12 +141,12 @@ class ReleaseFacts(ClusterFacts):
 
     @fact("read /version")
     def version(self) -> str:
-        """Version of the API server, as `v1.36.2`."""
+        """Version of the API server, such as `v1.36.2`."""
         return find_string(self.kube.read("/version"), "gitVersion")
 
     @property
     def namespace(self) -> str:
-        """Namespace of the release; the most likely one if it cannot be found."""
+        """Namespace of the release; the most likely one if the release is not found."""
         webhook = None if self.is_before else self.attempt(lambda: self.webhook)
         return webhook.namespace if webhook else self._likely_namespace
 
@@ -158,7 +158,7 @@ class ReleaseFacts(ClusterFacts):
 
     @fact("get deployments")
     def webhook(self) -> OwnWorkload | None:
-        """The webhook's Deployment; None if there is none."""
+        """The webhook's Deployment; None if it does not exist."""
         found = self._find_workload(self._likely_namespace, "deployments/vramwarden-webhook")
         if found is None and not self._given_namespace:
             everywhere = self.attempt(lambda: self._list_workloads("deployments", "webhook"))
@@ -166,18 +166,18 @@ class ReleaseFacts(ClusterFacts):
         return found
 
     def page(self, page: Page) -> str:
-        """Return the name of a page for messages, with the release's `documentationURL`."""
+        """Return the name of a page for messages, prefixed by the release's `documentationURL`."""
         webhook = None if self.is_before else self.attempt(lambda: self.webhook)
         return page.url(webhook.variable(DOCUMENTATION_URL_ENV) if webhook else "")
 
     @fact("get daemonsets")
     def agent(self) -> OwnWorkload | None:
-        """The agent's DaemonSet; None if there is none."""
+        """The agent's DaemonSet; None if it does not exist."""
         return self._find_workload(self.namespace, "daemonsets/vramwarden-agent")
 
     @fact("get daemonsets")
     def sentry(self) -> OwnWorkload | None:
-        """The sentry's DaemonSet, in any namespace; None if there is none."""
+        """The sentry's DaemonSet, in any namespace; None if it does not exist."""
         found = self.attempt(lambda: self._list_workloads("daemonsets", "sentry"))
         if found is not None:
             return next(iter(found), None)
@@ -188,18 +188,18 @@ class ReleaseFacts(ClusterFacts):
 
     @fact("get daemonsets")
     def limiter(self) -> OwnWorkload | None:
-        """The limiter's DaemonSet; None if there is none."""
+        """The limiter's DaemonSet; None if it does not exist."""
         return self._find_workload(self.sentry_namespace, "daemonsets/vramwarden-limiter")
 
     @property
     def sentry_namespace(self) -> str:
-        """Name of the sentry's namespace; the chart's default if there is no sentry."""
+        """Namespace of the sentry; the chart's default without a sentry."""
         sentry = None if self.is_before else self.attempt(lambda: self.sentry)
         return sentry.namespace if sentry else SENTRY_NAMESPACE
 
     @fact("get namespaces")
     def namespace_of_sentry(self) -> ClusterObject | None:
-        """The sentry's namespace; None if it does not exist."""
+        """Namespace object of the sentry; None if it does not exist."""
         found = self.kube.find(core_path("namespaces", self.sentry_namespace))
         return None if found is None else ClusterObject(found)
 
@@ -219,7 +219,7 @@ class ReleaseFacts(ClusterFacts):
 
     @fact("list webhook configurations")
     def own_webhooks(self) -> list[OwnWebhook]:
-        """Webhooks of all configurations of vramwarden."""
+        """Webhooks of all vramwarden configurations."""
         return [
             OwnWebhook(
                 kind=kind,
@@ -238,7 +238,7 @@ class ReleaseFacts(ClusterFacts):
 
     @fact("list webhook configurations")
     def later_configurations(self) -> list[str]:
-        """Names of other configurations whose webhooks change new pods after vramwarden."""
+        """Names of other configurations that change new pods after vramwarden."""
 
         def keep(found: Json) -> str:
             return find_string(found, "metadata", "name") if _changes_new_pods(found) else ""
@@ -271,7 +271,7 @@ class ReleaseFacts(ClusterFacts):
         return ServedCertificate(title, bundle, serving.days_left if serving else None)
 
     def ca_days_left(self, hook: OwnWebhook) -> float | None:
-        """Return the days until the newest CA in a caBundle expires; None if it is unreadable."""
+        """Return the days until the newest CA in a caBundle expires; None if unreadable."""
         found = describe(Bundle(ca_pem=hook.ca_pem), self._now).authorities
         return max((authority.days_left for authority in found), default=None)
 
@@ -289,14 +289,14 @@ class ReleaseFacts(ClusterFacts):
         return self.kube.find_parsed(path, bool) is True
 
     def is_missing(self, read: Callable[[], object]) -> bool:
-        """Return True if an object is known not to exist."""
+        """Return True if `read` shows that an object does not exist."""
         try:
             return read() is None
         except FactUnavailable:
             return False
 
     def _if_served(self, read: Callable[[], T]) -> T | None:
-        """Return the result of `read`; None if the API server does not serve the kind."""
+        """Return the result of `read`, or None if the API server does not serve the kind."""
         try:
             return read()
         except KubeError as error:
@@ -316,7 +316,7 @@ class ReleaseFacts(ClusterFacts):
 
 
 def _changes_new_pods(configuration: Json) -> bool:
-    """Return True if a configuration has a webhook that is called for new pods."""
+    """Return True if a configuration has a webhook for new pods."""
     sets = (("apiGroups", {"", "*"}), ("resources", _PODS), ("operations", {"CREATE", "*"}))
     return any(
         all(matched & {*(rule.get(field) or ())} for field, matched in sets)
@@ -326,7 +326,7 @@ def _changes_new_pods(configuration: Json) -> bool:
 
 
 def _decode(text: Any) -> bytes:
-    """Decode base64; empty for anything else."""
+    """Decode base64; return b"" for any other value."""
     try:
         return b64decode(str(text or ""))
     except ValueError:

@@ -1,6 +1,6 @@
 """Workloads, their pods, and denials of these pods.
 
-Only the workload itself has to be readable.
+Only the workload itself must be readable.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Json = dict[str, Any]
 MOST_BETWEEN: Final = 16
 """Maximum number of owners read between pods and the workload."""
 MOST_READ: Final = 20
-"""Maximum number of pods that are read whole; the newest ones are."""
+"""Maximum number of pods that are read whole; the newest are."""
 MOST_FAILED: Final = 100
 """Maximum number of workloads read because an Event reports a denial."""
 _CONTROLLERS: Final = (REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB)
 _DEEPEST: Final = 5
-"""Maximum depth of a chain of owners."""
+"""Maximum length of a chain of owners."""
 _VERSION: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,30}")
 _DENIED: Final = " denied the request: "
 _FAILED_CREATE: Final = "reason=FailedCreate"
@@ -54,9 +54,9 @@ class WorkloadState:
     name: str
     namespace: str = ""
     raw: Json | None = None
-    """The object; None if only its pods or Events were read."""
+    """The workload's object; None if only pods or Events were read."""
     pods: tuple[ClusterPod, ...] = ()
-    """Its pods that have not ended; for a Job, all its pods."""
+    """Pods that have not ended; for a Job, all pods."""
     running: int = 0
     """Number of pods that have not ended."""
     desired: int | None = None
@@ -64,11 +64,12 @@ class WorkloadState:
     denial: str = ""
     """Reason why pods cannot be created, from its condition, an Event or a dry run."""
     from_dry_run: bool = False
-    """True if `denial` is the answer to a dry run."""
+    """True if `denial` is the response to a dry run."""
     end_state: str = ""
-    """State of a Job that creates no more pods: `is complete: 1 pod succeeded, 0 failed`."""
+    """State of a Job that creates no more pods, such as `is complete: 1 pod succeeded, 0
+    failed`."""
     failure: str = ""
-    """Reason why a Job has failed; empty if it has not."""
+    """Reason why a Job failed; empty if it did not."""
 
     @property
     def missing(self) -> int:
@@ -79,16 +80,16 @@ class WorkloadState:
 def read_denied_workloads(
     snapshot: NamespaceSnapshot, is_relevant: Callable[[str], bool]
 ) -> list[WorkloadState]:
-    """Return the workloads that lack pods because of a denial that `is_relevant`, sorted.
+    """Return the workloads that lack pods because of a denial for which `is_relevant`, sorted.
 
     | controller | source of the denial | source of the number of missing pods |
     | --- | --- | --- |
     | a ReplicaSet | its condition ReplicaFailure | its status |
-    | another kind of Kubernetes | its newest Event FailedCreate | its status |
+    | another Kubernetes kind | its newest Event FailedCreate | its status |
     | a kind of another product, or unreadable | its newest Event FailedCreate | the same Event |
     | a ReplicaSet, if these cannot be listed | its newest Event FailedCreate | its status |
 
-    Lists that cannot be read are noted in the snapshot.
+    Unreadable lists are recorded in the snapshot.
     """
 
     def keep_replica_set(raw: Json) -> WorkloadState | None:
@@ -130,7 +131,7 @@ def read_denied_workloads(
 
 
 def _with_status(snapshot: NamespaceSnapshot, found: WorkloadState) -> WorkloadState | None:
-    """Return a controller with the numbers of its status; None if it lacks no pods now."""
+    """Return a controller with numbers from its status, or None if it lacks no pods now."""
     kind = next((controller for controller in _CONTROLLERS if controller.name == found.kind), None)
     if kind is None:
         return found
@@ -142,7 +143,7 @@ def _with_status(snapshot: NamespaceSnapshot, found: WorkloadState) -> WorkloadS
 
 
 def _if_pods_missing(raw: Json, kind: WorkloadKind, denial: str = "") -> WorkloadState | None:
-    """Return a controller that lacks pods, under the name of its owner if it has one; else None."""
+    """Return a controller that lacks pods, under its owner's name if it has one; else None."""
     found = _read_controller(raw, kind)
     if not found.missing:
         return None
@@ -153,9 +154,9 @@ def _if_pods_missing(raw: Json, kind: WorkloadKind, denial: str = "") -> Workloa
 def read_workload(
     snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str
 ) -> WorkloadState | None:
-    """Return a workload of a built-in kind; None if it does not exist.
+    """Return a workload of a built-in kind, or None if it does not exist.
 
-    Raise FactUnavailable or KubeError if it is unreadable.
+    Raises FactUnavailable or KubeError if the workload is unreadable.
     """
     raw = snapshot.find(kind, name)
     if raw is None:
@@ -182,7 +183,7 @@ def read_workload(
     if labels:
         pods = snapshot.attempt(partial(snapshot.list_owned, POD, owners, labels), "its pods") or []
     running = [pod for pod in pods if not pod.has_ended]
-    # Failed pods of other controllers than a Job stay until they are deleted.
+    # Failed pods stay until they are deleted, unless their controller is a Job.
     shown = tuple(pods if controller_kind is JOB else running or pods)
     found = _read_controller(workload.raw, controller_kind)
     found = replace(found, kind=kind.name, name=name, raw=raw, pods=shown, running=len(running))
@@ -195,8 +196,8 @@ def read_workload(
     events = partial(snapshot.newest_event_messages, _FAILED_CREATE, is_about_it)
     if denial := (snapshot.attempt(events, "Events") or {}).get(True):
         return replace(found, denial=denial)
-    # Events expire after an hour, and only they state why a Job has no pods. The dry run is made by
-    # the user, so a policy that depends on the user may decide differently.
+    # Events expire after an hour, and only they state why a Job has no pods. The dry run is a
+    # request by the user, so a policy that depends on the user may decide differently.
     template = workload.part("spec", "template")
     trial = snapshot.attempt(
         partial(snapshot.dry_run_create, snapshot.namespace, workload.name, template),
@@ -207,7 +208,7 @@ def read_workload(
 
 
 def _read_controller(raw: Json, kind: WorkloadKind) -> WorkloadState:
-    """Return a controller with the numbers of its status.
+    """Return a controller with numbers from its status.
 
     Unlike an Event, a failure in the status is current.
     """
@@ -237,7 +238,7 @@ def _read_controller(raw: Json, kind: WorkloadKind) -> WorkloadState:
 
 
 def _end_state(job: ClusterObject) -> tuple[str, str]:
-    """Return the state of a Job that creates no more pods, and why it failed; else empty strings.
+    """Return the state of a Job that creates no more pods, and its failure, or empty strings.
 
     Source: JobStatus in kubernetes/api/batch/v1.
     """
@@ -261,10 +262,10 @@ def _count(value: object, default: int) -> int:
 def read_workload_by_pods(
     snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str
 ) -> WorkloadState | None:
-    """Return a workload of any kind, from its pods or an Event that denies them; None without any.
+    """Return a workload of any kind, from its pods or from an Event that denies them, or None.
 
-    The object itself is not read, since users rarely have rights to other products' kinds. Pods
-    name their owners, and these name theirs. Raise FactUnavailable if pods cannot be listed.
+    The object is not read, since users rarely have permissions for other products' kinds. Owners
+    are followed from the pods upwards. Raises FactUnavailable if pods cannot be listed.
     """
     find_owner = _owner_finder(snapshot, kind, name)
     owned = [(owner, row) for row in snapshot.pod_rows if (owner := find_owner(row))]
@@ -297,7 +298,7 @@ def read_workload_by_pods(
 
 
 def list_owners(snapshot: NamespaceSnapshot, kind: WorkloadKind) -> dict[str, str]:
-    """Return the owners of pods that may be of a kind: their kinds by their names."""
+    """Return the kind of each owner of pods that may be of this kind, keyed by name."""
     owners = (owner for row in snapshot.pod_rows for owner in (row.owner, row.workload))
     return {owner.name: owner.kind for owner in owners if owner and _is_kind(kind, owner.kind)}
 
@@ -310,10 +311,10 @@ def _is_kind(kind: WorkloadKind, found: str) -> bool:
 def _owner_finder(
     snapshot: NamespaceSnapshot, kind: WorkloadKind, name: str
 ) -> Callable[[ClusterPod], Workload | None]:
-    """Return a function that returns the owner of a pod that has this kind and name.
+    """Return a function that finds a pod's owner of this kind and name.
 
-    Owners in between are read if their names begin with the name, as nearly all do. Each is read
-    once, and at most `MOST_BETWEEN` are.
+    Owners in between are read if their names begin with the name, which is usual. Each is read
+    once, and at most `MOST_BETWEEN` are read.
     """
     owners_by_path: dict[str, ClusterPod | None] = {}
 

@@ -1,4 +1,4 @@
-"""Columns of the tables of `vramwarden top`, with texts and bars, for terminal and page."""
+"""Columns of the tables of `vramwarden top`, with strings and bars, for terminal and page."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from webhook.tools.snapshot.pod import scheduler_reasons
 from webhook.tools.top.rows import GpuSums, NodeRow, PodPhase, PodRow, TopReport, sum_gpus
 
 Cell = Callable[[Any, TopReport], str]
-"""Function that returns the text of a row."""
+"""Function that returns the string of a row."""
 
 _UUID_SHOWN: Final = 12
-"""Number of characters shown of the UUID of a GPU without figures."""
+"""Number of characters to show of a UUID if the GPU has no figures."""
 _LONGEST_WHY: Final = 160
-"""Maximum number of characters of the scheduler's message."""
+"""Maximum length of the scheduler's message, in characters."""
 _LEAST_CELLS: Final = 3
-"""Minimum number of cells of a GPU's bar in the line of its node."""
+"""Minimum width of each GPU's bar in the line of its node, in cells."""
 _NAMESPACE: Final = "NAMESPACE"
 
 
 def format_optional_amount(known: int | None, unknown: str = "-", *, down: bool = False) -> str:
-    """Return an amount, or the text `unknown` if it is None."""
+    """Format an amount; return `unknown` if the amount is None."""
     return unknown if known is None else format_amount(known, down=down)
 
 
@@ -36,20 +36,20 @@ class TopColumn:
     """A column of a table."""
 
     title: str = ""
-    """Title; empty for a bar without text, whose title depends on its width."""
+    """Title; empty for a bar without a string, whose title depends on its width."""
     text: Cell = lambda _row, _report: ""
     layout: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `render.output.Column`."""
     severity: Callable[[Any, TopReport], Severity | None] = lambda _row, _report: None
-    """Function that returns the severity of a row's text; None if there is no problem."""
+    """Returns the severity of a row's cell; None if there is no problem."""
     bar: Callable[[Any, int, Shades], str] | None = None
-    """Function that returns a bar with a number of cells, which terminals draw before the text."""
+    """Draws a bar of a given number of cells, which terminals show before the string."""
     wide: bool | None = None
-    """True if only `-o wide` shows it; False if only other output does; None if all output does."""
+    """True: only in `-o wide`. False: only in other output. None: in all output."""
     is_extra: bool = False
-    """True if it is shown only on wide terminals, and only if it has a figure."""
+    """True if the column needs a wide terminal and at least one figure."""
     merges_repeats: bool = False
-    """True if terminals show a text only in the first of several rows that repeat it."""
+    """True if terminals show a repeated string only in the first row."""
 
 
 def select_columns(
@@ -57,7 +57,7 @@ def select_columns(
 ) -> list[TopColumn]:
     """Return the columns to show.
 
-    In a report about one namespace, its name is in a title, and there is no column for it.
+    If the report is about one namespace, a title has the namespace instead of a column.
     """
     shown = [column for column in columns if column.wide in (None, wide)]
     if shown[0].title == _NAMESPACE and report.namespace:
@@ -74,7 +74,6 @@ def _text_column(
 
 
 def _number_column(title: str, text: Cell, drop_order: int = 0, **options: Any) -> TopColumn:
-    """Return a column that is aligned at the right."""
     layout = {"align_right": True, "drop_order": drop_order}
     return TopColumn(title=title, text=text, layout=layout, **options)
 
@@ -105,7 +104,7 @@ def _number_of_pods(row: NodeRow, _: TopReport) -> str:
 
 
 def _driver_limit(row: NodeRow, _: TopReport) -> str:
-    """Return the mechanism by which a node's driver enforces caps; "no" if it does not."""
+    """Return how a node's driver enforces caps, or "no" if it does not."""
     return _format_known(
         row.node.limit, lambda limit: limit.back_end or "yes" if limit.holds else "no"
     )
@@ -120,13 +119,13 @@ def _age_alarm(row: NodeRow, report: TopReport) -> Severity | None:
 
 
 def _pod_letters(row: NodeRow, report: TopReport) -> str:
-    """Return the letters of a GPU's pods with their names; `*` for pods of other namespaces."""
+    """Return letter and name of each pod of a GPU; `*` for pods of other namespaces."""
     pods = enumerate(row.gpus[0].pods)
     return " ".join(f"{pod_letter(at)}={report.find_name(pod.uid)[1] or '*'}" for at, pod in pods)
 
 
 def _node_bars(row: NodeRow, cells: int, shades: Shades) -> str:
-    """Return a bar for each GPU, or one bar for all GPUs if there is no room."""
+    """Return a bar per GPU, or one bar for all GPUs if the line is too short."""
     of_each = (cells + 1) // max(1, len(row.gpus)) - 1
     if of_each < _LEAST_CELLS:
         return gpu_bar(row.sums, cells, shades)
@@ -195,23 +194,23 @@ def _cap_of_pod(row: PodRow, _: TopReport) -> str:
 
 
 def _gpu_numbers(row: PodRow, report: TopReport) -> str:
-    """Return the indexes of a pod's GPUs; a GPU without figures has its shortened UUID."""
+    """Return the indexes of a pod's GPUs, or a shortened UUID for a GPU without figures."""
     known = sorted(report.indexes[uuid] for uuid, _ in row.gpu_figures if uuid in report.indexes)
     rest = [uuid[:_UUID_SHOWN] for uuid, _ in row.gpu_figures if uuid not in report.indexes]
     return ",".join([*map(str, known), *rest]) or "-"
 
 
 def _time_since(began_s: float | None, report: TopReport) -> str:
-    """Return the time between a Unix time and the report; a dash if unknown."""
+    """Return the time from a Unix time to the report, or a dash if unknown."""
     return _format_known(began_s, lambda began_s: format_duration(report.now_s - began_s))
 
 
 def state(row: PodRow, report: TopReport) -> str:
-    """Return the phase of a pod, and the reason why it waits or its problem."""
+    """Return a pod's phase with the reason why it waits or its problem."""
     if row.is_waiting:
         age = _time_since(row.pod.created_s, report).removeprefix("-")
         begun, why = f"pending {age}".rstrip(), row.reason
-        if row.phase is PodPhase.WAITING:  # the time of its binding is unknown
+        if row.phase is PodPhase.WAITING:  # the time of the binding is unknown
             begun = "waits for a GPU" + (f" (created {age} ago)" if age else "")
         else:  # `explain` shows the whole message
             why = shorten(", ".join(scheduler_reasons(why)), _LONGEST_WHY, placeholder="...")
@@ -290,8 +289,8 @@ ASCII: Final = Shades("#", "=", "!", ".")
 def gpu_bar(sums: GpuSums, cells: int, shades: Shades) -> str:
     """Return the bar of a GPU, or of several GPUs together.
 
-    The order is: promised memory that is used, promised memory that is not, unmanaged memory, free
-    memory. Unknown memory is a question mark.
+    The order is: used promised memory, unused promised memory, unmanaged memory, free memory.
+    Unknown memory is a question mark.
     """
     used, promised, unmanaged = sums.used_bytes, sums.promised_bytes, sums.unmanaged_bytes or 0
     if used is None and promised is None:
@@ -303,7 +302,7 @@ def gpu_bar(sums: GpuSums, cells: int, shades: Shades) -> str:
 
 
 def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
-    """Return a bar with a letter for each pod of a GPU, in upper case for used memory."""
+    """Return a bar with a letter per pod of a GPU, in upper case for used memory."""
     parts: list[tuple[int, str]] = []
     for number, pod in enumerate(gpu.pods):
         letter = pod_letter(number)
@@ -314,12 +313,12 @@ def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
 
 
 def pod_letter(number: int) -> str:
-    """Return the letter of a GPU's pod; z is followed by a."""
+    """Return the letter of a GPU's pod; the letters repeat after z."""
     return ascii_lowercase[number % len(ascii_lowercase)]
 
 
 def cap_bar(used_bytes: int | None, cap_bytes: int | None, cells: int, shades: Shades) -> str:
-    """Return a bar of the used part of a cap; spaces if that is unknown."""
+    """Return a bar of the used part of a cap, or spaces if it is unknown."""
     if used_bytes is None or not cap_bytes:
         return " " * cells
     return _bar([(used_bytes, shades.used)], cap_bytes, cells, shades.free)
@@ -332,9 +331,9 @@ def _rest(sums: GpuSums, shades: Shades) -> str:
 
 
 def _bar(parts: Sequence[tuple[int, str]], whole: int, cells: int, rest: str) -> str:
-    """Return a bar with consecutive parts of a whole, each of at least one cell if possible.
+    """Return a bar of consecutive parts, each at least one cell long if possible.
 
-    Ends of parts are rounded, not their lengths, so that errors do not add up.
+    The ends of parts are rounded, not their lengths, so that errors do not add up.
     """
     bar, sum_bytes = "", 0
     for size, shade in parts:

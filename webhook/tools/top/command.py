@@ -47,7 +47,7 @@ def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return the names of nodes or pods for the shell's completion."""
+    """Return names of nodes or pods for shell completion."""
     word = str(context.params.get("what") or "").removesuffix("s")
     paths = {"node": NODES, "pod": (PODS,)}.get(word, ())
     return complete_names(context, paths, begun)
@@ -130,7 +130,7 @@ def top_command(
 
     Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    # Imported here: the client takes a second, which --help and completion need not wait for.
+    # Imported here, because --help and completion need not wait a second for the client.
     from webhook.tools.render.output import supports_colour, supports_unicode  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import reading_cluster  # noqa: PLC0415
     from webhook.tools.top.fetch import TopOptions, read_report  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Reads the facts of `top`. Each unreadable fact is a sentence in the report."""
+"""Read the facts of `top`. The report has a message for each unreadable fact."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TopOptions:
     node: str = ""
     pod: str = ""
     workload: str = ""
-    """Name, or `kind/name`."""
+    """Name of the workload, or `kind/name`."""
     order: Order = Order.NAME
 
 
 def read_report(kube: Kube, wanted: TopOptions) -> TopReport:
-    """Return the report; raise KubeError if the API server does not answer."""
+    """Return the report. Raises KubeError if the API server does not respond."""
     snapshot = ClusterSnapshot(kube, wanted.namespace, wanted.selector)
     nodes: Sequence[NodeFigures] | None = snapshot.attempt(
         lambda: snapshot.gpu_nodes, "no figures of GPUs"
@@ -60,7 +60,7 @@ def read_report(kube: Kube, wanted: TopOptions) -> TopReport:
 
 
 def _lacks_namespace(kube: Kube, namespace: str) -> bool:
-    """Return True if a namespace does not exist; False if unknown, and for ""."""
+    """Return True if the namespace does not exist; False if unknown or ""."""
     try:
         return bool(namespace) and kube.find(core_path("namespaces", namespace)) is None
     except KubeError:
@@ -92,7 +92,7 @@ def _read_unmanaged_pods(
 
 
 def _filter_rows(report: TopReport, wanted: TopOptions) -> TopReport:
-    """Return the report with only the pods and workloads that the user named."""
+    """Keep only the pods and workloads that the user selected."""
     kind, _, name = wanted.workload.rpartition("/")
     pods = (row for row in report.pods or () if wanted.pod in {"", row.pod.name})
     workloads = (

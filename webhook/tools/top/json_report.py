@@ -1,4 +1,4 @@
-"""JSON of `vramwarden top`, which has all facts of a report."""
+"""JSON of `vramwarden top`, with all facts of a report."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _KEYS: Final = {
     "promised_gpus": "promisedKnownGPUs",
     "used_gpus": "usedKnownGPUs",
 }
-"""Keys that are not the field's name in camel case."""
+"""JSON keys that are not the camel-case field name."""
 _USE: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 
 def as_json(report: TopReport, parts: Sequence[str]) -> Json:
-    """Return parts of a report as JSON: `nodes`, `pods`, `workloads`."""
+    """Return the `nodes`, `pods` and `workloads` of a report as JSON."""
     value = make_report("TopReport", {"time": write_time(report.now_s)})
     if report.namespace:
         value["namespace"] = report.namespace
@@ -39,21 +39,21 @@ def as_json(report: TopReport, parts: Sequence[str]) -> Json:
 
 
 def without_times(value: Json) -> Json:
-    """Return a report without times and ages, to compare it with another."""
+    """Return a report without times and ages, for comparison with another report."""
     nodes = [node | {"observedAt": ""} for node in value.get("nodes", ())]
     problems = [problem | {"message": ""} for problem in value["problems"]]
     return value | {"time": "", "nodes": nodes, "problems": problems}
 
 
 def _known_fields(row: Any, names: str = "") -> Json:
-    """Return the known fields of a row: those in `names`, or all if it is empty."""
+    """Return the known fields of a row: those in `names`, or all if `names` is empty."""
     wanted = names or " ".join(field.name for field in fields(row))
     return known(**{key: getattr(row, name) for name, key in _keys(wanted)})
 
 
 @cache
 def _keys(names: str) -> list[tuple[str, str]]:
-    """Return fields with their keys; cached, since a cluster may have 100,000 rows."""
+    """Return fields with their JSON keys; cached, since a cluster may have 100,000 rows."""
     found = []
     for name in names.split():
         first, *rest = _KEYS.get(name, name).split("_")

@@ -1,6 +1,6 @@
-"""The page of `vramwarden top -o html`, from the template page.html.jinja.
+"""HTML page of `vramwarden top -o html`, from the template page.html.jinja.
 
-Pods that the user may list have names. All other pods of a GPU are one part without a name.
+Pods that the user may list have names. All other pods of a GPU are drawn as one unnamed part.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _MOST_LINES: Final = 16
 _MOST_DRAWN: Final = 2000
 """Maximum number of GPUs in the picture."""
 _ALARMS: Final = frozenset({Code.GPU_UNHEALTHY, Code.OVERCOMMITTED})
-"""Problems for which the bar of a GPU is marked."""
+"""Problems that are marked on the bar of a GPU."""
 _OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
 """Columns that are empty for waiting pods."""
 _WHO: Final = "WHO"
-"""Column for the letters in a terminal's bars."""
+"""Column for the pod letters in a terminal's bars."""
 _LONGEST: Final = 2000
-"""Maximum number of characters of a text."""
+"""Maximum length of a string on the page, in characters."""
 
 
 class _Part(NamedTuple):
@@ -117,10 +117,10 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
 
 
 def _display_text(value: object) -> object:
-    """Return a value of the template for display, before it is escaped.
+    """Return a template value for display, before it is escaped.
 
-    Tenants can write texts. Unprintable characters are replaced, including those that XML 1.0
-    forbids (section 2.2) or that change the direction of text. Long texts are cut.
+    Tenants can write strings. Unprintable characters are replaced, including those that XML 1.0
+    forbids (section 2.2) or that change the direction of text. Long strings are shortened.
     """
     if isinstance(value, float):
         return f"{value:.2f}"
@@ -134,7 +134,7 @@ def _own_pods(node: NodeFigures, report: TopReport) -> Iterator[bool]:
 
 
 def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
-    """Yield a GPU's named pods, then all other pods as one part, then unmanaged memory."""
+    """Yield a GPU's named pods, all other pods as one part, and unmanaged memory."""
     own = [pod for pod in gpu.pods if pod.uid in report.pods_by_uid]
     others = [pod for pod in gpu.pods if pod.uid not in report.pods_by_uid]
     for pod in own:

@@ -1,4 +1,4 @@
-"""Report of `vramwarden top`: figures of nodes joined with pods, and sentences about it."""
+"""Report of `vramwarden top`: node figures joined with pods, and messages about the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from webhook.tools.top.rows import (
 )
 
 _MOST_REQUESTS: Final = 100
-"""Maximum number of different requests for which room is computed."""
+"""Maximum number of different requests for which free capacity is computed."""
 _ANY_POD: Final = ClusterPod({})
 """A pod without selectors."""
 
@@ -53,9 +53,9 @@ def build_report(
     namespace: str = "",
     missing: Iterable[str] = (),
 ) -> TopReport:
-    """Return the report; `nodes` or `pods` are None if they are unreadable.
+    """Build the report. `nodes` and `pods` are None if they are unreadable.
 
-    Pods that are not managed have no row. Their names are used for unmanaged memory.
+    Unmanaged pods have no row. Their names are used for unmanaged memory.
     """
     nodes = nodes and add_newer_pods(nodes, pods or ())
     found = sorted(map(_sort_gpus, nodes or ()), key=lambda node: _natural_key(node.name))
@@ -82,7 +82,7 @@ def build_report(
 
 def _sort_gpus(node: NodeFigures) -> NodeFigures:
     gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
-    if node.not_shared:  # no pod gets memory there
+    if node.not_shared:  # no pod gets GPU memory on this node
         none: dict[str, Any] = {"promised_bytes": None, "free_bytes": None, "unmanaged": {}}
         gpus = [replace(gpu, **none) for gpu in gpus]
     elif node.held:
@@ -98,7 +98,7 @@ def _pod_rows(
         age_s = now_s - node.observed_s
         for uuid, figures in ((gpu.uuid, pod) for gpu in node.gpus for pod in gpu.pods):
             if figures.uid in allocations:
-                # A pod that old figures report as idle may be busy again.
+                # A pod that was idle according to old figures may be busy again.
                 current = replace(figures, idle_since_s=None) if age_s > STALE_S else figures
                 if age_s > SENTRY_FRESH_S and figures.held_by == HELD_BY_SENTRY:
                     current = replace(current, held_by="")
@@ -111,7 +111,7 @@ def _pod_rows(
 def _pod_row(
     pod: ClusterPod, allocations: Sequence[tuple[str, PodFigures]], room: _PendingReasons
 ) -> PodRow:
-    """Return a pod's row; GPUs without figures are from its annotation."""
+    """Return a pod's row. GPUs without figures come from the pod's annotation."""
     known = {uuid for uuid, _ in allocations}
     gpu_figures = [*allocations, *((uuid, None) for uuid in pod.gpus if uuid not in known)]
     phase = _phase(pod, has_gpu=bool(gpu_figures))
@@ -159,7 +159,7 @@ class _PendingReasons:
         self._cache: dict[Need, str] = {}
 
     def why_pending(self, pod: ClusterPod) -> str:
-        """Return the scheduler's reasons that are not about VRAM, else why no node has room."""
+        """Return the scheduler's reasons unrelated to VRAM, or else why the pod fits on no node."""
         if others := other_scheduler_reasons(pod.scheduler_message):
             return ", ".join(others)
         if pod.requested_bytes is None or not self._nodes:
@@ -220,7 +220,7 @@ def _severity_key(problem: Problem) -> tuple[int, tuple[tuple[str, int], ...]]:
 
 
 def _natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a sort key by which `n2` is before `n10`."""
+    """Return a sort key that places `n2` before `n10`."""
     return tuple((text, int(digits or -1)) for text, digits in _NUMBERED.findall(name))
 
 
@@ -228,7 +228,7 @@ _NODES_NAMED: Final = 5
 
 
 def describe_totals(sums: GpuSums) -> str:
-    """Return a sentence with usable, promised and used memory, and the most free on one GPU."""
+    """Describe usable, promised and used memory, and the most free memory on one GPU."""
 
     def describe_share(what: str, known: int | None, gpus: int) -> str:
         if known is None:
@@ -249,7 +249,7 @@ def describe_totals(sums: GpuSums) -> str:
 
 
 def describe_unavailable_nodes(report: TopReport) -> Iterator[str]:
-    """Yield sentences about nodes that are not shared or are draining."""
+    """Yield messages about nodes that are not shared or are draining."""
     nodes = report.nodes or ()
     kinds = {
         "not shared, and in no sum": [(node.name, node.not_shared) for node in nodes],
@@ -264,7 +264,7 @@ def describe_unavailable_nodes(report: TopReport) -> Iterator[str]:
 
 
 def group_problems(report: TopReport, parts: Sequence[str]) -> Iterator[list[Problem]]:
-    """Yield the problems grouped by code; without the part `nodes`, those of the pods' nodes."""
+    """Yield problems grouped by code; without the part `nodes`, only those of the pods' nodes."""
     nodes = {row.pod.node for row in report.pods or ()}
     concern = (
         problem
@@ -276,6 +276,6 @@ def group_problems(report: TopReport, parts: Sequence[str]) -> Iterator[list[Pro
 
 
 def describe_problem(found: Problem) -> str:
-    """Return the message of a problem, with its node and GPU."""
+    """Return the message of a problem, prefixed by its node and GPU."""
     node, _, gpu = found.subject.name.partition("/")
     return f"{node} GPU {gpu}: {found.message}" if gpu else f"{node}: {found.message}"

@@ -1,6 +1,6 @@
-"""Rows and sums of `vramwarden top`, and the report that holds them.
+"""Rows and sums of `vramwarden top`, and the report that contains them.
 
-Figures of nodes name pods by UID only. Pods that the user may not list have no name here.
+Node figures identify pods by UID only. Pods that the user may not list have no name.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from webhook.tools.snapshot.pod import ClusterPod
 
 T = TypeVar("T", int, float)
 NEAR_CAP_PERCENT: Final = 95
-"""Percentage of its cap from which a pod is near it, as in the alert VramwardenPodNearCap."""
+"""Percentage of the cap from which a pod is near it; equal to the alert VramwardenPodNearCap."""
 
 
 class PodPhase(StrEnum):
     """Phase of a pod."""
 
     PENDING = "pending"
-    """It has no node yet."""
+    """The pod has no node yet."""
     WAITING = "waiting"
-    """It has a node, and no GPU yet."""
+    """The pod has a node but no GPU yet."""
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
@@ -40,7 +40,7 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSums:
-    """Sums of known figures of GPUs; None if a figure is known of no GPU."""
+    """Sums of the known figures of GPUs; None if no GPU has the figure."""
 
     nodes: int
     gpus: int
@@ -51,15 +51,15 @@ class GpuSums:
     used_bytes: int | None
     used_gpus: int
     free_bytes: int | None
-    """Memory of healthy GPUs that can still be promised."""
+    """Memory of healthy GPUs that can still be promised, in bytes."""
     largest_free_bytes: int | None
-    """Largest free memory of one GPU."""
+    """Largest free memory of one GPU, in bytes."""
     unmanaged_bytes: int | None
     pods: int
 
 
 class NodeRow(NamedTuple):
-    """A row for one GPU of a node, or for all of them."""
+    """Row for one GPU of a node, or for all its GPUs."""
 
     node: NodeFigures
     gpus: Sequence[GpuFigures]
@@ -68,52 +68,52 @@ class NodeRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """A row for a pod that the user may list, with its figures."""
+    """Row for a pod that the user may list."""
 
     pod: ClusterPod
     gpu_count: int
-    """Number of its GPUs; of requested GPUs if it has none yet."""
+    """Number of the pod's GPUs, or of requested GPUs if it has none yet."""
     cap_bytes: int | None
-    """Cap per GPU."""
+    """Cap per GPU, in bytes."""
     gpu_figures: tuple[tuple[str, PodFigures | None], ...]
-    """UUIDs of its GPUs with its figures on each; None if there are none yet."""
+    """UUID of each GPU, and the pod's figures on it; None if there are none yet."""
     phase: PodPhase
     reason: str = ""
-    """Reason why it waits; empty if unknown. It may be the scheduler's message."""
+    """Reason why the pod waits, possibly the scheduler's message; empty if unknown."""
 
     @property
     def figures(self) -> Sequence[PodFigures]:
-        """Its figures on the GPUs that have some."""
+        """Known figures of the pod on its GPUs."""
         return [figures for _, figures in self.gpu_figures if figures]
 
     @property
     def stops(self) -> int | None:
-        """Number of its processes that were stopped; None if unknown."""
+        """Number of stopped processes of the pod; None if unknown."""
         return largest(figure.stops for figure in self.figures)
 
     @property
     def used_bytes(self) -> int | None:
-        """Largest use of one GPU now, in bytes; None if unknown."""
+        """Largest current use of one GPU, in bytes; None if unknown."""
         return largest(figure.used_bytes for figure in self.figures)
 
     @property
     def peak_bytes(self) -> int | None:
-        """Largest use of one GPU ever, in bytes; None if unknown."""
+        """Largest use of one GPU so far, in bytes; None if unknown."""
         return largest(figure.peak_bytes for figure in self.figures)
 
     @property
     def held_by(self) -> str:
-        """Component that enforces its cap, the weakest of all GPUs; empty if unknown."""
+        """Component that enforces the cap, the weakest of all GPUs; empty if unknown."""
         return held_by(self.figures)
 
     @property
     def idle_since_s(self) -> float | None:
-        """Unix time since when it is idle on all its GPUs; None if it is busy or unknown."""
+        """Unix time since which the pod is idle on all its GPUs; None if busy or unknown."""
         return get_idle_since_s(self.figures)
 
     @property
     def percent_of_cap(self) -> float | None:
-        """Largest used percentage of its cap on one GPU; None if unknown."""
+        """Largest used percentage of the cap on one GPU; None if unknown."""
         return largest(
             100 * figure.used_bytes / figure.cap_bytes
             for figure in self.figures
@@ -122,23 +122,23 @@ class PodRow:
 
     @property
     def over_cap(self) -> bool:
-        """True if it exceeds its cap on a GPU."""
+        """True if the pod exceeds its cap on a GPU."""
         return (self.percent_of_cap or 0) > 100  # noqa: PLR2004 - percent
 
     @property
     def near_cap(self) -> bool:
-        """True if it uses nearly all of its cap on a GPU, and exceeds it on none."""
+        """True if the pod uses nearly all of its cap on a GPU and exceeds it on none."""
         return (self.percent_of_cap or 0) >= NEAR_CAP_PERCENT and not self.over_cap
 
     @property
     def is_waiting(self) -> bool:
-        """True if it has no node or no GPU yet."""
+        """True if the pod has no node or no GPU yet."""
         return self.phase in (PodPhase.PENDING, PodPhase.WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRow:
-    """A row for the pods of one Deployment, Job or other owner."""
+    """Row for the pods of one Deployment, Job or other owner."""
 
     namespace: str
     kind: str
@@ -148,19 +148,19 @@ class WorkloadRow:
     waiting: int
     """Number of pods without a node or GPU."""
     cap_bytes: int | None
-    """Largest cap per GPU of its pods."""
+    """Largest cap per GPU of the pods, in bytes."""
     promised_bytes: int | None
-    """Sum of the caps of all pods on all their GPUs."""
+    """Sum of the caps of all pods on all their GPUs, in bytes."""
     used_bytes: int | None
-    """Sum of the known use of all pods."""
+    """Sum of the known use of all pods, in bytes."""
     peak_bytes: int | None
-    """Largest use of one GPU by one pod."""
+    """Largest use of one GPU by one pod, in bytes."""
     stops: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopReport:
-    """Content of all output of `top`."""
+    """Content for all outputs of `top`."""
 
     now_s: float
     """Unix time."""
@@ -169,19 +169,19 @@ class TopReport:
     amounts: GpuSums
     """Sums over the shared nodes."""
     nodes: tuple[NodeFigures, ...] | None
-    """Nodes with sorted GPUs, without figures that do not apply there; None if unreadable."""
+    """Nodes with sorted GPUs and applicable figures; None if unreadable."""
     pods: tuple[PodRow, ...] | None
     workloads: tuple[WorkloadRow, ...] | None
     problems: tuple[Problem, ...]
     missing: tuple[str, ...]
-    """Sentences about unreadable facts, and what to do."""
+    """Messages about unreadable facts, with fixes."""
     pods_by_uid: Mapping[str, ClusterPod] = field(repr=False)
-    """Pods that the user may list, by UID."""
+    """Pods that the user may list, keyed by UID."""
     indexes: Mapping[str, int] = field(repr=False)
-    """Indexes of GPUs by UUID."""
+    """Indexes of GPUs, keyed by UUID."""
 
     def node_rows(self, *, by_gpu: bool) -> list[NodeRow]:
-        """Return a row for each GPU, or for each node."""
+        """Return a row per GPU, or per node."""
         return [
             NodeRow(node, gpus, sum_gpus(gpus))
             for node in self.nodes or ()
@@ -189,7 +189,7 @@ class TopReport:
         ]
 
     def age_s(self, node: NodeFigures) -> float:
-        """Return the age of a node's figures in seconds."""
+        """Return the age of a node's figures, in seconds."""
         return max(0.0, self.now_s - node.observed_s)
 
     def is_stale(self, node: NodeFigures) -> bool:
@@ -197,7 +197,7 @@ class TopReport:
         return self.age_s(node) > STALE_S
 
     def find_name(self, uid: str) -> tuple[str, str]:
-        """Return the namespace and name of a pod; empty if the user may not list it."""
+        """Return namespace and name of a pod, or empty strings if the user may not list it."""
         pod = self.pods_by_uid.get(uid)
         return (pod.namespace, pod.name) if pod else ("", "")
 
@@ -208,17 +208,17 @@ class Order(StrEnum):
     NAME = "name"
     USED = "used"
     CAP = "cap"
-    """Cap of a pod, promised memory of a GPU."""
+    """Cap of a pod, or promised memory of a GPU."""
     PEAK = "peak"
-    """Largest use of a pod, used memory of a GPU."""
+    """Largest use of a pod, or used memory of a GPU."""
     FREE = "free"
-    """Unused part of a pod's cap, free memory of a GPU."""
+    """Unused part of a pod's cap, or free memory of a GPU."""
     IDLE = "idle"
-    """Memory that is promised and not used."""
+    """Promised memory that is not used."""
 
 
 def sort_report(report: TopReport, order: Order) -> TopReport:
-    """Return the report with sorted rows."""
+    """Return the report with rows sorted by `order`."""
     if order is Order.NAME:
         return report
 
@@ -268,11 +268,11 @@ def sum_gpus(gpus: Sequence[GpuFigures], nodes: int = 1) -> GpuSums:
 
 
 def total(values: Iterable[int | None]) -> int | None:
-    """Return the sum of the known values; None if none is known."""
+    """Return the sum of the known values, or None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def largest(values: Iterable[T | None]) -> T | None:
-    """Return the largest known value; None if none is known."""
+    """Return the largest known value, or None if none is known."""
     return max((value for value in values if value is not None), default=None)

@@ -1,4 +1,4 @@
-"""Output of `vramwarden top`: lines of text for a terminal, or a screen that is updated."""
+"""Output of `vramwarden top`: text lines for a terminal, or an updating screen."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MOST_GPU_LINES: Final = 40
 _EXTRAS_FROM: Final = 100
 """Minimum width, in characters, at which extra columns are shown."""
 _MOST_ALIKE: Final = 5
-"""Maximum number of problems with the same code that are shown; others are counted."""
+"""Maximum number of problems shown per code; the others are only counted."""
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
@@ -59,34 +59,34 @@ class Terminal:
     """Capabilities of a terminal."""
 
     width: int | None = None
-    """Characters per line; None if lines are not cut, as in a file."""
+    """Characters per line; None if lines are not shortened, as in a file."""
     height: int | None = None
     """Number of lines; None if lines scroll."""
     unicode: bool = True
     colour: bool = False
     wide: bool = False
     command: str = "vramwarden"
-    """Name under which the user called the program."""
+    """Name by which the user called the program."""
 
     @property
     def shades(self) -> Shades:
-        """Characters of bars."""
+        """Characters for bars."""
         return UNICODE if self.unicode else ASCII
 
     @property
     def dots(self) -> str:
-        """Mark for text that was cut."""
+        """Mark for shortened strings."""
         return "…" if self.unicode else ".."
 
     def paint(self, text: str, style: str) -> str:
-        """Return a text in colour if enabled. Colour is never the only sign of a fact."""
+        """Colour a string if colours are enabled. Colour never carries information alone."""
         return f"\033[{style}m{text}\033[0m" if self.colour and text and style else text
 
 
 def as_lines(
     report: TopReport, term: Terminal, parts: Sequence[str] = ("nodes", "pods")
 ) -> list[str]:
-    """Return the lines of parts of a report: `nodes`, `pods`, `workloads`."""
+    """Return the lines of a report's `nodes`, `pods` and `workloads`."""
     by_gpu = not _has_node_lines(report, term)
     rows = {
         "nodes": (
@@ -135,7 +135,7 @@ def _table(
 def _draw_column(
     column: TopColumn, rows: Sequence[Any], report: TopReport, term: Terminal
 ) -> Column:
-    """Return a column with its texts, coloured by severity, and its bars."""
+    """Return a column with its strings, coloured by severity, and its bars."""
     texts = [column.text(row, report) for row in rows]
     if column.merges_repeats:
         texts = ["" if text == before else text for before, text in pairwise(["", *texts])]
@@ -185,7 +185,7 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
 
 
 def _wrap_sentences(sentences: Iterable[str], term: Terminal, style: str = _RED) -> list[str]:
-    """Return sentences in lines of the terminal's width."""
+    """Wrap sentences to the terminal's width."""
     width = term.width or 10_000
     broken = [
         line
@@ -196,7 +196,7 @@ def _wrap_sentences(sentences: Iterable[str], term: Terminal, style: str = _RED)
 
 
 def _shorten(tables: list[list[str]], room: int, term: Terminal) -> None:
-    """Shorten tables to a screen, the last one first; each keeps at least an equal share."""
+    """Shorten tables to fit a screen, the last one first. Each keeps at least an equal share."""
     for number, drawn in enumerate(tables, 1):
         later = tables[number:]
         share = max(room - sum(map(len, later)), room // (1 + len(later)))
@@ -225,11 +225,11 @@ def _paint_bar(bar: str, term: Terminal) -> str:
 
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
-"""Switch to the alternate screen, without cursor and wrapping (xterm, "Private Modes")."""
+"""Escape sequence for the alternate screen without cursor and wrapping (xterm, "Private Modes")."""
 _LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\033[H", "\033[K", "\033[J"
 _GLANCE_S: Final = 0.3
-"""Maximum delay until a key or a new size is noticed, in seconds."""
+"""Maximum delay until a key or a new terminal size is noticed, in seconds."""
 _QUIT: Final = frozenset(b"qQ")
 
 
@@ -239,14 +239,14 @@ class TopOutput:
 
     parts: Sequence[str]
     all_parts: Sequence[str]
-    """Parts of JSON output, which by default has all of them."""
+    """Default parts of JSON output: all of them."""
     format: str | None
     term: Terminal
     read: Callable[[], TopReport]
     every_s: int
 
     def once(self, report: TopReport) -> None:
-        """Write a report."""
+        """Write a report once."""
         if self.format == "json":
             click.echo(write_json(as_json(report, self.all_parts)), nl=False)
         elif self.format == "html":
@@ -283,7 +283,7 @@ class TopOutput:
                 click.echo(f"Error: {failure}", err=True)
 
     def _watch_screen(self, report: TopReport) -> None:
-        """Draw reports on the terminal until `q`; draw again when its size changes."""
+        """Draw reports on the terminal until `q`, and again when the size changes."""
         keys = sys.stdin.fileno() if sys.stdin.isatty() else None
         failure = ""
         with _alternate_screen(keys):
@@ -301,7 +301,7 @@ class TopOutput:
                 report, failure = self._read_after(report)
 
     def _read_after(self, report: TopReport) -> tuple[TopReport, str]:
-        """Return a new report, or the last one with the reason why there is no new one."""
+        """Return a new report, or the last one with the reason why no new one is available."""
         try:
             return self.read(), ""
         except KubeError as error:
@@ -335,7 +335,7 @@ def _alternate_screen(keys: int | None) -> Iterator[None]:
 
     def suspend(_number: int, _frame: FrameType | None) -> None:
         give_back()
-        os.kill(os.getpid(), signal.SIGSTOP)  # continues here after `fg`
+        os.kill(os.getpid(), signal.SIGSTOP)  # execution continues here after `fg`
         enter()
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -358,7 +358,7 @@ def _write(text: str) -> None:
 
 
 def _wants_to_quit(keys: int | None) -> bool:
-    """Return True if the user presses `q` within `_GLANCE_S`, or if the input has ended."""
+    """Return True if the user presses `q` within `_GLANCE_S` or the input has ended."""
     if keys is None:
         time.sleep(_GLANCE_S)
         return False

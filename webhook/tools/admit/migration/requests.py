@@ -24,7 +24,7 @@ gpushare of Alibaba Cloud: memory units per container, all on one GPU.
 
 | the pod's | here |
 | --- | --- |
-| aliyun.com/gpu-mem: 3 of a container | 3Gi for it, where a unit is 1Gi |
+| aliyun.com/gpu-mem: 3 of a container | 3Gi for the container if a unit is 1Gi |
 | label aliyun.com/gpu-count: "2" (ACK) | gpu-count: "2", and half of the amounts on each |
 
 Whole GPUs, and replicas of time-slicing: NVIDIA's device plugin names no amount of memory. MIG
