@@ -589,7 +589,7 @@ TABLE = [
     limit(
         "B1 root otherwise",
         FIELDS_MD,
-        "a container that is root can stop a sidecar that is",
+        "container that runs as root can therefore stop a sidecar that runs as root",
         with_security("8Gi", runAsUser=0),
     ),
     shown(
@@ -675,7 +675,7 @@ TABLE = [
     limit(
         "B3 a debugging container as root otherwise",
         FIELDS_MD,
-        "a process may signal whatever runs as its own user",
+        "a process may signal every process of its own user",
         debugging("8Gi", securityContext={"runAsUser": 0}),
     ),
     closed("B6 limits of the pod", with_pod_level, "EnforcementImpossible: spec.resources"),
