@@ -1,15 +1,15 @@
 """Cgroups (version 2) of the node's pods, below a mount of the node's cgroup file system.
 
-The kubelet's directory of pods is found from that of the limiter's own pod: its name has the pod's
-UID, and it contains this process. That works in the node's cgroup namespace and in a private one,
-as unprivileged containers have it. `cgroup.procs` shows this process by its own PID in both, and
-processes of other PID namespaces as 0. Directories of pods are not searched for other pods, so no
-directory that a tenant creates is taken for the kubelet's.
+The kubelet's directory of pods is derived from the limiter's own pod: the name of that pod's
+directory contains its UID, and the directory contains this process. That works in the node's cgroup
+namespace and in a private one, as unprivileged containers have. In both, `cgroup.procs` shows this
+process by its own PID, and processes of other PID namespaces as 0. Directories of pods are not
+searched for other pods, so a directory created by a tenant is never mistaken for the kubelet's.
 
 A path is opened component by component, and no symbolic link is followed. NVML then gets the path
-as text, as NVIDIA documents it. It stays the same directory: a cgroup file system has no symbolic
-links and no rename, only root on the node creates and removes directories down to a pod's, and the
-name of a pod's directory has a UID, which is never reused.
+as a string, as NVIDIA documents it. The path keeps referring to the same directory: a cgroup file
+system has no symbolic links and no rename, only root on the node creates and removes directories
+down to a pod's, and the name of a pod's directory has a UID, which is never reused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from webhook.core.node.cgroups import (
 )
 
 MOST_SEARCHED: Final = 10_000
-"""Maximum number of directories searched for the limiter's own."""
+"""Maximum number of directories searched for the limiter's own cgroup."""
 MOST_LEAVES: Final = 512
-"""Maximum number of cgroups read below a pod's. A pod has at most 256 containers (`TooComplex`), a
-sidecar and a sandbox, which are read first. A tenant can create any number below its own."""
+"""Maximum number of cgroups read below a pod's cgroup. A pod has at most 256 containers
+(`TooComplex`), a sidecar and a sandbox, which are read first. A tenant can create any number
+of cgroups below them."""
 DEEPEST_LEAF: Final = 2
-"""Depth below a pod's cgroup: that of a container, and crun's cgroup `container` below it."""
+"""Depth of a container's cgroup below its pod's, including crun's cgroup `container` below it."""
 DMEM: Final = "dmem"
 _LONGEST_FILE: Final = 2**16
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -42,7 +43,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Cgroup below a pod's."""
+    """Cgroup below a pod's cgroup."""
 
     path: str
     """Path below the mount."""
@@ -51,23 +52,23 @@ class Leaf:
     container: str
     """Container ID of 64 hex digits; empty if the name has none."""
     runs: bool
-    """True if it has processes."""
+    """True if the cgroup has processes."""
 
 
 class NodeCgroups:
-    """Cgroups below a mount; all paths are relative to it."""
+    """Cgroups below a mount; all paths are relative to the mount."""
 
     def __init__(self, mount: str, own_uid: str) -> None:
-        """Set up; `own_uid` is the UID of the limiter's pod."""
+        """`own_uid` is the UID of the limiter's pod."""
         self._mount = mount
         self._own_uid = own_uid
         self.own_pod = ""
-        """Path of the limiter's pod, empty until found; that of its container follows."""
+        """Path of the limiter's pod; empty until found. `own_leaf` is the path of its container."""
         self.own_leaf = ""
         self._kubepods = ""
 
     def find_own(self) -> str:
-        """Find the limiter's own cgroup; return why that failed, empty if it did not."""
+        """Find the limiter's own cgroup; return the reason of a failure, empty after success."""
         if self._kubepods and self._holds_us(self.own_pod):
             return ""
         self.own_pod = self.own_leaf = self._kubepods = ""
@@ -97,7 +98,7 @@ class NodeCgroups:
         return True
 
     def leaves(self, pod: str) -> tuple[Leaf, ...]:
-        """Return the cgroups below a pod's, nearest first; none if the pod's is gone."""
+        """Return the cgroups below a pod's cgroup, nearest first; empty if the pod's is gone."""
         found: list[Leaf] = []
         above = [(pod, "")]
         for _ in range(DEEPEST_LEAF):
@@ -111,7 +112,7 @@ class NodeCgroups:
         return tuple(found)
 
     def for_driver(self, path: str) -> str:
-        """Return the path for NVML of an existing cgroup; raise OSError if it does not exist."""
+        """Return the path of a cgroup for NVML; raises OSError if the cgroup does not exist."""
         os.close(self._open(path))
         return f"{self._mount}/{path}"
 
@@ -120,9 +121,10 @@ class NodeCgroups:
         return DMEM in self._read("", "cgroup.controllers").split()
 
     def enable_dmem(self, path: str) -> None:
-        """Enable the dmem controller for everything below this cgroup; raise OSError.
+        """Enable the dmem controller for all cgroups below this one; raises OSError.
 
-        It has no effect on a kernel without dmem; then setting a limit shows what the driver can.
+        Without effect on a kernel without dmem. Setting a limit then shows what the driver
+        supports.
         """
         if not self.offers_dmem():
             return
@@ -145,7 +147,7 @@ class NodeCgroups:
         return "populated 1" in self._read(path, "cgroup.events")
 
     def _directories(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yield path and name of directories below, nearest first, and none below pods."""
+        """Yield path and name of directories below `path`, nearest first; skip those below pods."""
         waiting, left = deque([path]), MOST_SEARCHED
         while waiting and left > 0:
             above = waiting.popleft()
@@ -157,7 +159,7 @@ class NodeCgroups:
                     waiting.append(below)
 
     def _below(self, path: str, most: int) -> list[tuple[str, int]]:
-        """Return names and inode numbers of the directories in one; none if it is gone."""
+        """Return names and inode numbers of a directory's subdirectories; empty if it is gone."""
         found: list[tuple[str, int]] = []
         with contextlib.suppress(OSError):
             descriptor = self._open(path)
@@ -173,7 +175,7 @@ class NodeCgroups:
         return found
 
     def _open(self, path: str) -> int:
-        """Open a directory below the mount, component by component; raise OSError."""
+        """Open a directory below the mount, component by component; raises OSError."""
         descriptor = os.open(self._mount, _DIRECTORY)
         for part in path.split("/") if path else ():
             try:
@@ -184,7 +186,7 @@ class NodeCgroups:
         return descriptor
 
     def _read(self, path: str, file: str) -> str:
-        """Return the text of a file of a cgroup; empty if the file or the cgroup does not exist."""
+        """Return the content of a cgroup's file; empty if the file or the cgroup does not exist."""
         try:
             with self._file(path, file, os.O_RDONLY) as descriptor:
                 return os.read(descriptor, _LONGEST_FILE).decode(errors="replace")
@@ -197,7 +199,7 @@ class NodeCgroups:
 
     @contextlib.contextmanager
     def _file(self, path: str, file: str, flags: int) -> Iterator[int]:
-        """Open a file of a cgroup for the duration of a block; raise OSError."""
+        """Open a cgroup's file for the duration of a block; raises OSError."""
         at = self._open(path)
         try:
             descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)

@@ -1,8 +1,8 @@
 """Driver limits of pods, set and read on their cgroups, and the proof that they work on a node.
 
-Reading a limit proves nothing: a driver that is too old, one whose mode is off, and one without a
-limit on this cgroup give the same answer. For the proof a small limit is set on the limiter's own
-pod, read, and removed. That has no other effect, since this pod holds no GPU memory.
+Reading a limit proves nothing: the result is the same with a driver that is too old, with a driver
+whose mode is off, and without a limit on this cgroup. For the proof a small limit is set on the
+limiter's own pod, read, and removed. It has no other effect, since this pod holds no GPU memory.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from webhook.core.pod.gpus import EVERY_GPU
 from webhook.limiter.cgroups import Leaf, NodeCgroups
 
 Late = dict[tuple[str, str, int], bool]
-"""Whether each of the newest limits was set late, by pod, GPU and amount."""
+"""True for a limit that was set late, keyed by pod, GPU and amount; only the newest limits are
+kept."""
 
 SOON_S: Final = 150.0
-"""Time for which the cgroup of a listed pod is searched at short intervals, in seconds: an entry
-without a binding leaves the list after 120 s."""
+"""Time for which the cgroup of a listed pod is searched for at short intervals, in seconds: an
+entry without a binding leaves the list after 120 s."""
 YOUNG_S: Final = 30.0
 
 _FIRST: Final = 2
-"""Number of containers that run before the user's: the sandbox and the sidecar."""
+"""Number of containers that run before the user's containers: the sandbox and the sidecar."""
 _FAILED: Final = frozenset({Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED})
 
 
 @dataclass(slots=True, kw_only=True)
 class LimitedPod:
-    """Pod on the list that the driver should limit."""
+    """A pod on the assignment list that the driver should limit."""
 
     uid: str
     cap_bytes: int
     gpus: tuple[str, ...]
     since_s: float
     path: str = ""
-    """Path of its cgroup; empty until it exists."""
+    """Path of the pod's cgroup; empty until the cgroup exists."""
     leaves: tuple[Leaf, ...] = ()
     searched_s: float = float("-inf")
     set_s: float = float("inf")
-    """Time at which all of its GPUs first had the limit."""
+    """Time at which all of the pod's GPUs first had the limit."""
     held: dict[str, PodLimitState] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """Reason why the last try to limit it failed, by GPU; empty after success."""
+    """Reason why the last attempt to set the limit failed, keyed by GPU; empty after success."""
 
     def is_young(self, now_s: float) -> bool:
-        """Return True if its cgroups are searched at short intervals."""
+        """Return True if the pod's cgroups are searched for at short intervals."""
         if self.set_s > now_s:
             return now_s - self.since_s < SOON_S
         return now_s - self.set_s < YOUNG_S
@@ -64,7 +65,7 @@ class PodLimiter:
     """Makes the driver limit pods, and collects events for the sentry."""
 
     def __init__(self, nvml: NodeNvml, cgroups: NodeCgroups, journal: Journal, late: Late) -> None:
-        """Set up; `late` is from the previous run."""
+        """`late` is from the previous run."""
         self._nvml = nvml
         self._cgroups = cgroups
         self._journal = journal
@@ -79,7 +80,8 @@ class PodLimiter:
     def limit(self, pod: LimitedPod, gpus: tuple[str, ...], now_s: float) -> bool:
         """Limit one pod on each of its GPUs that are in `gpus`, the GPUs without MIG.
 
-        Return False if the driver no longer behaves as in the proof. Raise NvmlError if it is gone.
+        Returns False if the driver no longer behaves as in the proof. Raises NvmlError if it is
+        gone.
         """
         proven = True
         if not pod.path:
@@ -101,7 +103,7 @@ class PodLimiter:
             except OSError as error:
                 why = f"its cgroup cannot be used: {error}"
             if self._cgroups.pod(pod.uid) != pod.path:
-                return True  # it ended meanwhile
+                return True  # the pod ended meanwhile
             if why and pod.failed.get(uuid, "") != why:
                 what = f"the driver does not hold it to its cap on {uuid}: {why}"
                 self._add_event(pod, "a pod cannot be limited", what)
@@ -113,10 +115,10 @@ class PodLimiter:
     def _limit_on(self, pod: LimitedPod, uuid: str) -> None:
         """Set and read the limit of a pod's cgroup.
 
-        The first time it is set even if it can be read already: that limit may be an ancestor's, or
-        one that the driver kept of a removed cgroup. The limit is late if it was not there, and
-        more containers ran than the sandbox and the sidecar, which waits for it: the driver never
-        counts the memory that they held before. `late` is kept once it is known, also by a restart.
+        The first time the limit is set even if it can already be read: it may be an ancestor's
+        limit, or one that the driver kept of a removed cgroup. The limit is late if it was missing
+        while containers other than the sandbox and the sidecar ran, since the driver never counts
+        the memory that they already held. `late` never changes afterwards, even after a restart.
         """
         path, want = self._cgroups.for_driver(pod.path), self._limits_to_set(pod)
         if not self.misc:
@@ -152,7 +154,7 @@ class PodLimiter:
         pod.held[uuid] = PodLimitState(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
 
     def _limit_leaves(self, pod: LimitedPod, uuid: str) -> None:
-        """Replace limits of containers that differ from their pod's.
+        """Replace limits of containers that differ from their pod's limit.
 
         | back end | limit read of a container | action |
         | --- | --- | --- |
@@ -171,7 +173,7 @@ class PodLimiter:
                 if found is None or (found.soft_bytes, found.hard_bytes) == want:
                     continue
                 self._set(uuid, path, want)
-            except OSError:  # it ended meanwhile
+            except OSError:  # the container ended meanwhile
                 continue
             except LimitDeniedError as error:  # it holds more already, or ended meanwhile
                 denied = error if self._cgroups.exists(leaf.path) else denied
@@ -186,7 +188,7 @@ class PodLimiter:
             raise NvmlError("nvmlDeviceSetMemoryLimits_v1", 3, gpu=uuid)
 
     def _limits_to_set(self, pod: LimitedPod) -> tuple[int, int]:
-        """Return soft and hard limit; dmem has no soft one, as `dmem.min` outlives a container."""
+        """Return soft and hard limit; no soft limit on dmem, as `dmem.min` outlives a container."""
         return (pod.cap_bytes if self.misc else 0), pod.cap_bytes
 
     def _report(self, pod: LimitedPod, uuid: str, leaf: Leaf, had_bytes: int) -> None:
@@ -201,7 +203,7 @@ class PodLimiter:
         self._add_event(pod, "a container had a limit of its own", why)
 
     def _add_event(self, pod: LimitedPod, what: str, why: str) -> None:
-        """Log an event of a pod, and add it to those that the sentry reports."""
+        """Log an event of a pod, and add it to the events that the sentry reports."""
         self._event_count += 1
         self.events.append(LimitEvent(self._event_count, pod.uid, why))
         self.changed = True
@@ -223,9 +225,9 @@ _VGPU: Final = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 def prove(
     nvml: NodeNvml, version: str, gpus: Iterable[ScannedGpu], cgroups: NodeCgroups, *, dmem: bool
 ) -> Proof:
-    """Return whether limits work on each GPU; raise NvmlError if the driver as a whole fails.
+    """Return whether limits work on each GPU; raises NvmlError if the driver as a whole fails.
 
-    | driver, cgroups, GPUs | holds |
+    | driver, cgroups, GPUs | result |
     | --- | --- |
     | before r615 | not tried |
     | cgroup v1, or pods have no cgroups | not tried |
@@ -234,9 +236,9 @@ def prove(
     | the driver rejects the limit, or returns another amount, on a GPU | no |
     | the driver accepts and returns the limit on all GPUs | yes |
 
-    The memory of a vGPU is limited by its host. NVIDIA's plugin sets compute mode Exclusive_Process
-    for MPS. The driver would charge the memory of all clients to the MPS server, and without MPS
-    such a GPU is not shared.
+    The host limits the memory of a vGPU. NVIDIA's plugin sets compute mode Exclusive_Process for
+    MPS. The driver would charge the memory of all clients to the MPS server. Without MPS such a GPU
+    is not shared.
     """
     if not can_limit_cgroups(version):
         return _failed_proof(
@@ -266,7 +268,7 @@ def prove(
 
 
 def why_denied(error: NvmlError) -> str:
-    """Return why a limit was not set, and the missing right if that is the reason."""
+    """Return why a limit was not set; names a missing permission if that is the reason."""
     if error.fault is Fault.NO_PERMISSION:
         return (
             f"{error.gpu}: the driver denies it to us (code {error.code}): it takes CAP_SYS_ADMIN"
@@ -277,10 +279,10 @@ def why_denied(error: NvmlError) -> str:
 
 
 def _prove_on(nvml: NodeNvml, uuid: str, cgroups: NodeCgroups, *, dmem: bool) -> Proof:
-    """Set a limit on the limiter's own pod, and read it there and on its container.
+    """Set a limit on the limiter's own pod, and read it on the pod and on its container.
 
-    The container's limit shows the back end, which the driver does not report: on misc it is that
-    of the pod, on dmem each cgroup has a separate one.
+    The container's limit shows the back end, which the driver does not report: on misc it equals
+    the pod's limit, on dmem each cgroup has a separate limit.
     """
     compute, virtual = nvml.modes(uuid)
     if virtual == _VGPU:

@@ -45,16 +45,16 @@ from webhook.node_programs.program import (
 Message = AssignmentsSeen | AssignmentsUnread
 
 STEP_S: Final = 0.1
-"""Interval of searches for cgroups of young pods, in seconds. A search needs no call of the driver.
-A kubelet needs more time between creating a pod's cgroup and its sandbox."""
+"""Interval of searches for cgroups of young pods, in seconds. A search needs no call of the
+driver. A kubelet takes longer between creating a pod's cgroup and its sandbox."""
 SELDOM_S: Final = 2.0
 AGAIN_S: Final = 1.0
-"""Time after a container's cgroup was found until its limit is read again, in seconds: a hook of
-the runtime may set one late."""
+"""Time from finding a container's cgroup to reading its limit again, in seconds: a hook of the
+runtime may set a limit late."""
 PROVE_EVERY_S: Final = 600.0
 RETRY_S: Final = 60.0
 WITHDRAW_AFTER_S: Final = STALE_AFTER_S
-"""Time that the driver may fail before the proof is withdrawn, in seconds.
+"""Time for which the driver may fail before the proof is withdrawn, in seconds.
 
 The agent removes the label itself once its own scan finds the driver gone or replaced.
 """
@@ -79,20 +79,20 @@ class Limiter:
         self._pods: dict[str, LimitedPod] = {}
         self._proof = Proof(holds=False, why=_NOT_YET)
         self._proved: tuple[str, frozenset[str]] = ("", frozenset())
-        """Driver version and GPUs of the last proof; its time follows."""
+        """Driver version and GPUs of the last proof; `_proved_s` is its time."""
         self._proved_s = float("-inf")
         self._reading_s = float("-inf")
         """Time of the next read of limits."""
         self._again_s = float("inf")
         """Time of an additional read for new containers."""
         self._written_s = float("-inf")
-        """Time of the last write of the file."""
+        """Time at which the file for the sentry was last written."""
         self._changed = True
         self._started_s = time.time()
         self._beat_s = time.monotonic()
         self._driver = DriverStatus(scanned_s=self._beat_s, answered_s=self._beat_s)
         self._failing_s: float | None = None
-        """Time since which the driver does not answer; None if it does."""
+        """Time since which the driver does not respond; None if it does."""
         self._limits = PodLimiter(nvml, self._cgroups, journal, self._read_late())
 
     def run(self) -> NoReturn:
@@ -152,7 +152,8 @@ class Limiter:
     def _wanted(self, uid: str, cap_bytes: int, gpus: tuple[str, ...], now_s: float) -> LimitedPod:
         """Return the state of a pod that the driver should limit.
 
-        Its cap is never lowered, since the driver counts the memory that the pod already holds.
+        The pod's cap is never lowered, since the driver counts the memory that the pod already
+        holds.
         """
         pod = self._pods.get(uid)
         if pod is None:
@@ -163,7 +164,7 @@ class Limiter:
         return pod
 
     def _find_cgroups(self, now_s: float) -> None:
-        """Find the cgroups of pods and containers; new ones are limited at once."""
+        """Find the cgroups of pods and containers; limit new ones immediately."""
         for pod in self._pods.values():
             if not pod.is_young(now_s) and now_s - pod.searched_s < SELDOM_S:
                 continue
@@ -195,7 +196,7 @@ class Limiter:
         self._journal.once("driver", "warning", "the driver does not answer", scan.failed)
         self._reading_s = min(self._reading_s, now_s + WRITE_INTERVAL_S)
         self._failing_s = now_s if self._failing_s is None else self._failing_s
-        self._proved_s = float("-inf")  # it may come back in another mode
+        self._proved_s = float("-inf")  # it may return in another mode
         if not self._proof.holds or now_s - self._failing_s >= WITHDRAW_AFTER_S:
             self._prove(Proof(holds=False, why=scan.failed))
 
@@ -253,7 +254,7 @@ class Limiter:
             self._journal.once("file", "error", what, str(error))
 
     def _read_late(self) -> Late:
-        """Return, for limits that the previous run set, whether they were set late."""
+        """Return whether limits that the previous run set were set late."""
         path = f"{self._settings.folder}/{STATE_FILE}"
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
@@ -274,8 +275,8 @@ class Limiter:
 def limiter(settings: LimiterSettings) -> int:
     """Make the driver limit a node's pods until SIGTERM; return the exit code.
 
-    It is that of `run_program`, or 142 (128 + SIGALRM, as for the sentry) if a call of the driver
-    did not return for a minute.
+    It is the exit code of `run_program`, or 142 (128 + SIGALRM, as for the sentry) if a call of the
+    driver did not return for a minute.
     """
 
     def work(kube: Kube, journal: Journal) -> NoReturn:

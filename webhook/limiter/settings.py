@@ -1,4 +1,4 @@
-"""The limiter's settings; the command line reads them."""
+"""The limiter's settings, which the command line sets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class LimiterSettings:
 
     node: str
     namespace: str
-    """Namespace of the assignment lists, which is the webhook's."""
+    """Namespace of the assignment lists: the webhook's namespace."""
     pod_uid: str = ""
-    """UID of the limiter's pod, to find its cgroup and thereby the kubelet's."""
+    """UID of the limiter's pod, which identifies its cgroup and thereby the kubelet's cgroups."""
     cgroups: str = CGROUPS
     dmem: bool = False
-    """True to enable the kernel's dmem controller down to each pod, if the driver uses it."""
+    """True to enable the kernel's dmem controller down to each pod, if the driver uses dmem."""
     folder: str = LIMITER_FOLDER
-    """Folder of the report for the sentry."""
+    """Folder of the file for the sentry."""
     kernel_driver: str = KERNEL_DRIVER
-    """Path of a file that exists while the kernel has a driver."""
+    """File that exists while the kernel has a driver."""
     kubeconfig: Path | None = None

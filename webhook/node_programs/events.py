@@ -1,6 +1,6 @@
-"""Writes Events and pod conditions on a thread of its own.
+"""Writer of Events and pod conditions, with a separate thread.
 
-Its queue is bounded, and reporting never waits for the API server.
+The queue is bounded, and reporting never waits for the API server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from webhook.adapters.kube.events import Events, node_reference
 from webhook.core.node.events import EventReason, TokenBucket
 
 WAITING: Final = 200
-"""Maximum length of the queue. A report that does not fit is only logged."""
+"""Maximum length of the queue. If it is full, a report is only logged."""
 
 OF_AN_OBJECT: Final = 10
 OF_AN_OBJECT_EVERY_S: Final = 300.0
-"""Limit of reports about one pod or node: a burst of `OF_AN_OBJECT`, then one in this many seconds,
-as kubelets limit Events. A pod that exceeds its cap again and again must not fill the API server.
-All reports are logged."""
+"""Interval between reports about one pod or node, in seconds, after a burst of `OF_AN_OBJECT`;
+kubelets limit Events in the same way. A pod that exceeds its cap again and again must not
+fill the API server. All reports are logged."""
 
 MOST_OBJECTS: Final = 500
 """Maximum number of objects whose reports are counted."""
@@ -49,13 +49,13 @@ class EventReport:
     reason: EventReason
     sentence: str
     action: str
-    """One word, the Event's `action`."""
+    """Value of the Event's field `action`: one word."""
     condition: Json | None = None
     """Condition for the pod, without a time; None for no condition."""
 
 
 class EventWriter:
-    """Queues reports, and writes them on its thread."""
+    """Queue of reports, and the thread that writes them."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EventWriter:
         what: str = "events of the node",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up; `action` is that of Events about the node, `what` is their name in the log."""
+        """`action` is used for Events about the node, `what` names the reports in the log."""
         self.node = node
         self._kube = kube
         self._journal = journal
@@ -82,7 +82,7 @@ class EventWriter:
         self.waiting: queue.Queue[EventReport] = queue.Queue(WAITING)
 
     def once(self, reason: EventReason, sentence: str) -> None:
-        """Report about the node, unless its last report with this reason was the same."""
+        """Report about the node, unless the last report with this reason was the same."""
         if self._last.get(reason) != sentence:
             self._last[reason] = sentence
             self.report_node(reason, sentence)
@@ -97,7 +97,7 @@ class EventWriter:
         self.report(EventReport(about=about, reason=reason, sentence=sentence, action=self._action))
 
     def report(self, report: EventReport) -> None:
-        """Queue a report, unless the object had too many; never waits."""
+        """Queue a report, unless there were too many about its object; never waits."""
         if not self._take_allowance(report.about["uid"]):
             return
         try:
@@ -126,8 +126,8 @@ class EventWriter:
     def write(self, report: EventReport) -> bool:
         """Write one report; return True if it should be retried.
 
-        The condition is written first, since it lasts and an Event can be lost. A report about a
-        pod that is gone, or was replaced by another of its name, is dropped.
+        The condition is written first, since it lasts and an Event can be lost. A report is dropped
+        if its pod is gone or was replaced by another pod of that name.
         """
         try:
             if report.condition:
@@ -155,14 +155,14 @@ class EventWriter:
         body = {"metadata": {"uid": pod["uid"]}, "status": {"conditions": conditions}}
         path = core_path("namespaces", pod["namespace"], "pods", pod["name"], "status")
         try:
-            # Conditions are merged by their type (PodStatus in the API's types.go).
+            # The API server merges conditions by type (PodStatus in the API's types.go).
             self._kube.patch(path, body)
         except KubeError as error:
-            if not error.forbidden:  # without a fence there is no such right; the Event suffices
+            if not error.forbidden:  # missing without a fence; the Event suffices
                 raise
             self._journal.once("condition", "info", "no condition is written", str(error))
 
 
 def _is_another(error: KubeError) -> bool:
-    """Return True if the pod is gone or has another UID; the latter is reported as invalid."""
+    """Return True if the pod is gone or has another UID, which the API reports as invalid."""
     return error.not_found or (error.code == _INVALID and "metadata.uid" in str(error))

@@ -1,4 +1,4 @@
-"""Main function, message queue and GPU scan of the programs of a node."""
+"""Main function, message queue and GPU scan of the node programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEW_CONTAINER: Final = 75
 
 
 class NewContainerNeededError(Exception):
-    """A new container is needed to get the driver's library, or access to the GPUs, again."""
+    """Only a new container gets the driver's library, or access to the GPUs, again."""
 
 
 class NotStartedError(Exception):
@@ -46,7 +46,7 @@ def run_program(kubeconfig: Path | None, work: Callable[[Kube, Journal], NoRetur
     | exit code | meaning |
     | --- | --- |
     | 0 | stopped by SIGTERM |
-    | 1 | no API server is known, another requirement is missing, or a bug |
+    | 1 | no API server is configured, another requirement is missing, or a bug |
     | 75 | the driver was loaded or replaced, or its devices were lost: a new container is needed |
     """
     # If stdout is closed, its descriptor may soon belong to another file.
@@ -75,7 +75,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 class Inbox(Generic[M]):
-    """Queue of reports from a program's threads to its main thread, which waits on nothing else."""
+    """Queue of reports from a program's threads to its main thread, which waits only for it."""
 
     def __init__(self) -> None:
         self._reports: queue.SimpleQueue[M | Exception] = queue.SimpleQueue()
@@ -85,7 +85,7 @@ class Inbox(Generic[M]):
         self._reports.put(report)
 
     def get(self, wait_s: float = 0.0) -> M | None:
-        """Return the next report, None after the timeout; raise the exception of a thread's bug."""
+        """Return the next report, None after the timeout; raises an exception from a thread."""
         try:
             report = self._reports.get(timeout=wait_s) if wait_s else self._reports.get_nowait()
         except queue.Empty:
@@ -109,8 +109,8 @@ class Inbox(Generic[M]):
 def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str], S]) -> S:
     """Open NVML, call `read` with the driver's version, and close: an open driver blocks updates.
 
-    Never raises. If the driver as a whole does not answer, the scan has the reason, and whether the
-    kernel has a driver, which is known by the file `kernel_driver`.
+    Never raises. If the driver as a whole does not respond, the scan contains the reason, and
+    whether the kernel has a driver, which the file `kernel_driver` shows.
     """
     try:
         with nvml:
@@ -121,7 +121,7 @@ def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str
 
 
 def list_answering_gpus(nvml: Nvml) -> tuple[ScannedGpu, ...]:
-    """Return the GPUs that answer; none if only the driver answers."""
+    """Return the GPUs that respond; empty if only the driver responds."""
     try:
         return nvml.devices()
     except NvmlError:

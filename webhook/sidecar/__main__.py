@@ -13,7 +13,7 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 def main(arguments: list[str]) -> int:
-    """Parse the arguments, run the enforcer and return the exit code.
+    """Parse the arguments, run the enforcer, and return the exit code.
 
     argparse would add a tenth to the start time.
     """
@@ -33,17 +33,17 @@ def main(arguments: list[str]) -> int:
 
 
 def start(run_folder: str, termination_log: str, *, only_test: bool) -> int:
-    """Enforce and return the exit code.
+    """Enforce the cap and return the exit code.
 
     The large imports come last. They take nearly as long as everything before them, seconds on a
-    busy node, and a SIGTERM meanwhile ends the program with 0.
+    busy node. A SIGTERM during these imports ends the program with 0.
     """
     from webhook.sidecar.journal import EnforcerJournal  # noqa: PLC0415
     from webhook.sidecar.shutdown import exit_on_signals  # noqa: PLC0415
 
     # The descriptor of a closed stdout may be reused by another file.
     output = 1 if sys.stdout else -1
-    # A manual self-test in a guarded pod must not leave files for the probes of the enforcer.
+    # A manual self-test in a pod with an enforcer must not leave files for the enforcer's probes.
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     exit_on_signals(journal)
     from webhook.sidecar.program import enforce  # noqa: PLC0415

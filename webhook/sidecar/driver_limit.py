@@ -1,9 +1,9 @@
-"""Check from within the pod that the driver enforces the pod's cap.
+"""Check within the pod that the driver enforces the pod's cap.
 
-If `VRAM_DRIVER_LIMIT` is set, the pod's fraction was computed for a GPU with the limit. A program
-that used the fraction of a GPU without it would exceed the cap.
+If `VRAM_DRIVER_LIMIT` is set, the pod's memory fraction assumes a GPU with the limit. On a GPU
+without the limit, a program that uses this fraction would exceed the cap.
 
-| the driver holds it on all its GPUs | the pod |
+| the driver enforces the cap on all of the pod's GPUs | the pod |
 | --- | --- |
 | yes | may start |
 | no | waits, without end, and the startup probe reports why |
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.sidecar.settings import EnforcerSettings
 
 QUERY_INTERVAL_S: Final = LIST_EVERY_S
-"""Interval between queries of a GPU without a limit, for one that is set later, in seconds."""
+"""Interval between queries of a GPU without a limit, in seconds: the limit may be set later."""
 
 INSTEAD: Final = (
     "what exceeds the cap is stopped; VRAMWARDEN_GPU_MEMORY_FRACTION is of the cap here, and too"
@@ -62,7 +62,7 @@ class DriverLimitCheck:
         """Last reported result; None while the pod waits."""
 
     def counted_bytes(self, gpu: str, now_s: float) -> int | None:
-        """Return the bytes that the driver counts; None if it does not enforce the cap."""
+        """Return the bytes that the driver counts; None if the driver does not enforce the cap."""
         waits = self._is_held is None
         if not waits and self._why.get(gpu) and now_s - self._queried_s[gpu] < QUERY_INTERVAL_S:
             return None

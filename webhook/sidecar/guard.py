@@ -58,13 +58,14 @@ fork bomb may be faster than the search, and must not delay the next observation
 
 PAUSE_INTERVALS: Final = 5
 PAUSE_S: Final = 5.0
-"""A gap between observations longer than both is reported, since the pod was unguarded."""
+"""A gap between observations is reported if it exceeds both `PAUSE_S`, in seconds, and
+`PAUSE_INTERVALS` poll intervals, since the pod was unguarded."""
 
 
 STUCK_INTERVALS: Final = 3
 STUCK_S: Final = 15.0
-"""Without an observation for longer than both, the pod is unguarded; `probe.sh` uses the same
-limits."""
+"""The pod is unguarded after `STUCK_S` seconds and `STUCK_INTERVALS` poll intervals without an
+observation; `probe.sh` uses the same limits."""
 
 
 class Guard:
@@ -117,7 +118,7 @@ class Guard:
         """Containers that were observed with GPU memory."""
 
     def run(self) -> int:
-        """Guard, and return the exit code; raise DriverChangedError."""
+        """Enforce the cap until the end, and return the exit code; raises DriverChangedError."""
         delay_exit_while(self._is_needed)
         self._journal.final_figures = self._final_figures
         last_s = time.monotonic()
@@ -145,10 +146,10 @@ class Guard:
             time.sleep(max(0.0, now_s + self._pause_s(now_s) - time.monotonic()))
 
     def _is_needed(self) -> bool:
-        """Return True if we work and a container that held memory still runs; for any thread.
+        """Return True if the guard works and a container that held memory runs; thread-safe.
 
-        Other containers may wait for us: a native sidecar that precedes us in the pod, such as a
-        proxy of a mesh, is stopped only after we have ended.
+        Other containers may wait for the sidecar to end: a native sidecar that precedes it in the
+        pod, such as a service mesh's proxy, is stopped only afterwards.
         """
         stuck_after_s = max(STUCK_S, STUCK_INTERVALS * self._settings.poll_interval_s)
         if time.monotonic() - self._observed_s > stuck_after_s:
@@ -164,7 +165,7 @@ class Guard:
         observation = self._observer.observe(now_s, judged)
         observation = replace(observation, rejected=frozenset(self._rejected))
         self._rejected.clear()
-        # A container is empty if its processes were only summed up; it may be any container.
+        # The container is empty for processes that were only summed up; it may be any container.
         self._containers_with_memory |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
         self._stops += sum(isinstance(action, Terminate | StopContainer) for action in actions)
@@ -198,9 +199,9 @@ class Guard:
                 os.close(file)
 
     def _pause_s(self, now_s: float) -> float:
-        """Return the time until the next observation, shorter during an excess and a grace.
+        """Return the time until the next observation; shorter during an excess and a grace period.
 
-        A grace may end without a kill while the driver does not list its victim.
+        A grace period may end without a kill while the driver does not list its victim.
         """
         pause_s = self._settings.poll_interval_s
         if self._is_waiting:
@@ -216,9 +217,9 @@ class Guard:
     def _beat(self) -> bool:
         """Write the heartbeat once the pod may start; return False if no process can be read.
 
-        A process of the same user may lower our limit of descriptors (prlimit(2)). Then nothing in
-        proc can be opened, and only a new container has the original limit. Other failures are
-        logged once.
+        A process of the same user may lower the guard's limit of file descriptors (prlimit(2)).
+        Then no file in /proc can be opened, and only a new container has the original limit. Other
+        failures are logged once.
         """
         if self._is_waiting:
             return True
@@ -235,7 +236,7 @@ class Guard:
         return True
 
     def _perform(self, action: Action) -> None:
-        """Log an action before performing it, so that the reason exists when the process ends."""
+        """Log an action before performing it, so that the reason is known when the process ends."""
         if isinstance(action, Terminate):
             # The process may have executed another program since it was first observed.
             fresh = processes.identify(action.process.pid, proc=self._proc)
@@ -263,11 +264,11 @@ class Guard:
             )
 
     def _end_pod(self, action: EndPod) -> None:
-        """Stop the processes of the other containers, which the kubelet restarts or leaves stopped.
+        """End the processes of the other containers, which the kubelet restarts or leaves stopped.
 
-        With RestartAllContainers the kubelet restarts all containers on our exit code. The policy
-        prefers no workload to an unmeasured one. If stopping single processes was not enough there
-        is no grace: each of them already had one.
+        With RestartAllContainers the kubelet restarts all containers because of the guard's exit
+        code. The policy prefers no workload to an unmeasured one. If stops were not enough there is
+        no grace period: each process has already had one.
         """
         report_action(self._journal, action, self._settings.grace_s)
         grace_s = self._settings.grace_s if action.excess is None else 0.0
@@ -285,8 +286,8 @@ class Guard:
     def _kill_all(self, container: str = "") -> None:
         """Kill all processes of one container, or of all other containers.
 
-        All are stopped first, and killed once no new ones appear. A stopped process starts no
-        others, and still counts against a process limit that the container has reached.
+        All are stopped with SIGSTOP first, and killed once no new ones appear. A stopped process
+        starts no others, and still counts against a process limit that the container has reached.
         """
         found: set[Process] = set()
         deadline_s = time.monotonic() + SWEEP_TIMEOUT_S
@@ -306,7 +307,7 @@ class Guard:
                     break
 
     def _workload_processes(self, container: str = "") -> Iterator[Process]:
-        """Yield the processes of one other container, or of all, except those of the pod itself."""
+        """Yield the processes of one other container, or of all except sandbox and enforcer."""
         first, me = (processes.identify(pid, proc=self._proc) for pid in (1, os.getpid()))
         spared = {"", *(process.container for process in (first, me) if process)}
         for process in processes.list_processes(proc=self._proc):

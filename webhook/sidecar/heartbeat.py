@@ -1,13 +1,13 @@
-"""The heartbeat: files by which the kubelet's probes know that the enforcer works.
+"""The heartbeat: files by which the kubelet's probes check that the enforcer works.
 
-There is no port, since the pod's network belongs to the workload. A line in a file of our own
-volume names the process that guards and the time of its last observation. Probes get a hundredth of
-a core, in which an interpreter starts slowly, so they are a shell script, `probe.sh`.
+There is no port, since the pod's network belongs to the workload. A line in a file of the sidecar's
+own volume names the guard's process and the time of its last observation. Probes get a hundredth of
+a core, on which an interpreter starts slowly, so they are a shell script, `probe.sh`.
 
-A workload that runs as our user can write that line as well. So the probe asks the kernel whether
-the process belongs to our container, and whether it runs when it is woken.
+A workload that runs as the sidecar's user can write that line as well. So the probe asks the kernel
+whether the process belongs to the sidecar's container, and whether it runs when it is woken.
 
-The kubelet makes an Event of the output of a failing probe, and we have no token to write one. So
+The kubelet makes an Event of a failing probe's output; the sidecar has no token to write one. So
 the enforcer writes sentences to files next to its heartbeat, and a probe prints them:
 
 | file | written by | content | valid until |
@@ -20,9 +20,9 @@ the enforcer writes sentences to files next to its heartbeat, and a probe prints
 | `reported` | a liveness probe that failed to report a verdict | its number | the next |
 | `bell` | a startup probe that waits | named pipe, written when a file changes | |
 
-Processes are a PID and a start time. Times are hundredths of a second since the node started, which
-a shell can read from /proc/uptime. Files are replaced atomically, and there is one of each, so
-nothing grows.
+A process is identified by PID and start time. Times are hundredths of a second since the node
+started, which a shell can read from /proc/uptime. Files are replaced atomically, and there is one
+of each, so the folder does not grow.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ WAKE_SIGNAL = signal.SIGURG
 _FILE = "heartbeat"
 _VERDICT, _FAILURE, _WAITING, _BELL = "verdict", "failure", "waiting", "bell"
 _LONGEST = 1000
-"""Maximum bytes of a sentence: each API limits an Event's message, including the kubelet's words.
-"""
+"""Maximum length of a sentence, in bytes: the API limits an Event's message, including the
+kubelet's own words."""
 
 _LONGEST_WAITING = 480
-"""Maximum bytes of a sentence in `waiting`: a probe may report two, one first and one at its end.
-"""
+"""Maximum length of a sentence in `waiting`, in bytes: a probe may report two sentences, one at
+its start and one at its end."""
 
 
 class Heartbeat:
@@ -55,12 +55,13 @@ class Heartbeat:
         self._folder = folder
         self._proc = proc
         self._process = _own_process()
-        # A probe sends it and observes that the kernel runs us. A sleep continues afterwards.
+        # The probe sends this signal and observes that the kernel runs the guard. A sleep continues
+        # afterwards.
         signal.signal(WAKE_SIGNAL, _ignore)
-        signal.siginterrupt(WAKE_SIGNAL, False)  # it must not interrupt a call of the driver
+        signal.siginterrupt(WAKE_SIGNAL, False)  # must not interrupt a call of the driver
 
     def beat(self) -> None:
-        """Record that the pod was observed just now; raise OSError on failure."""
+        """Record that the pod was observed just now; raises OSError on failure."""
         # The probe reads the same file: /proc/uptime includes suspend, and may be a mount.
         with open(f"{self._proc}/uptime", encoding="ascii") as file:  # noqa: PTH123
             now = int(file.read().split()[0].replace(".", ""))
@@ -68,7 +69,7 @@ class Heartbeat:
 
 
 def write_verdict(folder: str, text: str) -> None:
-    """Write a verdict for the next probe, replacing one that was not reported."""
+    """Write a verdict for the next probe; it replaces one that was not reported."""
     _try_to_write_file(folder, _VERDICT, f"{time.monotonic_ns()} {to_event_text(text)}")
 
 
@@ -85,7 +86,7 @@ def write_waiting(folder: str, text: str) -> None:
 
 
 def remove_failure(folder: str) -> None:
-    """Remove the failure of an earlier self-test, since one has passed."""
+    """Remove the failure of an earlier self-test, since a self-test has passed."""
     try:
         os.unlink(f"{folder}/{_FAILURE}")  # noqa: PTH108
     except OSError:
@@ -93,17 +94,17 @@ def remove_failure(folder: str) -> None:
 
 
 def to_event_text(text: str, longest: int = _LONGEST) -> str:
-    """Return text as one printable line, cut to `longest` bytes."""
+    """Return `text` as one printable line, truncated to `longest` bytes."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(printable.split()).encode()[:longest].decode(errors="ignore")
 
 
 def _write_file(folder: str, name: str, text: str) -> None:
-    """Replace a file atomically and wake the startup probe; raise OSError on failure."""
+    """Replace a file atomically and wake the startup probe; raises OSError on failure."""
     path, new = f"{folder}/{name}", f"{folder}/{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)  # noqa: PTH108
-    # Created, never opened: a tenant's pipe would block the guard, a link would redirect it.
+    # Created, never opened: a tenant's pipe would block the guard, and a link would redirect it.
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.write(file, f"{text}\n".encode())
@@ -115,7 +116,7 @@ def _write_file(folder: str, name: str, text: str) -> None:
 
 def _wake_startup_probe(bell: str) -> None:
     try:
-        # Without a reader opening fails instead of blocking.
+        # Without a reader, opening fails instead of blocking.
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         pipe = os.open(bell, flags)
     except OSError:
@@ -130,7 +131,7 @@ def _wake_startup_probe(bell: str) -> None:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing: without a handler the kernel would not wake us."""
+    """Do nothing: without a handler the signal would not wake the process."""
 
 
 def _try_to_write_file(folder: str, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The enforcer's log, whose verdicts and final figures are also shown by `kubectl describe`."""
+"""The enforcer's log, whose verdicts and final figures `kubectl describe` also shows."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     FinalFigures = tuple[str, Mapping[str, Any]]
 
 LOCK_TIMEOUT_S: Final = 0.5
-"""Maximum wait for a verdict that is being written when the process ends, since a disk may hang."""
+"""Maximum wait for a verdict that is being written when the process ends, in seconds: a disk may
+hang."""
 
 
 class EnforcerJournal(Journal):
-    """Writes log events and verdicts.
+    """Writer of log events and verdicts.
 
-    Output is unbuffered. Python would exit with 120 instead of our exit code if a buffer could not
-    be written.
+    Output is unbuffered. Otherwise Python would exit with 120 instead of the enforcer's exit code
+    if a buffer cannot be written.
     """
 
     def __init__(self, descriptor: int, termination_log: str, run_folder: str = "") -> None:
-        """Prepare; verdicts go to `run_folder` for the probes, unless it is empty."""
+        """Verdicts are written to `run_folder` for the probes, unless it is empty."""
         super().__init__(partial(os.write, descriptor))
         self._termination_log = termination_log
         self._run_folder = run_folder
@@ -40,14 +41,14 @@ class EnforcerJournal(Journal):
         self._writing = _thread.allocate_lock()
         """Held while a verdict is written; a thread that ends the process acquires it first."""
         self.final_figures: Callable[[], FinalFigures | None] = _no_figures
-        """Returns the pod's figures as text and as log values; callable in any thread."""
+        """Returns the pod's figures as a message and as log values; callable in any thread."""
 
     def verdict(
         self, level: str, message: LogMessage, why: str, *, report: bool = True, **values: Any
     ) -> None:
         """Log an event whose sentence is also the container's termination message.
 
-        The file exists if the kubelet created it; without it there would be no reader. It is
+        The message's file exists if the kubelet created it; otherwise it has no reader. It is
         written before the event, so that a SIGKILL in between leaves a message. With `report` the
         next probe makes it an Event of the pod.
         """
@@ -59,9 +60,9 @@ class EnforcerJournal(Journal):
             self.event(level, message, why=why, **values)
 
     def append_final_figures(self) -> None:
-        """Write the final figures after the last verdict and after each later one.
+        """Write the final figures after the last verdict and after each later verdict.
 
-        A guard may continue after SIGTERM, and end by SIGKILL.
+        A guard may continue after SIGTERM until SIGKILL ends it.
         """
         with self._writing:
             self._ends = True
@@ -70,7 +71,7 @@ class EnforcerJournal(Journal):
     def end(self) -> None:
         """Write the final figures to the message and the log; later verdicts are not written."""
         if not self._writing.acquire(timeout=LOCK_TIMEOUT_S):
-            return  # the main thread hangs while writing a verdict, which is then the last one
+            return  # the main thread hangs while writing a verdict, which then is the last one
         words = self.final_figures()
         self._write_termination_log(words)
         if words:
@@ -82,7 +83,7 @@ class EnforcerJournal(Journal):
         if not (self._verdict or behind):
             return
         text = self._verdict.encode(errors="replace")[: LONGEST_MESSAGE - len(behind)]
-        text = text.decode(errors="ignore").encode() + behind  # not cut within a letter
+        text = text.decode(errors="ignore").encode() + behind  # never truncated within a character
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)
             try:

@@ -1,4 +1,4 @@
-"""Observation of the pod's memory from NVML and /proc; all faults of NVML are handled here."""
+"""Observation of the pod's memory by NVML and /proc; all NVML errors are handled here."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ SEARCH_INTERVAL_S: Final = 30.0
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-"""Pauses between attempts to reach a driver that is down, in seconds; doubled from first to
-longest."""
+"""Pauses between attempts to reach a driver that is down, in seconds. They double from
+`FIRST_PAUSE_S` to `LONGEST_PAUSE_S`."""
 
 UNIDENTIFIED_AFTER_S: Final = 5.0
 """Time after which a listed process is reported as unidentified, in seconds. A process may end
-between the list and our read of /proc, but not stay listed that long."""
+between reading the list and reading /proc, but does not stay listed that long."""
 
 UNIDENTIFIED_COUNTS_AFTER_S: Final = 10.0
-"""Time after which the memory of an unidentified process counts, if it belongs to the pod for
-certain."""
+"""Time after which the memory of an unidentified process counts, in seconds, if the process
+certainly belongs to the pod."""
 
 ALWAYS_IDENTIFIED: Final = 32
-"""Number of processes that are always identified. That costs eight files each, so the memory of
-more processes is summed up first, and they are identified only if the sum shows an excess."""
+"""Number of processes that are always identified. Identifying one costs reading eight files. The
+memory of further processes is summed up first, and they are identified only if the sum shows
+an excess."""
 
 
 class DriverChangedError(Exception):
@@ -55,7 +56,7 @@ class Unidentified:
     """A listed process that could never be identified."""
 
     since_s: float
-    """Time since which every list contained it."""
+    """Time since which every list contained the process."""
     used_bytes: int | None
 
 
@@ -72,7 +73,7 @@ class Observer:
         limit: DriverLimitCheck | None = None,
         proc: str = "/proc",
     ) -> None:
-        """Prepare; use above `ceiling_bytes` is observed in detail (default: the cap)."""
+        """Use above `ceiling_bytes` (default: the cap) is observed in detail."""
         self._nvml = nvml
         self._cap_bytes = cap_bytes
         self._ceiling_bytes = cap_bytes if ceiling_bytes is None else ceiling_bytes
@@ -80,7 +81,7 @@ class Observer:
         self._limit = limit
         self._proc = proc
         self.gpus: tuple[str, ...] = ()
-        """UUIDs of all GPUs found until now."""
+        """UUIDs of all GPUs found so far."""
         self._searched_s = float("-inf")
         self._pause_s = 0.0
         self._next_attempt_s = float("-inf")
@@ -88,17 +89,17 @@ class Observer:
         self._missing = "no GPU has been found yet"
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
-        """Usages in the last list of each GPU. They are reported while the GPU has a pace, and kept
-        longer for the names of processes."""
+        """Usages from the last list of each GPU. They are reported while the GPU has a pace, and
+        kept longer for the names of processes."""
         self._counted: dict[str, int | None] = {}
-        """Memory that the driver counted at that list, if it has a limit."""
+        """Bytes that the driver counted when the list was read, by GPU; None without a limit."""
         self._processes: dict[int, Process] = {}
         self._unidentified: dict[tuple[str, int], Unidentified] = {}
 
     def observe(self, now_s: float, judged: Collection[str] = ()) -> Observation:
-        """Return the memory of each process; lists of GPUs that are not `judged` may be older.
+        """Return the memory of each process; lists of GPUs that are not in `judged` may be older.
 
-        Raise only DriverChangedError. Other failures of NVML are faults of the observation.
+        Raises only DriverChangedError. Other NVML errors are faults of the observation.
         """
         if self._down and not self._retry(now_s):
             return Observation((), self._down)
@@ -122,7 +123,7 @@ class Observer:
         )
 
     def _find_gpus(self, now_s: float) -> str:
-        """Search for GPUs, at first and while one is missing; return the reason why one is."""
+        """Search for GPUs, first and while one is missing; return the reason why one is missing."""
         complete = not self._missing and all(gpu in self._paces for gpu in self.gpus)
         if not complete and now_s - self._searched_s >= SEARCH_INTERVAL_S:
             self._searched_s = now_s
@@ -176,7 +177,7 @@ class Observer:
         return self._processes.get(pid, Process(pid, UNIDENTIFIED))
 
     def _counts_for_pod(self, stranger: Unidentified, now_s: float) -> bool:
-        """Return True if an unidentified process belongs to the pod for certain."""
+        """Return True if an unidentified process certainly belongs to the pod."""
         return (
             self._counts_strangers
             and len(self.gpus) == 1
@@ -186,8 +187,8 @@ class Observer:
     def _identify(self, gpu: str, pid: int, used_bytes: int | None, now_s: float) -> Process | None:
         """Return the process with this PID, cached while it is the same process.
 
-        A process that has ended but is still listed keeps its identity, since its memory is not
-        freed.
+        A process that has ended but is still listed keeps its identity, since its memory has not
+        been freed.
         """
         process = self._processes.get(pid)
         if process is None or processes.is_gone(process, proc=self._proc):
@@ -212,13 +213,13 @@ class Observer:
         self._processes = {pid: who for pid, who in self._processes.items() if pid in alive}
 
     def _handle_error(self, error: NvmlError, now_s: float) -> str:
-        """Handle a failure and return its sentence.
+        """Handle an NVML error and return its sentence.
 
-        | fault | what is done |
+        | fault | action |
         | --- | --- |
-        | driver changed | the program ends, for a new container to begin |
+        | driver changed | raise DriverChangedError, so that a new container starts |
         | driver down | close, and open again after a pause that doubles |
-        | any other | this GPU counts as unknown; a lost one is searched for again later |
+        | any other | treat this GPU as unknown; search for a lost GPU again later |
         """
         if error.fault is Fault.DRIVER_CHANGED:
             raise DriverChangedError(str(error)) from error

@@ -26,10 +26,10 @@ DRIVER_CHANGED: Final = 75
 
 SELF_TEST_TIMEOUT_S: Final = 120
 """Maximum duration of the self-test, in seconds. If the driver hangs, only SIGALRM ends the
-process: none of our code runs, and no probe is configured to kill it yet."""
+process: Python code does not run, and no probe is configured to kill the process yet."""
 
 _PROBED_WITHIN_S: Final = 2.0
-"""Time within which the kubelet probes, which it does every second
+"""Time within which the kubelet probes the container, in seconds; it probes every second
 (core/admission/sidecar/container.py)."""
 
 
@@ -42,11 +42,11 @@ def enforce(
 ) -> int:
     """Run the self-test, then guard until SIGTERM; return the exit code.
 
-    | exit code | means |
+    | exit code | meaning |
     | --- | --- |
     | 0 | stopped by SIGTERM (`shutdown`), or only the self-test was requested and passed |
     | 70 | the self-test failed, or the settings are wrong: nothing would be guarded |
-    | 75 | the node's driver was replaced under us |
+    | 75 | the node's driver was replaced |
     | 88 | the pod must restart |
     | 142 | the self-test hung for `SELF_TEST_TIMEOUT_S` (128 and SIGALRM) |
     """
@@ -74,7 +74,7 @@ def _enforce(
         values = {"ability": Ability.BLIND.value}
         journal.verdict("error", LogMessage.SELF_TEST, str(error), report=False, **values)
         return SELF_TEST_FAILED
-    # Never closed: the kernel does that, and a missing driver could delay the exit.
+    # Never closed: the kernel closes it, and a missing driver could delay the exit.
     nvml = Nvml(settings.gpus)
     if not only_test:
         signal.alarm(SELF_TEST_TIMEOUT_S)
@@ -83,7 +83,7 @@ def _enforce(
     level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
     if result.ability is Ability.BLIND and not only_test:
         write_failure(run_folder, result.why)
-    # The startup probe reports a failure, and a full ability needs no report.
+    # The startup probe reports a failure. Full ability needs no report.
     report = result.ability is Ability.OBSERVE
     journal.verdict(level, LogMessage.SELF_TEST, result.why, report=report, **result.values())
     if result.ability is Ability.BLIND:

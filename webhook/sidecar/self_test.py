@@ -1,4 +1,4 @@
-"""Self-test of the enforcer before any workload container starts; the kubelet waits for it."""
+"""Self-test of the enforcer, for which the kubelet waits before it starts workload containers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Ability(enum.Enum):
-    """Abilities of the enforcer according to the self-test."""
+    """Ability of the enforcer according to the self-test."""
 
     FULL = "full"
     """Measures, and stops processes above the cap."""
     OBSERVE = "observe"
-    """Measures, but cannot send signals to the workload: an excess ends with exit code 88."""
+    """Measures, but cannot signal the workload: an excess ends the enforcer with exit code 88."""
     BLIND = "blind"
     """Cannot measure; the workload does not start."""
 
@@ -35,7 +35,7 @@ class SelfCheck:
 
     name: str
     passed: bool | None
-    """Result; None if unknown, which does not keep a workload from starting."""
+    """None if unknown, which does not keep a workload from starting."""
     reason: str
 
 
@@ -55,7 +55,7 @@ class SelfTest:
 
     @property
     def why(self) -> str:
-        """Reasons of failed checks; the driver's if none failed."""
+        """Reasons of the failed checks, or of the driver check if none failed."""
         failed = [check.reason for check in self.checks if check.passed is False]
         return " ".join(failed) or next(
             (check.reason for check in self.checks if check.name == "driver"), ""
@@ -77,7 +77,7 @@ def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
     | check | fails if |
     | --- | --- |
     | kernel | gVisor, WSL: no figures of single processes |
-    | process-namespace | it is the node's, or proc is another's: PIDs would be of other processes |
+    | process-namespace | it is the node's, or `proc` belongs to another one: PIDs would differ |
     | shared-processes | the sidecar is alone in its namespace |
     | library | libnvidia-ml.so.1 is missing or does not fit the driver |
     | driver | it is older than 570 |
@@ -90,10 +90,11 @@ def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
 def _check_environment(proc: str) -> Iterator[SelfCheck]:
     yield _from_fact("kernel", host_environment.check_kernel(proc=proc))
     namespace = host_environment.check_pid_namespace(proc=proc)
-    # If this cannot be read, PIDs cannot be trusted to be those of our own processes.
+    # If this cannot be read, PIDs might be those of another namespace.
     yield SelfCheck("process-namespace", namespace.holds or False, namespace.reason)
     shared = host_environment.check_shared_process_namespace(proc=proc)
-    # A container that does not share is PID 1. Otherwise only cgroups tell, and not for certain.
+    # In a pod that does not share its process namespace the sidecar is PID 1. Otherwise only
+    # cgroups can tell, and they are not certain.
     alone = shared.holds is False and os.getpid() == 1
     yield SelfCheck("shared-processes", False if alone else shared.holds or None, shared.reason)
     yield _from_fact("permission", _check_permission(proc))
@@ -104,7 +105,7 @@ def _from_fact(name: str, fact: Fact) -> SelfCheck:
 
 
 def _check_permission(proc: str) -> Fact:
-    """Check each existing process; none exists yet when the pod starts."""
+    """Check each existing process; when the pod starts there is none yet."""
     spared = {1, os.getpid(), *processes.ancestors(os.getpid(), proc=proc)}
     for pid in processes.pids(proc=proc):
         process = None if pid in spared else processes.identify(pid, proc=proc)

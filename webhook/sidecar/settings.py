@@ -1,4 +1,4 @@
-"""The enforcer's settings, from the environment that core/admission/sidecar/container.py writes."""
+"""The enforcer's settings, from environment variables of core/admission/sidecar/container.py."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcerSettings:
-    """The pod's cap, and how it is enforced."""
+    """The pod's cap, and how the enforcer enforces it."""
 
     cap_bytes: int
-    """Cap per GPU."""
+    """Cap per GPU, in bytes."""
     tolerance_bytes: int
     poll_interval_s: float
     grace_s: float
     blind_after_s: float
     terminate_when_blind: bool
     gpus: frozenset[str] | None
-    """UUIDs of the pod's GPUs; None for all that the driver shows."""
+    """UUIDs of the pod's GPUs; None for all GPUs that the driver shows."""
     stops_processes: bool = True
-    """True if processes are stopped for an excess; otherwise it is only reported."""
+    """True if an excess stops processes; False if it is only reported."""
     driver_limit: str = ""
-    """One of `DRIVER_LIMITS` if the driver should enforce the cap as well; empty otherwise."""
+    """One of `DRIVER_LIMITS` if the driver should also enforce the cap; empty otherwise."""
 
 
 def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
-    """Parse all variables; raise SettingsError with all problems.
+    """Parse all environment variables; raises SettingsError with all problems.
 
     Only the cap has no default, and `VRAM_GPUS` must not be empty if it is set. A malformed value
     never means "no limit".
@@ -115,9 +115,9 @@ def _parse_choice(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def _parse_gpus(text: str) -> frozenset[str] | None:
-    """Parse the UUIDs of the pod's GPUs; None, for every GPU, if a name is not a UUID.
+    """Parse the UUIDs of the pod's GPUs; return None, for every GPU, if a name is not a UUID.
 
-    NVIDIA's variable is not read: a runtime may overwrite it, or use other names for the GPUs.
+    NVIDIA's environment variable is not read: a runtime may overwrite it, or use other GPU names.
     """
     if not text:
         raise ValueError("is empty: the pod has no GPU; delete it, so that it is bound again")

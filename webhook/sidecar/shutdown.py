@@ -1,13 +1,13 @@
-"""Shutdown: SIGTERM and SIGINT stop the program at any point, even in a call that hangs.
+"""Shutdown: SIGTERM and SIGINT end the program at any point, even in a call that hangs.
 
-Python runs signal handlers only between two bytecode instructions: never while the driver does not
-answer, and late if the sidecar gets a hundredth of a busy core. So a thread waits for the signal
-and ends the process itself. No exception is raised, NVML is not called again, and the interpreter
-does not clean up.
+Python runs signal handlers only between two bytecode instructions: never while the driver hangs,
+and late if the sidecar gets a hundredth of a busy core. So a thread waits for the signal and ends
+the process itself. No exception is raised, NVML is not called again, and the interpreter does not
+clean up.
 
-The kubelet stops a native sidecar after the other containers, so it then ends at once. If SIGTERM
-arrives while a container that held memory still runs, the workload may have sent it. The guard then
-continues, and ends after that container or by SIGKILL.
+The kubelet stops a native sidecar after the other containers, so the sidecar normally ends at once.
+If SIGTERM arrives while a container that held memory still runs, the workload may have sent it. The
+guard then continues, and ends after that container or by SIGKILL.
 
 Before `exit_on_signals` the kernel ends the process (143), which has done nothing yet. No signal,
 not even SIGKILL, ends a process that hangs in the kernel.
@@ -33,7 +33,7 @@ _CHECK_INTERVAL_S: Final = 0.2
 """Interval between checks whether the guard is still needed, in seconds."""
 
 _WRITE_TIMEOUT_S: Final = 1.0
-"""Maximum time for writing the final figures, in seconds, since a disk may hang."""
+"""Timeout of writing the final figures, in seconds, since a disk may hang."""
 
 
 def exit_on_signals(journal: EnforcerJournal) -> None:
@@ -75,7 +75,7 @@ def _wait_for_signal(pipe: int, journal: EnforcerJournal) -> None:
 
 
 def write_final_figures(journal: EnforcerJournal) -> None:
-    """Write the pod's peaks; the caller ends the process afterwards."""
+    """Write the pod's final figures; the caller ends the process afterwards."""
     _run_with_timeout(journal.end)
 
 
