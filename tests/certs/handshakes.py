@@ -19,7 +19,7 @@ def real_now() -> datetime:
 
 
 def shake_hands(bundle: Bundle, ca_pem: bytes, name: str = NAMES[0]) -> dict:
-    """Run a handshake with a set, verify it against the CAs, and return the certificate."""
+    """Run a handshake, verify it against the CAs, and return the server's certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(server, bundle)
     return handshake(server, ca_pem, name)
@@ -41,13 +41,13 @@ def handshake(server: ssl.SSLContext, ca_pem: bytes, name: str = NAMES[0]) -> di
 
 
 def renewed(bundle: Bundle, names: Sequence[str] = NAMES) -> Bundle:
-    """Return the set with another serving certificate of its CA."""
+    """Return the set with another serving certificate signed by its CA."""
     pair = issue_serving(Pair(bundle.ca_pem, bundle.ca_key_pem), names, real_now())
     return replace(bundle, certificate_pem=pair.certificate_pem, key_pem=pair.key_pem)
 
 
 def put(folder: Path, bundle: Bundle) -> Bundle:
-    """Write a set as plain files; replace existing ones."""
+    """Write a certificate set as plain files; replace existing files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in bundle.files().items():
         (folder / name).write_bytes(content)
@@ -55,7 +55,7 @@ def put(folder: Path, bundle: Bundle) -> Bundle:
 
 
 def mount(folder: Path, bundle: Bundle, version: str) -> None:
-    """Write a set into the folder as the kubelet does: one rename replaces all files."""
+    """Write a set into the folder like the kubelet: one rename replaces all files."""
     put(folder / f"..{version}", bundle)
     for name in bundle.files():
         if not (folder / name).is_symlink():

@@ -1,6 +1,6 @@
-"""Replicas against an API server in memory; the test sets the time and the order of calls.
+"""Replicas against an in-memory API server; the test controls the time and the order of calls.
 
-Each replica runs its real code, but every call waits until the test lets it continue.
+Each replica runs the real code, but every call waits until the test lets it continue.
 """
 
 import threading
@@ -17,7 +17,7 @@ from webhook.adapters.kube.certificates import KINDS, CertificatesApi, StoredBun
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
-# Short lifetimes, so that a rotation takes a few hours. An API server is at most DELAY_S behind.
+# Short lifetimes make a rotation take a few hours. An API server lags by at most DELAY_S.
 TERMS = RotationPeriods(ca_life_s=100 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
 DELAY_S = 59
 
@@ -34,7 +34,7 @@ RIGHTS = {
 
 
 class World:
-    """The shared state: an API server with a Secret and two configurations, and the time."""
+    """The shared state: the time, and an API server with a Secret and two configurations."""
 
     def __init__(self, *denied: str) -> None:
         self.time_s = 0.0
@@ -46,7 +46,6 @@ class World:
             self.api.put(path, {"webhooks": [{"name": name, "clientConfig": {}} for name in names]})
 
     def deny(self, *rights: str) -> None:
-        """Deny these rights, and grant all others."""
         self.api.denied = {RIGHTS[right] for right in rights}
 
     def now(self) -> datetime:
@@ -57,7 +56,7 @@ class World:
 
     @property
     def bundle(self) -> Bundle:
-        """Return the set in the Secret."""
+        """Return the certificate set in the Secret."""
         data = self.api.objects.get(PATH, {}).get("data", {})
         return Bundle.from_files({name: b64decode(text) for name, text in data.items()})
 
@@ -67,7 +66,6 @@ class World:
         self.api.put(PATH, {"data": data})
 
     def delete(self, *paths: str) -> None:
-        """Delete the Secret, or other objects."""
         for path in paths or (PATH,):
             if path in self.api.objects:
                 self.api.remove(path)
@@ -80,29 +78,27 @@ class World:
         return frozenset(b64decode(target.get("caBundle") or "") for target in targets)
 
     def damage(self, webhook: str, ca_bundle: bytes) -> None:
-        """Write another caBundle into a webhook, as a user of kubectl can."""
+        """Write another caBundle into a webhook, like a user of kubectl."""
         self.past.append((self.time_s, self.ca_bundles()))
         called = {"clientConfig": {"caBundle": b64encode(ca_bundle).decode()}}
         webhooks = {"webhooks": [{"name": webhook, **called}]}
         self.api.kube().patch(WEBHOOKS[webhook], webhooks)
 
     def bundles_in_use(self) -> set[frozenset[x509.Certificate]]:
-        """Return every caBundle that an API server may still use, each once."""
+        """Return each distinct caBundle that an API server may still use."""
         recent = [old for until_s, old in self.past if until_s >= self.time_s - DELAY_S]
         pems = self.ca_bundles().union(*recent)
         return {frozenset(readable_certificates(pem)) for pem in pems}
 
     def published(self) -> set[x509.Certificate]:
-        """Return the CAs in the caBundles, which are the same in all."""
+        """Return the CAs in the caBundles, which must all be the same."""
         (published,) = {frozenset(readable_certificates(pem)) for pem in self.ca_bundles()}
         return set(published)
 
     def is_accepted(self, served: Bundle) -> bool:
-        """Return True if every API server accepts a certificate."""
         return all(is_accepted(served, bundle, self.now()) for bundle in self.bundles_in_use())
 
     def has_expired(self, served: Bundle) -> bool:
-        """Return True if a certificate has expired."""
         leaf = readable_certificates(served.certificate_pem)[0]
         return self.now() > leaf.not_valid_after_utc
 
@@ -147,11 +143,11 @@ class RunningReplica:
 
 
 class ReplicaKilled(BaseException):
-    """Stops a replica during a call."""
+    """Stops a replica in the middle of a call."""
 
 
 class SteppedReplica(PausableApi):
-    """A replica on a separate thread, which makes one call per `step`."""
+    """A replica on a separate thread that makes one call per `step`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -179,13 +175,12 @@ class SteppedReplica(PausableApi):
             raise self._error
 
     def finish_round(self) -> None:
-        """Run calls until the round ends."""
         before = self.rounds
         while self.rounds == before:
             self.step()
 
     def has_failing_calls(self) -> bool:
-        """Return True if calls fail although they should not.
+        """Return True if calls fail although they should succeed.
 
         A replica that made no call until its certificate expired may fail for a while.
         """

@@ -163,7 +163,7 @@ def encrypted(key_pem):
         (lambda item: replace(item, certificate_pem=b"x"), ", tls.crt: is not a readable PEM"),
         (lambda item: replace(item, key_pem=b""), ", tls.key: is empty or missing"),
         (lambda item: replace(item, key_pem=fresh().key_pem), ": .* cannot be used (.*MISMATCH"),
-        # Without asking for its password at the terminal.
+        # The error must come without a password prompt at the terminal.
         (lambda item: replace(item, key_pem=encrypted(item.key_pem)), ", tls.key: is encrypted"),
     ],
     ids=["nothing", "junk", "no key", "another key", "an encrypted key"],

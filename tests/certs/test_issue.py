@@ -28,7 +28,7 @@ def bundle_at(now):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("behind", [timedelta(), timedelta(minutes=59)], ids=str)
 def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(name, behind):
-    """A client whose clock is almost an hour behind can connect, too."""
+    """Clients whose clock is almost an hour behind can also connect."""
     bundle = bundle_at(real_now() + behind)
     assert shake_hands(bundle, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
 

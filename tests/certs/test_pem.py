@@ -35,7 +35,7 @@ def test_another_key_another_purpose_and_another_length_give_another_secret(key_
         derived_secret(issue_ca(NOW).key_pem, "a door"),
         derived_secret(key_pem, "a door", 17)[:16],
     }
-    assert len(found) == 3  # a shorter secret is the beginning of a longer one (RFC 5869, 2.3)
+    assert len(found) == 3  # a shorter secret is a prefix of a longer one (RFC 5869, 2.3)
 
 
 def test_a_text_that_is_no_key_is_an_error_that_names_the_file():

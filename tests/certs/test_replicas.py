@@ -33,7 +33,7 @@ from webhook.adapters.kube.certificates import ConflictError
 
 REPLICAS = 3
 TURNS = st.integers(0, REPLICAS - 1)
-# "step" runs one call. A replica may be between any two calls when another one runs.
+# "step" runs one call. A replica may be between two calls when another replica runs.
 KINDS = ("step", "step", "round", "pass", "pass", "kill", "rotate", "delete the Secret")
 EVENTS = st.tuples(st.sampled_from(KINDS), TURNS, st.sampled_from([1, DELAY_S, 61, 900]))
 
@@ -52,7 +52,7 @@ def signer(bundle):
 
 @pytest.fixture
 def world():
-    """Return a world in which one replica issued everything, and all has settled."""
+    """Return a settled world in which one replica issued everything."""
     return settled_world()
 
 
@@ -96,7 +96,7 @@ def test_replicas_serve_trusted_certificates_in_any_order_of_steps(events):
 def test_of_two_replicas_that_issue_at_once_the_second_uses_the_firsts_set(lead):
     world = World()
     first, second = SteppedReplica(world), SteppedReplica(world)
-    second.step()  # it has read that there is no Secret
+    second.step()  # it has read that the Secret does not exist
     for _ in range(lead):
         first.step()
     second.finish_round()
@@ -137,7 +137,7 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
     assert isinstance(switched, SetUpdate)
     after = one.round().served
     assert signer(after) != signer(before)
-    assert other.round().served == before  # it has read both CAs just now
+    assert other.round().served == before  # it has just read both CAs
     world.time_s += TERMS.settle_s
     assert other.round().served == after
     assert len(world.published()) == 2
@@ -183,7 +183,7 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
         world.time_s += 60
         writes += sum(isinstance(step, SetUpdate) for step in one.round().done)
     assert world.now() >= forgotten
-    # A certificate that cannot live longer is not issued repeatedly.
+    # A certificate whose lifetime cannot be longer is not issued repeatedly.
     assert writes < 6
 
 
@@ -253,7 +253,7 @@ def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
 
 
 def external_set(world):
-    """Return a set from elsewhere, without the key of its CA."""
+    """Return a set issued elsewhere, without its CA's key."""
     ca = issue_ca(world.now())
     pair = issue_serving(ca, NAMES, world.now())
     return Bundle(pair.certificate_pem, pair.key_pem, ca.certificate_pem)

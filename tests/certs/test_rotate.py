@@ -22,11 +22,11 @@ from certs import (
 from certs.check import renewal_due
 from tests.certs.handshakes import DAY, NAMES, real_now, shake_hands
 
-# Whole seconds, which is the resolution of certificates.
+# Whole seconds, since certificates have this resolution.
 NOW = real_now().replace(microsecond=0)
 HOUR = timedelta(hours=1)
 ASKED = 300 * DAY
-"""Age of a set at which another CA is announced."""
+"""Age of a certificate set at which another CA is announced."""
 
 
 def cas(bundle):
@@ -46,7 +46,7 @@ def fresh(now=NOW):
 
 
 def advance_over_time(birth, until):
-    """Yield (time, set, action): every 20 days, and every 4 hours while the CAs change."""
+    """Yield (time, set, action): every 20 days, and every 4 hours while CAs change."""
     bundle, moment, calm_from, asked = Bundle(), birth, birth, False
     while moment <= until:
         if asked or moment < birth + ASKED:
@@ -144,7 +144,7 @@ def test_an_unreadable_set_has_no_uses():
 
 
 def ages_of_changes():
-    """Return the ages at every change of the CAs or the leaf in three years, and just after."""
+    """Return the ages at, and just after, each change of the CAs or the leaf in three years."""
     lived = list(advance_over_time(NOW, NOW + 3 * 365 * DAY))
     changes = {i for i, (_, _, action) in enumerate(lived) if action is not SetAction.KEPT and i}
     around = changes | {i + 1 for i in changes if i + 1 < len(lived)}
@@ -153,7 +153,7 @@ def ages_of_changes():
 
 @pytest.mark.parametrize("age", ages_of_changes(), ids=lambda age: f"{age.total_seconds():.0f}s")
 def test_no_client_ever_fails_while_everything_is_replaced(age):
-    # The last step is at the real time, the only one that a TLS client uses. A client may have the
+    # The last step is at the real time, the only time that a TLS client uses. A client may have the
     # newest set of CAs or the previous one, and a server its newest or previous certificate.
     recent = [bundle for _, bundle, _ in advance_over_time(NOW - age, NOW)][-2:]
     for served in recent:

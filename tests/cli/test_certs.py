@@ -1,4 +1,4 @@
-"""`vramwarden certs`: issue, status, and messages if there are no certificates."""
+"""`vramwarden certs`: issue, status, and messages for missing certificates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ CONFIGURATION = f"{HOOKS}/{WEBHOOK_CONFIGURATION}"
 
 @pytest.fixture
 def status(capsys):
-    """Run the command and return its exit code and both streams."""
 
     def run(*arguments):
         with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""`vramwarden demo`, run as a user runs it."""
+"""`vramwarden demo`, run like a user would."""
 
 from __future__ import annotations
 

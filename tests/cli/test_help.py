@@ -14,7 +14,7 @@ from webhook.options import ExitCode
 def test_help_shows_each_command_once_with_its_full_summary():
     said = runner().invoke(main, ["--help"], terminal_width=80).stdout
     assert sorted(re.findall(r"^  ([a-z]+)  +\S", said, re.MULTILINE)) == main.list_commands(None)
-    assert said.count("...") == 1  # in the usage
+    assert said.count("...") == 1  # in the usage line
 
 
 @pytest.mark.parametrize(

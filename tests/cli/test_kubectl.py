@@ -1,4 +1,4 @@
-"""The command as a plugin of kubectl: its name and its completion."""
+"""The command as a kubectl plugin: its name and its completion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webhook.core.kinds.nodes import write_gpu_node
 
 @pytest.fixture
 def completed(monkeypatch, capsys):
-    """Return a function that completes words like kubectl."""
+    """Return a function that completes arguments like kubectl."""
 
     def complete(*words):
         monkeypatch.setattr(sys, "argv", ["kubectl_complete-vramwarden", *words])

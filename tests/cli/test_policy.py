@@ -1,4 +1,4 @@
-"""`vramwarden policy`: check, test and the schema, of files, folders and standard input."""
+"""`vramwarden policy`: check, test and schema, for files, folders and standard input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def policy(*arguments, **options):
 
 @pytest.fixture
 def written(tmp_path):
-    """Write a policy file; return its path."""
+    """Write a policy file; return the file's path."""
 
     def write(text, name="policy.yaml"):
         (tmp_path / name).write_text(text)
@@ -251,7 +251,7 @@ def test_standard_input_is_read_as_one_file():
             f"{HEAD}  rulez: []\n",
             "standard input:5: spec.rulez: unknown field; did you mean rules?",
         ),
-        # Only the maximum size of a file is read.
+        # The file is read only up to the maximum size.
         ("#" * (MOST_POLICY_BYTES + 100), "standard input: is larger than 1048576 bytes"),
     ],
     ids=["unknown", "large"],

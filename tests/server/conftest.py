@@ -1,4 +1,4 @@
-"""A server process that is shared by tests that do not change it."""
+"""A server process shared by tests that do not change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server with slow decisions: a pod's annotation sets their time; run it by `python -m`."""
+"""A server with slow decisions, whose duration is a pod annotation; run with `python -m`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from webhook.cli.main import main
 from webhook.server import reviews
 
 SECONDS = "seconds"
-"""Annotation with the time of the decision, in seconds."""
+"""Annotation with the duration of the decision, in seconds."""
 
 
 def slow(request, policy, cluster, phase):

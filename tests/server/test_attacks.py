@@ -1,4 +1,4 @@
-"""Attacks: other clients are still answered. tests/bench measures their delay."""
+"""Other clients still get responses during attacks. tests/bench measures their delay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_clients_are_answered_while_another_posts_expensive_bodies(tmp_path, nam
 
 
 def test_clients_are_answered_while_a_decision_takes_seconds(tmp_path):
-    """Some of the attackers are answered, too: after 4 s without a turn they are asked to retry."""
+    """Some attackers are answered, too. After 4 s without a turn they are asked to retry."""
     body = slow(3, note="x" * 100_000)
     with running(tmp_path, program="tests.server.slow_judge") as server:
         damage = Damage()
@@ -59,7 +59,7 @@ def test_clients_are_answered_while_a_decision_takes_seconds(tmp_path):
 
 @pytest.mark.parametrize("note", ["", "x" * 100_000], ids=["small", "large"])
 def test_an_api_server_is_answered_while_untrusted_clients_post_expensive_reviews(tmp_path, note):
-    """It gives up after 5 s, and one round of the other reviews takes 6 s."""
+    """The API server gives up after 5 s. A round of the other reviews takes 6 s."""
     strangers, told = ("127.0.0.2", "127.0.0.3"), Counter()
     options = "--api-server=127.0.0.1/32"
     program = "tests.server.slow_judge"
@@ -89,7 +89,7 @@ def test_clients_are_answered_while_another_has_a_thousand_connections(tmp_path)
 
 
 def test_connections_that_all_sent_much_fit_into_memory(tmp_path):
-    """The socket buffers of the kernel count towards the limit, too."""
+    """The kernel's socket buffers also count towards the limit."""
     size = 260 * 2**10
     head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % size + b" " * size

@@ -1,4 +1,4 @@
-"""Facts about the cluster: their updates, readiness without them, and reviews without them."""
+"""Facts about the cluster: updates, readiness without facts, and reviews without facts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_namespace(name="team-a", **labels):
 
 
 class Replica:
-    """A cache without threads; the test sends the reports of its watches."""
+    """A cache without threads; the test sends the watch reports."""
 
     def __init__(self, policy=ASKS):
         self.policy = policy
@@ -91,7 +91,7 @@ class Replica:
         followed.run()
 
     def query_values(self, key):
-        """Return the path of each request, and a part of its query."""
+        """Return the path of each request, with the value of one query parameter."""
         return [(request.path, request.query.get(key)) for request in self.api.asked]
 
     def labels(self, namespace="team-a"):
@@ -201,7 +201,7 @@ def test_slices_are_as_last_reported(plain, reports, known):
 
 
 def test_the_view_is_the_same_object_until_a_fact_changes(plain):
-    """A node's status changes often, and the view does not depend on it."""
+    """A node's status changes often, but the view does not depend on the status."""
     plain.send_reports(plain.cache.nodes, BOTH)
     for plain.limits in (False, True):  # from placement's nodes
         assert plain.view.limits is plain.limits
@@ -305,7 +305,7 @@ def test_a_new_policy_uses_the_labels_that_are_listed_for_it(replica):
     assert replica.reload_policy()
     assert replica.followed is not first
     assert replica.view == Cluster(Rollout.OBSERVE)
-    # The previous one stays in use, for requests that were decoded under its policy.
+    # The previous view stays in use for requests that were decoded under its policy.
     changed = first._collection.project(a_namespace(tier="staff"))
     first.on_report(Changed("MODIFIED", changed))
     assert replica.cache.view_for(ASKS).labels_for("team-a") == {"tier": "staff"}
@@ -448,7 +448,7 @@ def test_it_watches_from_its_start_and_after_a_reload_with_other_labels(monkeypa
 
 
 class Answers:
-    """Reviews of pods and of workloads, with the facts of a replica."""
+    """Responses to reviews of pods and workloads, with the facts of a replica."""
 
     def __init__(self, replica):
         self.metrics = Metrics()
@@ -474,7 +474,7 @@ class Answers:
 def test_a_pod_is_judged_by_the_current_labels_of_its_namespace(replica):
     answers = Answers(replica)
     replica.send_list(a_namespace(tier="intern"), a_namespace("team-b"))
-    for _ in range(4):  # cached from the second one on
+    for _ in range(4):  # cached from the second review on
         assert answers.reasons() == "TooLarge"
         assert answers.reasons("team-b") == ""
     replica.send_change("MODIFIED", a_namespace())

@@ -1,4 +1,4 @@
-"""Limits of connections: their number, their time, and which one is closed for another."""
+"""Limits of connections: their number, their time, and which connection is closed for another."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ API_SERVER = "192.0.2.1"
 
 
 class TimedHandler:
-    """A handler whose answers advance the test's clock."""
+    """A handler whose responses advance the test's clock."""
 
     def __init__(self, cost_s):
         self.clock, self.cost_s = router_client.Clock(), cost_s
@@ -93,7 +93,7 @@ class TimedHandler:
         return build_rejection(503, "later")
 
     def request(self, address, path=b"/"):
-        """Return the head of the answer to a request on a new connection, 0.1 ms later."""
+        """Return the response's head for a request on a new connection, 0.1 ms later."""
         self.clock.now_s += 0.0001
         connection, line, slot = router_client.connected(self, self.connections, address)
         connection.data_received(router_client.HEAD % (path, b"Content-Length: 0\r\n"))
@@ -157,7 +157,7 @@ def test_many_addresses_keep_no_api_server_out(make_connections, attackers, know
         mine.stage = IDLE
         for _ in range(10):
             connections.allocate(next(crowd)).stage = IDLE
-    # An unknown address gets as many connections as each of the others.
+    # An unknown address gets as many connections as each attacker.
     assert answered == (min(10, MAX_CONNECTIONS // attackers) if known == "not at all" else 10)
     assert len(connections.slots) <= MAX_CONNECTIONS
 
@@ -183,7 +183,7 @@ def test_addresses_are_forgotten(make_connections):
         connections.loop.now_s = float(number)
         slot = connections.allocate(str(IPv4Address(API_SERVER) + number))
         connections.trust(slot)
-        if number:  # the first one used the path before the others
+        if number:  # the first address used the path before the others
             connections.release(slot)
     assert [peer.is_trusted for peer in connections.peers.values()] == [
         False,
@@ -207,7 +207,7 @@ def server(tmp_path):
 
 
 def connect(server, source="127.0.0.1"):
-    """Return a keep-alive connection from one of this machine's loopback addresses."""
+    """Return a keep-alive connection from a loopback address of this machine."""
     address = (source, 0)
     made = HTTPSConnection(
         "127.0.0.1", server.port, timeout=60, context=server.context(), source_address=address
@@ -289,7 +289,7 @@ def test_a_hundred_addresses_keep_no_api_server_out(tmp_path, known):
 
 
 def test_a_client_that_sends_after_an_early_answer_is_cut_off(server):
-    """Data that arrives before the end is dropped, so that the client can read the answer."""
+    """Data that arrives before the end is dropped, so that the client can read the response."""
     gives_up_s = time.monotonic() + 60
     with server.raw() as connection, contextlib.suppress(OSError):
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000)

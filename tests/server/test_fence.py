@@ -28,7 +28,7 @@ CONFIG_MAP = "/api/v1/namespaces/gpu/configmaps/vramwarden-fence"
 
 
 class Fence:
-    """An API server with the ConfigMap, and its clock."""
+    """An API server with the ConfigMap, and a clock."""
 
     def __init__(self):
         self.api = ApiServer()
@@ -164,13 +164,13 @@ def test_the_text_of_another_release_is_kept_until_it_has_settled(replica, fence
     fence.put(data={**fence_data(OURS), **seal_data(data, KEY, NOW_S)})
     assert replica.sync() == 0
     fence.put(data={**fence_data(OURS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
-    assert replica.sync() == 0  # the text is ours, under any seal
+    assert replica.sync() == 0  # the replica's own text, under another seal
     fence.put(data={**fence_data(THEIRS), **seal_data({"last-good": "x"}, KEY, NOW_S)})
     assert replica.sync() == 1
 
 
 def test_replicas_with_different_policies_seldom_write(fence):
-    """Each writes when it starts. Later one of them writes from time to time."""
+    """Each replica writes when it starts. Later one of them writes from time to time."""
     first, second = Replica(fence), Replica(fence)
     second.policy = THEIRS
     for _ in range(600):

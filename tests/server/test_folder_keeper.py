@@ -18,7 +18,7 @@ REJECTED = "certificate rejected, the last good one is served"
 
 
 class ManualKeeper:
-    """A keeper, its log and its metrics, without a thread."""
+    """A keeper with its log and metrics, without a thread."""
 
     def __init__(self, folder):
         self.log, self.metrics = RecordedLog(), Metrics()
@@ -61,7 +61,7 @@ def test_a_certificate_in_a_folder_is_never_renewed_and_its_end_is_reported(tmp_
 
 
 def test_the_last_valid_certificate_of_a_mounted_folder_is_served(tmp_path):
-    """Another program renews it. A pair that does not match is logged and counted."""
+    """Another program renews the certificate. A mismatched pair is logged and counted."""
     first, second, other = a_set(), a_set(), a_set()
     mount(tmp_path, first, "1")
     manual = ManualKeeper(tmp_path)

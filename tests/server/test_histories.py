@@ -48,7 +48,7 @@ def _key(history):
 
 
 class Api(ApiServer):
-    """An API server with histories and figures of nodes; the test sets its time."""
+    """An API server with histories and node figures; the test sets the time."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Api(ApiServer):
 
     @property
     def stored(self):
-        """Return the stored histories by namespace and workload."""
+        """Return the stored histories, keyed by namespace and workload."""
         objects = [item for path, item in self.objects.items() if "/vramhistories/" in path]
         found = map(self.histories.all.project, objects)
         return {_key(item.history): item for item in found}
@@ -114,7 +114,7 @@ class Replica:
 
 
 def a_pod(number, **more):
-    """Return an ended pod, as stored and as tracked by placement."""
+    """Return an ended pod, both as stored and as tracked by placement."""
     raw = a_raw(enforcer=terminated(WORDS), **more)
     name = f"llama-5d9c7-{number}"
     raw["metadata"]["name"] = name
@@ -216,7 +216,7 @@ def test_runs_that_cannot_be_written_wait_and_are_dropped_in_the_end(api, replic
 
 
 def test_a_run_that_fails_delays_no_other_workload(api, replica):
-    """Otherwise each step would fail again, and no history would be written any more."""
+    """Otherwise each step would fail again, and no history would ever be written."""
 
     def fail_for_odd(request):
         if request.body["status"]["workload"]["name"] == "odd":
@@ -290,7 +290,7 @@ def test_a_pod_of_a_lost_node_ends_when_it_is_deleted(api, replica):
 def test_a_pod_with_a_termination_message_that_is_deleted_is_counted_once(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
     other = Replica(api)
-    other.recorder.on_pod(raw, state)  # its watch failed: it only sees that the pod is deleted
+    other.recorder.on_pod(raw, state)  # its watch failed: it only sees the deletion
     other.recorder.on_end(replace(state, gone=True))
     replica.recorder.on_pod(raw, state)
     replica.recorder.on_pod(a_raw(enforcer=terminated(WORDS), deleted=True), state)
@@ -313,7 +313,7 @@ def test_the_histories_of_a_namespace_are_limited(api, replica, monkeypatch):
 
 
 def test_at_the_limit_the_namespace_with_most_histories_loses_one(api, replica, monkeypatch):
-    """A tenant with several namespaces uses it up: other namespaces still get their part."""
+    """One tenant's namespaces reach the limit. Other namespaces still get their share."""
     monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 3)
     monkeypatch.setattr(histories, "MAX_HISTORIES", 5)
     for number, namespace in enumerate(["a-1", "a-1", "a-1", "a-2", "a-2"]):
@@ -331,7 +331,7 @@ def test_at_the_limit_the_namespace_with_most_histories_loses_one(api, replica, 
         ("a-1", "w1"),  # w2 ended first
         ("a-2", "w3"),
         ("a-2", "w4"),
-        ("team-a", "x"),  # y is not started: no namespace has two more than its own
+        ("team-a", "x"),  # y is not created: no namespace has two more than team-a
     ]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
 
@@ -372,7 +372,7 @@ def test_a_history_is_deleted_thirty_days_after_its_last_run(api, replica):
     api.time_s = ENDED_S + MAX_AGE_S + 10
     stored = api.stored[KEY]
     grown = replace(stored.history, runs=(replace(stored.history.runs[0], ended_s=api.time_s),))
-    api.histories.store(grown, stored.version)  # and the watch is behind
+    api.histories.store(grown, stored.version)  # before the watch reports it
     replica.run_steps(after_s=2 * history_writer.SWEEP_INTERVAL_S)
     assert KEY in api.stored
     api.histories.store(stored.history, api.stored[KEY].version)
@@ -568,7 +568,7 @@ def cached_names(known, namespace):
 
 
 def test_histories_are_limited_per_namespace_and_in_all(monkeypatch):
-    """The limits also hold for histories that users write by hand."""
+    """The limits also apply to histories that users write by hand."""
     monkeypatch.setattr(histories, "MAX_HISTORIES_PER_NAMESPACE", 2)
     monkeypatch.setattr(histories, "MAX_HISTORIES", 4)
     greedy = [history_with_runs("a-greedy", number) for number in range(9)]

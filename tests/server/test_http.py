@@ -1,4 +1,4 @@
-"""HTTP/1.1 of one connection: requests, answers, and the limits of each part."""
+"""HTTP/1.1 on one connection: requests, responses, and the limits of each part."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def router(metrics, log):
 
 
 def send_parts(router, *parts):
-    """Send parts on one connection; return the data written after each, and the transport."""
+    """Send parts on one connection; return the data written after each part, and the transport."""
 
     async def story():
         connection, line, _ = connected(router)
@@ -73,9 +73,9 @@ def send_parts(router, *parts):
 
 
 def exchange(router, *parts):
-    """Send parts on one connection; return the answers, and True if it is still open.
+    """Send parts on one connection; return the responses, and True if it is still open.
 
-    Each answer is its status, its headers in lower case, and its body.
+    Each response is its status, its headers in lower case, and its body.
     """
     written, line = send_parts(router, *parts)
     came, answers = b"".join(written), []
@@ -291,7 +291,7 @@ def test_a_head_that_is_too_long_is_cut_off(router, sent):
 @pytest.mark.parametrize(
     ("chunks", "reason", "stays"),
     [
-        (4095, b"the body is not JSON", True),  # the last one, of size 0, counts
+        (4095, b"the body is not JSON", True),  # the last chunk, of size 0, counts
         (4096, b"the body comes in more than 4096 chunks", False),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_body_in_too_many_chunks_is_rejected(router, chunks, reason, stays):
 
 
 def test_a_client_that_reads_no_answers_is_not_read_from(router, metrics, log, tmp_path):
-    """Each answer has 40 KB: the sockets' buffers are soon full, and no more requests are read."""
+    """Each response has 40 KB. The sockets' buffers are soon full, and reading stops."""
     privileged = {"privileged": True}
     containers = [
         a_container(f"c{i}{'x' * 50}", env=[{"name": "A" * 100}], securityContext=privileged)
@@ -341,11 +341,11 @@ def test_a_client_that_reads_no_answers_is_not_read_from(router, metrics, log, t
     assert len(log.lines) == sent
 
 
-# State that cannot be observed from outside
+# State that is invisible from outside.
 
 
 def answer_with(router, answer):
-    """Make a function answer all requests."""
+    """Answer all requests with a function."""
     route = router.route
     router.route = lambda *asked: replace(route(*asked), answer=lambda _body, _peer: answer())
 
@@ -369,7 +369,7 @@ def test_a_client_is_read_from_again_after_it_has_read(router):
     ("path", "is_trusted"), [(b"/secret/bind", True), (b"/bind", False), (b"/mutate", False)]
 )
 def test_a_client_that_knows_the_path_of_bind_is_trusted(router, path, is_trusted):
-    """That also applies to older connections of the same address."""
+    """This also applies to older connections of the same address."""
 
     async def story():
         connection, line, slot = connected(router)
@@ -382,7 +382,7 @@ def test_a_client_that_knows_the_path_of_bind_is_trusted(router, path, is_truste
 
 @pytest.mark.parametrize("read", [True, False], ids=["reads", "does not read"])
 def test_an_answered_connection_may_be_closed_for_another(router, read):
-    """Otherwise clients that do not read or close would keep all others out."""
+    """Otherwise clients that do not read or close would keep all other clients out."""
 
     async def story():
         states = []
@@ -452,7 +452,7 @@ def test_a_stalled_request_is_closed_and_an_idle_connection_is_not(router):
 
 @pytest.mark.parametrize("sent", [LINE + HEAD + LENGTH + b"\r\n{", WHOLE[:30], WHOLE, b""])
 def test_a_closed_connection_leaves_nothing_behind(router, sent):
-    """This must not need the garbage collector: it would run too late for a transport's memory."""
+    """The garbage collector must not be needed: it would free a transport's memory too late."""
 
     async def story():
         connection, line, _ = connected(router)
@@ -499,7 +499,7 @@ def test_a_client_that_hung_up_is_not_answered_and_uses_no_memory(router):
 
 
 def hang_up_as_the_answer_is_ready(router):
-    """Return the written data, the errors of the event loop, and the requests in flight."""
+    """Return the written data, the event loop's errors, and the number of requests in flight."""
 
     async def story():
         problems = []
@@ -527,7 +527,7 @@ def test_a_client_that_hangs_up_as_an_answer_is_ready_is_not_answered(router):
 
 
 def test_a_bug_is_logged_even_if_no_client_waits_for_the_answer(router):
-    """Otherwise the event loop would report it, and not as a line of the log."""
+    """Otherwise the event loop would report the bug, and not as a log line."""
     log = io.BytesIO()
     router._log = JsonLog(log)
 

@@ -52,20 +52,20 @@ class Scene:
         self.router = router_client.a_router(JsonLog(self.log), self.metrics, **bounds)
 
     async def post(self, *parts, **more):
-        """Post a body in parts; return status, headers, body, and the parts left unread."""
+        """Post a body in parts; return status, headers, body, and the unread parts."""
         return await router_client.post(
             self.router, "/mutate", *parts, connections=self.connections, **more
         )
 
     async def review(self, uid, *, large=False, **more):
-        """Post one review; return its status and the uid of the answer."""
+        """Post one review; return the response's status and uid."""
         pod = a_pod(annotations=FILLER if large else {})
         status, _, body, _ = await self.post(json.dumps(a_review(pod, uid=uid)).encode(), **more)
         return status, json.loads(body)["response"]["uid"] if status == 200 else body
 
     @asynccontextmanager
     async def busy(self, count):
-        """Make large reviews wait while one of them is judged."""
+        """Make large reviews wait while one large review is judged."""
         tasks = [asyncio.create_task(self.review(f"l{i}", large=True)) for i in range(count)]
         assert await asyncio.to_thread(self.begun.wait, 60)
         yield tasks
@@ -145,7 +145,7 @@ def test_only_large_reviews_beyond_the_limit_are_asked_to_retry(monkeypatch):
     ],
 )
 def test_no_untrusted_address_gets_all_memory_for_large_bodies(held, one_more):
-    """One address with posts of 8 MiB, or many addresses: API servers get the rest."""
+    """One or many addresses post bodies of 8 MiB. API servers get the remaining memory."""
     peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
     reserve = router_client.no_connections().reserve
     for name, mebibytes in held.items():
@@ -169,11 +169,11 @@ def test_a_large_review_that_waits_too_long_is_asked_to_retry(monkeypatch):
     (status, body), afterwards = asyncio.run(story())
     assert (status, body) == (503, b"too many reviews at once; retry in a second\n")
     assert afterwards == (200, "afterwards")
-    assert scene.deciding == ["l0", "afterwards"]  # no caller waits for the other one
+    assert scene.deciding == ["l0", "afterwards"]  # the caller of the other review no longer waits
 
 
 def beginning(uid="here"):
-    """Return the beginning of a review, as the API server writes it."""
+    """Return a review's prefix, as the API server writes it."""
     kind = '"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"'
     return f'{{{kind},"request":{{"uid":"{uid}",'.encode()
 
@@ -189,7 +189,7 @@ def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(sc
     assert (answer["uid"], answer["allowed"]) == ("here", False)
     what = "make the pod smaller; a review of it is larger than 8 MiB and cannot be judged"
     assert answer["status"]["message"] == f"TooComplex: spec: {what}"
-    # If the size is announced, only the beginning is received before the answer; else 8 MiB.
+    # If the size is announced, only the prefix is received before the response, otherwise 8 MiB.
     assert len(unread) == (12 if announced is None else 1)
     assert scene.deciding == []
     (line,) = scene.said()

@@ -1,4 +1,4 @@
-"""The lifecycle of a server: failures at its start, reloads, and draining."""
+"""The lifecycle of a server: startup failures, reloads, and draining."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_replaced_certificate_is_served_from_the_next_handshake_on(server):
 
 
 def test_sigterm_answers_every_review_that_was_sent(tmp_path):
-    """Four clients post without pause. After SIGTERM no answer is missing or incomplete."""
+    """Four clients post without pause. After SIGTERM every response arrives completely."""
     with running(tmp_path) as server:
         lost, answered = [], []
         started = threading.Barrier(5)
@@ -111,7 +111,7 @@ OF_LABELS = """\
 
 
 def test_a_reload_reaches_the_fence_and_labels_and_another_writer_is_reverted(tmp_path):
-    """The fence's keeper reads every 30 s without a notification, the cache never."""
+    """Without a notification, the fence's keeper reads every 30 s, and the cache never does."""
     with ApiServer(tmp_path) as api:
         api.put("/api/v1/namespaces/team", {"metadata": {"labels": {"tier": "intern"}}, "spec": {}})
         options = ("--placement-namespace=gpu",)
@@ -141,7 +141,7 @@ def test_a_restart_need_not_wait_for_connections_of_the_previous_server(tmp_path
     with running(tmp_path) as server:
         ports = iter([server.port, free_port()])
         held = server.raw()
-        server.quit()  # it closes first, so its end stays in TIME_WAIT
+        server.quit()  # the server closes first, so its end stays in TIME_WAIT
     monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
     with running(tmp_path) as server:
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
@@ -165,16 +165,15 @@ def test_without_a_folder_certificates_exist_as_long_as_the_server(tmp_path):
 
 
 def child_pids(process):
-    """Return the PIDs of a process's children."""
     return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
-# Servers that the command creates in this process
+# Servers that the command creates in this process.
 
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Return a function that runs the command, and returns a server that does not serve yet."""
+    """Return a function that runs the command and returns its server, not serving yet."""
     made, listen, bind_port = [], module._listen, module.bind_port
 
     def listen_for_now(*where):
@@ -209,14 +208,14 @@ def serve(tmp_path, monkeypatch):
 def test_a_second_server_binds_another_plain_port(serve):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # another process has it, which is as good
+        with contextlib.suppress(OSError):  # taken by another process, which is equivalent
             taken.bind(("127.0.0.1", OPERATIONS_PORT))
             taken.listen()
         assert serve(ports=["--port=0"]).operations_port != OPERATIONS_PORT
 
 
 def review(service, pod):
-    """Return the answer to the review of a new pod."""
+    """Return the response to the review of a new pod."""
     body = json.dumps(a_review(pod)).encode()
     status, _, answer, _ = asyncio.run(router_client.post(service.router(), "/mutate", body))
     assert status == 200

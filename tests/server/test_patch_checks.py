@@ -1,4 +1,4 @@
-"""A sample of patches is checked before it is sent; a patch that fails is not sent."""
+"""A sample of patches is checked before they are sent. A patch that fails is not sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from webhook.server.reviews import MAX_CHECKED_BYTES, PATCH_CHECK_INTERVAL, PodR
 
 
 class Scene:
-    """Reviews under a policy that can be replaced; `wrong` makes checks fail."""
+    """Reviews under a replaceable policy; `wrong` makes checks fail."""
 
     def __init__(self, monkeypatch):
         self.policy = a_policy()

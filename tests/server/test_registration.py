@@ -1,4 +1,4 @@
-"""The path of /bind: which paths are accepted, and what replicas write into configurations."""
+"""The path of /bind: accepted paths, and writes of replicas to webhook configurations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOREIGN = "/" + "f" * 32 + "/bind"
 
 
 def a_set(ca=None, *, ca_pem=None):
-    """Return a set with a new certificate, of a new CA if none is given."""
+    """Return a set with a new certificate, signed by a new CA if none is given."""
     ca = ca or issue_ca(NOW)
     pair = issue_serving(ca, ["hook"], NOW)
     ca_pem = ca.certificate_pem if ca_pem is None else ca_pem
@@ -111,7 +111,7 @@ PATHS = {kind.removesuffix("WebhookConfiguration"): f"{path}/ours" for kind, pat
 
 
 class Api(ApiServer):
-    """An API server with both configurations, of which only the mutating one has bind."""
+    """An API server with both configurations, of which only the mutating one has /bind."""
 
     def __init__(self, bind="", *, owned=True, url=""):
         super().__init__()
@@ -124,7 +124,7 @@ class Api(ApiServer):
 
     @property
     def bind(self):
-        """Return the clientConfig of bind."""
+        """Return the clientConfig of /bind."""
         return self.objects[PATHS["Mutating"]]["webhooks"][0]["clientConfig"]
 
     @property
@@ -133,14 +133,14 @@ class Api(ApiServer):
 
     @property
     def writes(self):
-        """Return subject and kind of each write, including failed ones."""
+        """Return subject and kind of each write, including failed writes."""
         kinds = {path: kind for kind, path in PATHS.items()}
         sent = [(body, kinds[path]) for _, path, body in self.sent()]
         return [("path" if "webhooks" in body else "owner", kind) for body, kind in sent]
 
 
 class Replica:
-    """The registration of one replica, without threads; the test sets its time."""
+    """The registration of one replica, without threads; the test sets the time."""
 
     def __init__(self, api):
         self.bind_path = BindPath()
@@ -177,7 +177,7 @@ def test_the_path_of_another_certificate_is_accepted_and_replaced_after_settling
     assert api.writes == []
     api.bind["service"]["path"] = "/" + "e" * 32 + "/bind"
     one.sync()
-    one.now_s += 119  # the path changed, so the time starts again
+    one.now_s += 119  # the path changed, so the settling time starts again
     one.sync()
     assert api.writes == []
     one.now_s += 1
@@ -190,7 +190,7 @@ def test_replicas_with_different_keys_accept_each_others_path_and_seldom_write()
     api = Api()
     both = [Replica(api), Replica(api)]
     for minute in range(60):
-        for item in (*both, *both):  # each write wakes the other replica by its watch
+        for item in (*both, *both):  # each write wakes the other replica through its watch
             item.now_s = 1000.0 + 60.0 * minute
             item.sync()
         assert all(item.bind_path.accepts(api.bind["service"]["path"]) for item in both)

@@ -92,7 +92,7 @@ def test_a_review_has_the_content_type_of_json(server, content_type, status):
         ),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', b"request must be"),
     ],
-    ids=lambda value: repr(value[:40]),  # pytest passes it to programs, as a variable
+    ids=lambda value: repr(value[:40]),  # pytest passes it to programs in an environment variable
 )
 def test_a_body_that_is_no_review_is_400(server, body, says):
     status, answer = server.post(body)

@@ -47,7 +47,7 @@ def bundles(api):
 
 
 class ManualKeeper:
-    """A keeper, its log and its metrics, without a thread."""
+    """A keeper with its log and metrics, without a thread."""
 
     def __init__(self, api):
         self.log, self.metrics = RecordedLog(), Metrics()
@@ -60,7 +60,6 @@ class ManualKeeper:
         return self.metrics.registry.get_sample_value(f"vramwarden_{name}", labels)
 
     def served_certificate(self, ca_pem):
-        """Return the certificate that a client gets."""
         return handshake(self.keeper.listening_context(), ca_pem, "localhost")
 
 
@@ -99,7 +98,7 @@ def test_it_writes_each_thing_once(api, manual):
 
 
 def test_it_waits_without_the_api_server_and_later_serves_its_certificate(api, manual):
-    """Only the begin and the end of a failure are logged, regardless of the number of tries."""
+    """Only the beginning and the end of a failure are logged, regardless of the number of tries."""
     trouble, end = "certificates cannot be reconciled", "certificates are reconciled again"
     api.fails(".", 0, forever=True)
     assert [manual.sync() for _ in range(3)] == [False] * 3
@@ -150,13 +149,13 @@ def test_a_broken_secret_does_not_change_the_served_certificate(api, manual):
 
 @pytest.mark.process
 def test_a_server_runs_without_the_api_server(tmp_path):
-    """It starts, serves and drains without it, and gets changes while it is reachable."""
+    """The server starts, serves and drains alone, and gets changes while the API is reachable."""
     port = free_port()
     api = ApiServer(port=port)
     put_configurations(api)
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{port}")
     options = ("--cert-secret=gpu/certificate", "--webhook-configuration=ours")
-    often = "--ca-overlap=2s"  # with it, syncs are frequent
+    often = "--ca-overlap=2s"  # makes syncs frequent
     environment = {"KUBECONFIG": str(kubeconfig), "ready": False}
     with running(tmp_path, *options, often, "--cert-name=localhost", **environment) as server:
         server.wait_for("life", lambda: server.ready("/livez"))
@@ -231,7 +230,7 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         assert (code, said) == (0, "")
         assert "for gpu-webhook.gpu.svc, gpu-webhook.gpu, gpu-webhook, " in out
         assert cas(out) == ["signs"]
-        # Of two CAs the newer one starts in a later second.
+        # The newer of two CAs starts in a later second.
         older = advance(Bundle(), ("localhost",), datetime.now(UTC) - timedelta(hours=1)).bundle
         data = {name: base64.b64encode(text).decode() for name, text in older.files().items()}
         api.put(SECRET, {"data": data})

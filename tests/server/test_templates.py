@@ -16,7 +16,7 @@ from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
 
 
 class WorkloadReviews:
-    """A router, with the reviews of workloads that it logged."""
+    """A router, and the reviews of workloads that it logged."""
 
     def __init__(self, **options):
         self.log, self.metrics = RecordedLog(), Metrics()

@@ -1,10 +1,10 @@
-"""Reviews of Bindings, built by hand."""
+"""Hand-written reviews of Bindings."""
 
 from __future__ import annotations
 
 
 def review(**request):
-    """Return the review of a Binding as an API server sends it, with parts replaced."""
+    """Return the review of a Binding as an API server sends it, with some fields replaced."""
     metadata = {"name": "train", "namespace": "team", "uid": "49011d28"}
     usual = {
         "uid": "5350b18d",

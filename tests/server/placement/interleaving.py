@@ -1,4 +1,4 @@
-"""Replicas that place pods on an API server in memory, of which one at a time takes one step.
+"""Replicas that place pods on an in-memory API server, taking steps one at a time.
 
 Before each request to the API server, any other replica may take steps. The replicas run the real
 `Binder`, `AssignmentLists`, `Tracker` and client. A test decides when they see watch events.
@@ -65,15 +65,15 @@ PATIENCE = 10_000
 """Number of steps after which a task is assumed to run forever."""
 
 REQUEST_S = 60.0
-"""Request timeout of the API server in seconds (`--request-timeout`)."""
+"""Request timeout of the API server (`--request-timeout`), in seconds."""
 
 
 class EndedError(BaseException):
-    """The replica was ended in the middle of a task."""
+    """The replica ended in the middle of a task."""
 
 
 class Task:
-    """Runs a function on its own thread, from one request to the next."""
+    """Runs a function on a separate thread, from one request to the next."""
 
     _local = threading.local()
     pauses = 0
@@ -110,14 +110,14 @@ class Task:
         return self.done
 
     def end(self) -> None:
-        """End the task at its next request, which never returns."""
+        """End the task at its next request, which then never returns."""
         self._ended = True
         while not self.done:
             self.step()
 
     @classmethod
     def pause(cls) -> None:
-        """Pause the current task, if there is one, so that others can go first."""
+        """Pause the current task, if any, so that other tasks can run."""
         task = getattr(cls._local, "task", None)
         if task is None:
             return
@@ -137,7 +137,7 @@ LIST_ON_NODE = f"{LIST_PODS}.*spec.nodeName"
 READ_LIST, WRITE_LIST = "GET .*/configmaps/", "(POST|PUT) .*/configmaps"
 ASK_FOR_A_RIGHT = "POST .*/selfsubjectaccessreviews"
 SILENT = "http://in-memory does not answer: the connection broke"
-"""Message while the API server breaks every connection."""
+"""Error message while the API server breaks every connection."""
 
 
 def list_path(node: str) -> str:
@@ -145,7 +145,7 @@ def list_path(node: str) -> str:
 
 
 def policy_with(**enforcement: str) -> Policy:
-    """Return a policy with a rule for each enforcer, named after it."""
+    """Return a policy with one rule per enforcer, named after the enforcer."""
     return a_policy(
         *(a_rule(name=by.lower(), enforcement={"by": by, **enforcement}) for by in EnforceBy)
     )
@@ -159,7 +159,7 @@ class World(ApiServer):
         self.time_s = 1_000_000.0
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
-        """Device names that each node ever had and that show a GPU; the last ones may be old."""
+        """Device names that show a GPU and that each node has had; the last may be outdated."""
         self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN_CLUSTER
         self.replicas: list[Replica] = []
         self._api = self.placement_api()
@@ -169,11 +169,10 @@ class World(ApiServer):
             self.put_node(f"n{number}", *sizes)
 
     def placement_api(self) -> PlacementApi:
-        """Return the API server as a replica uses it."""
         return PlacementApi(self.kube(now_s=lambda: self.time_s), "sys")
 
     def answer(self, request: Any, handler: Any = None) -> Any:
-        """Pause before each request, and again before the answer to a write returns."""
+        """Pause before each request, and again before the response to a write returns."""
         Task.pause()
         uid = re.match(f"(PATCH|DELETE) {PODS}/([^/]*)", f"{request.method} {request.path}")
         before = self.pods.get(uid[2]) if uid else None
@@ -184,10 +183,10 @@ class World(ApiServer):
             Task.pause()
         return found
 
-    # What people, kubelets and the scheduler do.
+    # Actions of users, kubelets and the scheduler.
 
     def put_node(self, name: str, *mib: int, healthy: bool = True) -> None:
-        """Store a node with GPUs of these sizes and a sentry that acts, as its agent writes it."""
+        """Store a node with GPUs of these sizes and an acting sentry, as its agent writes it."""
         gpus = (
             Gpu(
                 uuid=f"G{name[1:]}-{i}",
@@ -218,19 +217,17 @@ class World(ApiServer):
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def guard(self, node: str, *, acts: bool) -> None:
-        """Write whether a node's sentry acts."""
         label = {NODE_SENTRY_LABEL: "true" if acts else None}
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def hold(self, node: str, why: str | None) -> None:
-        """Write the reason why a node gives its GPUs to no further pods."""
+        """Write the reason why a node gives no GPUs to further pods."""
         self.edit(
             f"{NODES}/{node}",
             metadata={"annotations": {NODE_SHARING_ANNOTATION: why and f"Draining: {why}"}},
         )
 
     def remove_nodes(self) -> None:
-        """Delete all nodes."""
         for name in self.nodes:
             self.remove(f"{NODES}/{name}")
 
@@ -244,10 +241,10 @@ class World(ApiServer):
         by: EnforceBy = EnforceBy.SIDECAR,
         limit: DriverLimit = DriverLimit.OFF,
     ) -> str:
-        """Create a pod that waits for a node; it sees all GPUs unless `at_binding`.
+        """Create a pod that waits for a node. Unless `at_binding`, the pod sees all GPUs.
 
-        `owned` means that it has a controller, `by` is the enforcer in its rule, `limit` the driver
-        limit of its sidecar.
+        `owned` means that the pod has a controller, `by` is the enforcer in its rule, and `limit`
+        the driver limit of its sidecar.
         """
         uid = f"p{next(self._numbers)}"
         main: dict[str, Any] = {"name": "main"}
@@ -278,19 +275,19 @@ class World(ApiServer):
         return uid
 
     def by(self, uid: str) -> EnforceBy:
-        """Return the enforcer of a pod, by the name of its rule."""
+        """Return the enforcer of a pod, which is the name of its rule."""
         return EnforceBy(self._annotations(uid)[ADMITTED_ANNOTATION].split(" ")[1].capitalize())
 
     def requires_limit(self, uid: str) -> bool:
-        """Return True if a pod runs only on nodes whose driver enforces caps."""
+        """Return True if a pod only runs on nodes whose driver enforces caps."""
         return bool(self.objects[f"{PODS}/{uid}"]["spec"]["nodeSelector"])
 
     def change(self, uid: str, **patch: Any) -> None:
-        """Change a stored pod by a merge patch."""
+        """Change a stored pod with a merge patch."""
         self.edit(f"{PODS}/{uid}", **patch)
 
     def annotate(self, uid: str, **annotations: str) -> None:
-        """Write annotations with our prefix on a pod."""
+        """Write annotations with vramwarden's prefix on a pod."""
         ours = {
             f"vramwarden.io/{key.replace('_', '-')}": annotation
             for key, annotation in annotations.items()
@@ -298,43 +295,41 @@ class World(ApiServer):
         self.change(uid, metadata={"annotations": ours})
 
     def finish(self, uid: str) -> None:
-        """Set the phase of a pod to Succeeded."""
         self.change(uid, status={"phase": "Succeeded"})
 
     def label(self, uid: str, managed: str | None) -> None:
-        """Set or remove the label `managed` of a pod; watches report its removal as a deletion."""
+        """Set or remove a pod's label `managed`; watches report the removal as a deletion."""
         self.change(uid, metadata={"labels": {MANAGED_LABEL: managed}})
 
     def delete(self, uid: str) -> None:
-        """Delete a pod at once."""
         self.remove(f"{PODS}/{uid}")
 
     def edit(self, path: str, **patch: Any) -> None:
-        """Change a stored object by a merge patch."""
+        """Change a stored object with a merge patch."""
         self.put(path, merged(self.objects[path], patch))
 
     def commit(self, uid: str, node: str, annotations: dict[str, str]) -> None:
-        """Bind a pod, if it exists and is not bound, with the annotations of its Binding."""
+        """Bind a pod with the annotations of its Binding, if the pod exists and is not bound."""
         pod = self.pods.get(uid)
         if pod and not pod.node and not pod.finished:
             self.change(uid, metadata={"annotations": annotations}, spec={"nodeName": node})
 
     def bind_bare(self, uid: str, node: str) -> None:
-        """Bind a pod as the API server does if no replica answers."""
+        """Bind a pod like the API server does if no replica answers."""
         self.commit(uid, node, {})
 
     def spoil(self, node: str, assignments: str = "{") -> None:
-        """Overwrite a node's list."""
+        """Overwrite a node's assignment list."""
         self.edit(list_path(node), data={"assignments": assignments})
 
     def lose_list(self, node: str, *, spoilt: bool) -> None:
-        """Overwrite or delete a node's list, if there is one."""
+        """Overwrite or delete a node's assignment list, if it exists."""
         if node in self.lists and spoilt:
             self.spoil(node)
         elif node in self.lists:
             self.remove(list_path(node))
 
-    # What all replicas hear.
+    # Events that all replicas see.
 
     def resync(self) -> None:
         """Make all replicas list the pods again."""
@@ -346,7 +341,7 @@ class World(ApiServer):
         for replica in self.replicas:
             replica.hear_node()
 
-    # What is stored.
+    # Stored state.
 
     @property
     def pods(self) -> dict[str, PodState]:
@@ -358,7 +353,7 @@ class World(ApiServer):
 
     @property
     def lists(self) -> dict[str, Any]:
-        """ConfigMaps with assignment lists, by node."""
+        """ConfigMaps with assignment lists, keyed by node."""
         return {
             item["metadata"]["annotations"][ASSIGNMENTS_NODE_ANNOTATION]: item
             for path, item in self.objects.items()
@@ -370,14 +365,14 @@ class World(ApiServer):
         for path, stored in self.objects.items():
             folder, _, name = path.rpartition("/")
             if folder == under:
-                version = stored["metadata"]["resourceVersion"]  # no two objects have the same
+                version = stored["metadata"]["resourceVersion"]  # unique across objects
                 if version not in self._kept:
                     self._kept[version] = keep(stored)
                 found[name] = self._kept[version]
         return found
 
     def data(self, node: str) -> dict[str, str]:
-        """Return the stored data of a node's list."""
+        """Return the stored data of a node's assignment list."""
         return self.objects.get(list_path(node), {}).get("data", {})
 
     def assignments(self, node: str) -> Assignments:
@@ -397,13 +392,13 @@ class World(ApiServer):
         return self.objects[f"{PODS}/{uid}"]["metadata"].get("annotations") or {}
 
     def count(self, pattern: str = "") -> int:
-        """Count the requests since `asked` was cleared whose method and URL match."""
+        """Count the requests since `asked` was cleared whose method and URL match the pattern."""
         return sum(
             bool(re.match(pattern, f"{request.method} {request.url}")) for request in self.asked
         )
 
     def used(self, node: GpuNode) -> dict[str, int]:
-        """Return the memory that pods use of each GPU."""
+        """Return the memory that pods use on each GPU."""
         used = {gpu.uuid: 0 for gpu in node.gpus}
         for pod in self.pods.values():
             if pod.node == node.name and not pod.finished and pod.need:
@@ -412,10 +407,10 @@ class World(ApiServer):
         return used
 
     def fits(self, node: GpuNode, pod: PodState) -> bool:
-        """Return True if a node has room for a pod and can show it its GPUs.
+        """Return True if a node has free capacity for a pod and can show the pod its GPUs.
 
-        A pod that sees all GPUs may use any. GPUs that are reserved for a pending pod stay
-        reserved, even while its node lacks the limit that the pod requires.
+        A pod that sees all GPUs may use any of them. GPUs that are reserved for a pending pod stay
+        reserved, even while the node lacks the limit that the pod requires.
         """
         is_without = pod.limit is DriverLimit.REQUIRE and not node.driver_limit
         if node.device_names in {None, DeviceNames.NONE} or is_without:
@@ -463,7 +458,7 @@ class Request:
         raise AssertionError("it never answers")
 
     def step(self) -> None:
-        """Step each task of the replica to its next request."""
+        """Step each of the replica's tasks to its next request."""
         for task in [task for task in self.replica.tasks if not task.done]:
             task.step()
 
@@ -474,12 +469,11 @@ class Replica:
 
     world: World
     knows: bool = True
-    """True if it has listed the pods."""
+    """True if the replica has listed the pods."""
     requests: list[Request] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    """Tasks on its threads."""
+    """Tasks on the replica's threads."""
     assigning: list[Task] = field(default_factory=list)
-    """Tasks that assign late."""
 
     def __post_init__(self) -> None:
         self.world.replicas.append(self)
@@ -500,7 +494,7 @@ class Replica:
         self.binder = Binder(self.api, self.tracker, self.lists)
         self.gc = AssignmentGC(self.api, self.tracker, self.lists, self._find_terms)
         self.due: deque[tuple[str, Any]] = deque()
-        """Next events of its watch of pods."""
+        """Next events of the replica's watch of pods."""
         self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
         self.hear_nodes()
         if self.knows:
@@ -510,7 +504,6 @@ class Replica:
         return terms_by_rule(pod, self.world.policy, self.world.cluster)
 
     def run(self, work: Callable[[], None]) -> Task:
-        """Start a function as a task."""
         self.tasks = [task for task in self.tasks if not task.done] + [Task(work)]
         return self.tasks[-1]
 
@@ -533,15 +526,12 @@ class Replica:
         return True
 
     def hear_node(self, name: str = "n0") -> None:
-        """Apply the current state of a node."""
         self.tracker._on_node("MODIFIED", self.world.nodes[name])
 
     def hear_nodes(self) -> None:
-        """Apply the current state of all nodes."""
         self.tracker._on_nodes(list(self.world.nodes.values()))
 
     def ask(self, uid: str, node: str = "n0", *, dry_run: bool = False) -> Request:
-        """Send a binding to the replica."""
         binding = Binding("ns", uid, uid, node, {})
         found = self.binder.decide_from_memory(binding)
         if isinstance(found, UndecidedBinding):
@@ -560,7 +550,7 @@ class Replica:
         return verdict
 
     def tidy(self, node: str, *, fresh: bool) -> Task:
-        """Start to collect garbage of a node's list."""
+        """Start garbage collection of a node's list."""
 
         def run() -> None:
             with contextlib.suppress(KubeError):
@@ -574,11 +564,11 @@ class Replica:
         return self.run(lambda: answers.answer(Question(node, asked)))
 
     def tidy_now(self, node: str = "n0", *, fresh: bool = True) -> None:
-        """Collect garbage of a node's list while no other replica works."""
+        """Collect garbage in a node's list while no other replica works."""
         self.finish(self.tidy(node, fresh=fresh))
 
     def late(self) -> Task:
-        """Start to assign late."""
+        """Start a late assignment."""
         waiting = {
             node: self.tracker.pending_pods(node) for node in self.tracker.nodes_with_pending()
         }
@@ -586,7 +576,7 @@ class Replica:
         return self.assigning[-1]
 
     def is_late(self) -> bool:
-        """Return True if a task assigns late."""
+        """Return True if a late assignment is in progress."""
         return any(not task.done for task in self.assigning)
 
     def late_now(self) -> None:
@@ -594,7 +584,6 @@ class Replica:
         self.finish(self.late())
 
     def finish(self, task: Task) -> None:
-        """Work until a task is done."""
         for _ in range(PATIENCE):
             for item in [task for task in self.tasks if not task.done]:
                 item.step()
@@ -609,7 +598,7 @@ class Replica:
         self.requests, self.tasks, self.assigning = [], [], []
 
     def answer(self, request: Request, *, arrives: bool) -> None:
-        """Apply an answer as the API server does, unless the request timed out."""
+        """Apply a response like the API server, unless the request timed out."""
         self.requests.remove(request)
         verdict = request.answer.result()
         in_time = self.world.time_s - request.began_s < REQUEST_S

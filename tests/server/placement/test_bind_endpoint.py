@@ -1,4 +1,4 @@
-"""POST /bind over real TLS: answers to Bindings and to other requests."""
+"""POST /bind over real TLS: responses to Bindings and to other requests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ pytestmark = pytest.mark.process
 
 
 def audited(decision, reason):
-    """Return the audit annotations, which name no rule."""
+    """Return the audit annotations, which do not name a rule."""
     return {"decision": decision, "reasons": reason, "rule": "", "policy": ""}
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Run a server that does not place."""
+    """Run a server without placement."""
     with running(tmp_path_factory.mktemp("alone")) as server:
         yield server
 
 
 @pytest.fixture
 def cut_off(tmp_path):
-    """Run a server that places pods and reaches no API server."""
+    """Run a server that places pods but reaches no API server."""
     address = f"http://127.0.0.1:{free_port()}"
     env = {
         "KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", address)),
@@ -85,7 +85,7 @@ def test_a_binding_without_the_pod_s_uid_reserves_nothing_and_goes_on(alone):
     answer = alone.review(review(object={"metadata": metadata, "target": target}), alone.bind_path)
     assert answer["allowed"]
     assert answer["auditAnnotations"] == audited("untouched", "NoUID")
-    assert "patch" in answer  # its forged mark is taken off
+    assert "patch" in answer  # removes the forged annotation
 
 
 @pytest.mark.parametrize(

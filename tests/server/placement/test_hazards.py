@@ -52,7 +52,7 @@ PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
 @pytest.fixture
 def world():
-    """A node with one GPU of 10 MiB."""
+    """Return a world with one node that has one GPU of 10 MiB."""
     return World((10,))
 
 
@@ -79,7 +79,7 @@ def create(world, *mib, **how):
 
 
 def requests(request):
-    """Count the requests that one binding needs."""
+    """Count the requests to the API server that one binding needs."""
     before = Task.pauses
     request.done()
     return Task.pauses - before
@@ -100,7 +100,7 @@ def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, f
     second.bind(small)
     one, other = first.ask(large), second.ask(rival)
     for request in (one, other):
-        request.step()  # up to the write
+        request.step()  # up to the write of the list
     assert (one.done().outcome, other.done().outcome) == (PLACED, DENIED)
     assert entered(world) == {small, large}
 
@@ -128,7 +128,7 @@ def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, first, se
     first.bind(uid, arrives=False)
     world.time_s += UNBOUND_S - 10
     request = second.ask(uid)
-    assert request.done().outcome is PLACED  # and the API server takes a while to write it
+    assert request.done().outcome is PLACED  # the API server writes the binding late
     world.time_s += 20
     first.tidy_now()
     assert entered(world) == {uid}
@@ -152,7 +152,7 @@ def test_tidying_does_not_remove_what_was_renewed_meanwhile(world, first, second
     world.time_s += UNBOUND_S + 1
     tidying = second.tidy("n0", fresh=True)
     for _ in range(3):
-        tidying.step()  # the list is read, and that the pod is not bound
+        tidying.step()  # has read the list, and that the pod is not bound
     request = first.ask(uid)
     request.done()
     second.finish(tidying)
@@ -172,7 +172,7 @@ def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, firs
 
 def test_an_entry_of_an_unknown_pod_is_asked_about(world, first, second):
     uid = world.create(6)
-    first.bind(uid, arrives=False)  # known by a request, not by the watch
+    first.bind(uid, arrives=False)  # known from a request, not from the watch
     first.tidy_now()
     assert entered(world) == {uid}
     world.delete(uid)
@@ -247,7 +247,7 @@ def test_what_another_replica_removed_is_read_before_a_denial(world, first, seco
     world.delete(uid)
     second.resync()
     second.tidy_now()
-    assert first.bind(rival).outcome is PLACED  # its own copy still has the first pod
+    assert first.bind(rival).outcome is PLACED  # its cached list still has the first pod
 
 
 @pytest.mark.parametrize("lost", ["deleted", "spoilt"])
@@ -257,7 +257,7 @@ def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, lost, replicas, fi
     world.lose_list("n0", spoilt=lost == "spoilt")
     if lost == "spoilt":
         for replica in replicas:
-            replica.tidy_now()  # must not make a whole list of it
+            replica.tidy_now()  # must not mark the incomplete list as complete
     late = Replica(world, knows=False)
     assert late.bind(rival).outcome is DENIED
     assert late.bind(small).outcome is PLACED
@@ -272,7 +272,7 @@ def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(
     first.bind(uid, arrives=False)
     world.lose_list("n0", spoilt=lost == "spoilt")
     assert second.bind(rival).outcome is PLACED
-    assert first.bind(uid).outcome is DENIED  # its own copy still has the entry
+    assert first.bind(uid).outcome is DENIED  # its cached list still has the entry
     assert entered(world) == {rival}
 
 
@@ -324,7 +324,7 @@ def test_a_pod_that_sees_all_gpus_is_entered_before_it_is_bound(world, first, se
     assert says(first.bind(uid)) == UNTOUCHED
     (entry,) = world.assignments("n0").values()
     assert (entry.uuids, entry.memory_bytes, entry.terms) == ((EVERY_GPU,), 6 * MIB, HELD)
-    assert second.bind(rival).outcome is DENIED  # which has not heard of its binding
+    assert second.bind(rival).outcome is DENIED  # the replica has not seen the pod's binding
     assert second.bind(small).outcome is PLACED
     assert says(second.bind(uid)) == UNTOUCHED
     assert entered(world) == {uid, small}
@@ -400,7 +400,7 @@ def test_tidying_enters_who_was_bound_past_us(world, first, second):
     world.commit(named, "n0", {GPU_ANNOTATION: "G0-0"})
     world.bind_bare(forged, "n0")
     second.resync()
-    world.delete(forged)  # of which this replica has not heard
+    world.delete(forged)  # this replica has not seen the deletion
     world.asked.clear()
     second.tidy_now()
     assert asked(world) == (0, 3, 1)
@@ -435,7 +435,7 @@ def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, monk
 
 
 def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, first):
-    """The case of an upgrade, on a node to which no pod is bound any more."""
+    """This happens after an upgrade, on a node to which no pod is bound any more."""
     uid, elsewhere = seeing_all(world, 2, 2)
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
@@ -511,7 +511,7 @@ def test_terms_are_written_once_and_change_with_no_later_policy(world, replicas,
     expected = {
         sentry: (BY_SENTRY, True, 2),
         none: (NONE, False, 2),
-        sidecar: (SIDECAR, True, 5),  # which read its variables when it started
+        sidecar: (SIDECAR, True, 5),  # the sidecar read its variables when it started
     }
     assert {uid: terms_of(world, uid) for uid in expected} == expected
     world.policy = a_policy()
@@ -554,7 +554,7 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
         for task in [task for replica in replicas for task in replica.tasks if not task.done]:
             task.step()
     assert answered(world) == WholeGpuPods("7", 4, ("ml/a", "ml/b", "ml/c"))
-    assert world.count(WRITE_LIST) == 2  # one of them in vain
+    assert world.count(WRITE_LIST) == 2  # one of them conflicts
     lists = world.lists
     world.asked.clear()
     for replica in replicas:
@@ -569,14 +569,14 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
 
 def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first, second):
     one, two, three = create(world, 1, 1, 1)
-    first.bind(one)  # which therefore knows the list
+    first.bind(one)  # this replica therefore caches the list
     task = second.answer_question("n0", "7")
     for _ in range(3):
         task.step()  # list, pods, and the list again, to be written
     first.bind(two)
     second.finish(task)
     assert (entered(world), answered(world)) == ({one, two}, WholeGpuPods("7", 0, ()))
-    first.bind(three)  # by the list as it knew it
+    first.bind(three)  # planned on the outdated cached list
     world.finish(one)
     world.resync()
     for replica in replicas:
@@ -621,7 +621,7 @@ def test_on_a_node_that_is_held_only_what_was_promised_is_given(world, first, se
     first.resync()
     first.late_now()
     assert "a device plugin offers its GPUs; it was bound while" in world.told(late)
-    world.hold("n0", None)  # of which no replica has heard
+    world.hold("n0", None)  # no replica has seen the change
     assert first.bind(new).outcome is PLACED
 
 
@@ -637,12 +637,12 @@ def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(wor
 def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, first):
     uid, other = create(world, 4, 4)
     plain = world.create(None)
-    assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
-    assert requests(first.ask(plain)) == 1  # which pod is it?
+    assert requests(first.ask(plain, "elsewhere")) == 0  # no demand and no GPUs: from memory
+    assert requests(first.ask(plain)) == 1  # a read of the unknown pod
     first.tracker._on_node("MODIFIED", GpuNode(name="silent", gpus=()))
     assert requests(first.ask(plain, "silent")) == 1
-    assert requests(first.ask(uid)) == 4  # list, pods, write and its answer
-    assert requests(first.ask(other)) == 2  # write and its answer
+    assert requests(first.ask(uid)) == 4  # list, pods, write and its response
+    assert requests(first.ask(other)) == 2  # write and its response
     assert requests(first.ask(other)) == 1  # again: list
 
 
@@ -665,9 +665,9 @@ def test_all_that_wait_for_a_node_are_written_at_once(world, first):
     asked = [first.ask(uids[0])]
     asked[0].step()
     asked += [first.ask(uid) for uid in uids[1:]]
-    assert len(first.tasks) == 1  # nobody but the first holds a thread
+    assert len(first.tasks) == 1  # only the first request holds a thread
     assert [request.done().outcome for request in asked] == [PLACED] * 9
-    assert world.count(WRITE_LIST) == 2  # the first, and all that came meanwhile
+    assert world.count(WRITE_LIST) == 2  # one for the first request, one for all others
     assert entered(world) == set(uids)
 
 
@@ -758,7 +758,7 @@ def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, first)
     first.hear_nodes()
     first.resync()
     first.tidy_now()
-    assert entered(world) == {bound, reserved}  # a binding may be under way
+    assert entered(world) == {bound, reserved}  # a binding may be in progress
     world.time_s += UNBOUND_S + 1
     first.tidy_now()
     assert entered(world) == {bound}
@@ -798,7 +798,7 @@ def test_many_pods_that_are_gone_are_asked_for_by_name_and_written_once(world, f
 def test_entries_of_bindings_under_way_stay_where_another_pod_is_gone(world, first, second):
     uids = [world.create(2) for _ in range(3)]
     for uid in uids:
-        first.bind(uid, arrives=False)  # which the other replica has not heard of
+        first.bind(uid, arrives=False)  # the other replica has not seen this
     gone = uids.pop()
     world.delete(gone)
     second.tidy_now()
@@ -819,7 +819,7 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
 
 
 def relabel(world, names):
-    """Write the device names that work on the node, and let all replicas see them."""
+    """Change the node's device names, and let all replicas see them."""
     world.relabel("n0", names)
     world.hear_node()
 
@@ -868,7 +868,7 @@ def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, names, firs
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DEVICE_NAMES)
     assert "label vramwarden.io/device-names" in verdict.message
     assert (verdict.annotations, entered(world)) == ({}, set())
-    world.relabel("n0", DeviceNames.SPECIFICATION)  # of which this replica has not heard
+    world.relabel("n0", DeviceNames.SPECIFICATION)  # this replica has not seen the change
     assert first.bind(uid).annotations[VISIBLE_DEVICES_ANNOTATION] == "nvidia.com/gpu=G0-0"
 
 
@@ -891,16 +891,16 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     assert verdict.message == deny_without_driver_limit("n0").sentence
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
     assert world.assignments("n0")[auto].terms.limit is DriverLimit.OFF
-    world.limit("n0", proven=True)  # of which this replica has not heard
+    world.limit("n0", proven=True)  # this replica has not seen the change
     verdict = first.bind(requiring, arrives=False)
     assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
     assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # of the cap
     world.hear_node()
-    # By its entry, which the limiter may have read.
+    # The pod's entry decides, which the limiter may have read.
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
     world.limit("n0", proven=False)
     world.hear_node()
-    assert first.bind(requiring).outcome is DENIED  # although it is entered
+    assert first.bind(requiring).outcome is DENIED  # although the pod is entered
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
     limits = {uid: assignment.terms.limit for uid, assignment in world.assignments("n0").items()}
     assert limits == {auto: DriverLimit.OFF, requiring: DriverLimit.REQUIRE}
@@ -917,13 +917,13 @@ def test_a_pod_by_sentry_is_placed_only_on_a_node_whose_sentry_acts(by, world, f
     found = (verdict.outcome, verdict.reason, verdict.message)
     assert found == (denied if by is BY_SENTRY else placed)
     assert entered(world) == (set() if by is BY_SENTRY else {uid})
-    world.guard("n0", acts=True)  # of which this replica has not heard
+    world.guard("n0", acts=True)  # this replica has not seen the change
     assert first.bind(uid).outcome is PLACED
 
 
 @pytest.mark.parametrize("proven", [True, False])
 def test_fraction_entry_and_annotation_agree_also_when_the_label_changes(proven, world, first):
-    """The label may disappear right after a pod was entered: the pod then waits for the limit."""
+    """The label may disappear right after a pod was entered. The pod then waits for the limit."""
     world.limit("n0", proven=proven)
     world.hear_node()
     (uid,) = create(world, 4, limit=DriverLimit.AUTO)

@@ -40,7 +40,7 @@ def pick(things, number):
 
 
 class Story:
-    """Actions that may happen, each with three numbers that select its objects."""
+    """Actions that may happen. Each has three numbers that select its objects."""
 
     def __init__(self, sizes, needs):
         self.world = World(*map(tuple, sizes))
@@ -52,10 +52,9 @@ class Story:
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
         self.terms = {}
-        """Terms by node and pod, once the pod has GPUs there."""
+        """Terms keyed by node and pod, once the pod has GPUs there."""
 
     def tasks(self):
-        """Return the unfinished tasks."""
         return [task for replica in self.replicas for task in replica.tasks if not task.done]
 
     def create(self, need, owned, seeing):
@@ -73,7 +72,7 @@ class Story:
             pick(self.replicas, replica).ask(pick(waiting, pod), pick(self.world.nodes, node))
 
     def bare(self, pod, node, *_):
-        """Bind a pod as the API server does after a timeout or while no replica is there.
+        """Bind a pod like the API server after a timeout or while no replica is running.
 
         Tasks for that pod continue, and their answers are ignored.
         """
@@ -120,7 +119,7 @@ class Story:
             self.world.finish(uid)
 
     def unlabel(self, pod, *_):
-        """Remove the label of a pod, which watches report as a deletion, and set it again."""
+        """Remove a pod's label, which watches report as a deletion, and set the label again."""
         uid = pick(self.world.pods, pod)
         if uid:
             self.world.label(uid, None)
@@ -203,7 +202,7 @@ class Story:
             assert self.world.assignments(name) == {}, "entries of pods that are gone"
 
     def bind(self, replica, uid, node):
-        """Bind a pod while no other replica works; return True if it was placed."""
+        """Bind a pod while no other replica works; return True if the pod was placed."""
         verdict = replica.bind(uid, node)
         if self.world.pods[uid].uuids:
             names = self.world.nodes[node].device_names
@@ -213,7 +212,7 @@ class Story:
 
 
 def check_terms(world, node, known):
-    """Check the terms of entries; those of pods that may run with their GPUs never change."""
+    """Check the terms of entries. Once a pod may run with its GPUs, its terms never change."""
     for uid, entry in world.assignments(node).items():
         pod = world.pods.get(uid)
         if pod:
@@ -225,11 +224,11 @@ def check_terms(world, node, known):
 
 
 def check_given(world, uid):
-    """Check the annotations of a pod that got GPUs against its entry, its node and its demand."""
+    """Check the annotations of a pod with GPUs against its entry, its node and its demand."""
     pod, given = world.pods[uid], world.given(uid)
     entry = world.assignments(pod.node)[uid]
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
-    # Amounts are a few MiB here, so half of the cap is more than the cap less a context.
+    # Amounts are a few MiB here, so half of the cap is more than the cap less a CUDA context.
     fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
     limit = given.get(DRIVER_LIMIT_ANNOTATION)
     assert entry.terms.limit is pod.limit is DriverLimit(limit or "Off")

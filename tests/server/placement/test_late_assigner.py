@@ -44,7 +44,7 @@ from webhook.server.placement.late_assigner import (
 
 @pytest.fixture
 def world():
-    """A node with one GPU of 10 MiB."""
+    """Return a world with one node that has one GPU of 10 MiB."""
     return World((10,))
 
 
@@ -275,7 +275,7 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
     replica = Replica(world)
     replica.late_now()
     world.time_s += PATIENCE_S
-    world.change(uid, metadata={"ownerReferences": None})  # which this replica does not hear of
+    world.change(uid, metadata={"ownerReferences": None})  # this replica does not see the change
     replica.late_now()
     assert uid in world.pods
 
@@ -283,7 +283,7 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
     bare(world, *[3] * 3 * NODES_AT_ONCE)
     replica = Replica(world)
-    replica.lists._queue._run = lambda work: work()  # as if its thread were always the faster
+    replica.lists._queue._run = lambda work: work()  # as if the queue's thread were always faster
     planned = []
     plan_assignments = assignment_lists.plan_assignments
 
@@ -294,16 +294,16 @@ def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, mo
     monkeypatch.setattr(assignment_lists, "plan_assignments", counted)
     replica.late_now()
     assert [world.count(item) for item in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
-    assert len(planned) == 2  # the second once it is known that none who denies room is gone
+    assert len(planned) == 2  # again after verifying that the pods in the way still exist
     replica.resync()
     world.asked.clear()
-    replica.late_now()  # those who got nothing are tried again, and nothing is new
+    replica.late_now()  # denied pods are tried again; nothing has changed
     assert (world.count(), world.count(READ_LIST)) == (1, 1)
     assert len([pod for pod in world.pods.values() if pod.uuids]) == 3
 
 
 def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(world):
-    waiting = bare(world, *[9] * 4 * MAX_WAITING_UPDATES)[1:]  # one of them gets a GPU
+    waiting = bare(world, *[9] * 4 * MAX_WAITING_UPDATES)[1:]  # one of the pods gets a GPU
     replica = Replica(world)
     replica.late_now()
     assert all("the largest free amount is 1Mi," in world.told(uid) for uid in waiting)
@@ -314,7 +314,7 @@ def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(
         world.time_s += ANNOTATE_EVERY_S
         late(replica)
     assert world.count(ANNOTATE) <= 7 * MAX_WAITING_UPDATES
-    assert all(amount_told(world, uid) > 1 for uid in waiting)  # and yet each is told in turn
+    assert all(amount_told(world, uid) > 1 for uid in waiting)  # but each is updated in turn
 
 
 def amount_told(world, uid):

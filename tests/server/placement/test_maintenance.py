@@ -1,4 +1,4 @@
-"""Entries are removed soon after their pods end; a failure is logged once and retried."""
+"""Entries are removed soon after their pods end. A failure is logged once and retried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = StoredList("lost", {}, whole=False, version="")
 
 
 class Lists:
-    """Lists and their garbage collection, which fails as often as it is set to."""
+    """Lists and their garbage collection, which fails as often as the test sets."""
 
     def __init__(self, failures=0, broken=()):
         self.collected = []
@@ -69,7 +69,7 @@ class Log(RecordedLog):
 
 @pytest.fixture
 def server():
-    """Return an API server with pods that have whole GPUs on n2, and a list of an unknown node."""
+    """Return an API server with pods that have whole GPUs on n2, and an unknown node's list."""
     found = ApiServer()
     whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for name in "abcd":
@@ -88,7 +88,7 @@ def api(server):
 
 @pytest.fixture
 def maintain(api, monkeypatch):
-    """Return a function that builds maintenance of given lists."""
+    """Return a function that builds maintenance for the given lists."""
     monkeypatch.setattr(module, "GATHER_S", 0.0)
     return lambda lists: ListMaintenance(api, Log(), lists, lists, WholeGpuAnswers(api, lists))
 
@@ -114,7 +114,7 @@ def test_what_nodes_ask_is_answered_unless_it_was(maintain, api):
     maintenance.on_ended(ended("p1"))
     for node, asked in (("n2", "6"), ("n1", "7"), ("n2", "8")):
         maintenance.on_question(Question(node, asked))
-    with pytest.raises(KubeError):  # of the list that cannot be collected
+    with pytest.raises(KubeError):  # from the list that cannot be collected
         maintenance._run_all(maintenance._wait_for_work(60))
     assert lists.answers == {"n2": WholeGpuPods("8", 4, ("ml/a", "ml/b", "ml/c"))}
 

@@ -1,4 +1,4 @@
-"""Requests of placement to the API server."""
+"""Placement's requests to the API server."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_pod_is_annotated_by_its_status_and_only_as_it_was_read(api, server):
     assert server.asked[-1].headers["Content-Type"] == "application/merge-patch+json"
     assert api.pod("team", "train").uuids == ("GPU-a",)
     for act in (lambda: api.annotate(found, annotations), lambda: api.delete_pod(found)):
-        with pytest.raises(KubeError) as caught:  # somebody changed it
+        with pytest.raises(KubeError) as caught:  # another client changed it
             act()
         assert caught.value.conflict
 
@@ -295,7 +295,7 @@ def test_of_many_claims_some_are_read_and_none_counts_that_is_not_allocated(api,
     server.put(f"{CLAIMS}/{names[15]}", {})
     assert api.list_whole_gpu_pods("n1") == []
     server.put(f"{CLAIMS}/{names[15]}", {"status": {"allocation": {"devices": devices}}})
-    assert api.list_whole_gpu_pods("n1") == ["team/many"]  # of the rest nobody knows
+    assert api.list_whole_gpu_pods("n1") == ["team/many"]  # the others are unknown
     put_on_node(server, "many", *names[:16])
     assert api.list_whole_gpu_pods("n1") == []
 

@@ -1,4 +1,4 @@
-"""Events between the parts of placement in a replica."""
+"""Events between the parts of placement in one replica."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_terms_are_those_of_the_policy_in_force_and_of_the_labels_for_which_it_a
 def test_a_pod_that_waits_is_tried_again_when_its_node_changes():
     service = a_service(ApiServer(), a_policy())
     tracker, late = service._tracker, service._late
-    late._clock = itertools.count().__next__  # each reading is a second later
+    late._clock = itertools.count().__next__  # each call returns one second more
     tracker._on_nodes([NODE, replace(NODE, name="n2")])
     tracker._on_pods([WAITS, replace(WAITS, uid="p2", name="team/other", node="n2")])
     assert sorted(late._wait_for_nodes(0)) == ["n1", "n2"]

@@ -1,6 +1,6 @@
-"""Pods and nodes as a replica tracks them from lists and watches.
+"""Pods and nodes that a replica tracks by lists and watches.
 
-`tests/adapters/kube/test_follow.py` tests how lists and watches follow each other.
+`tests/adapters/kube/test_follow.py` tests the sequence of lists and watches.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
         tracker.server.put(node, {"metadata": {"labels": labels}})
         tracker.server.remove(pod)
 
-    tracker.server.fails("watch", change)  # and then watches say so
+    tracker.server.fails("watch", change)  # then watches report the change
     found = []
     for informer in (tracker.pods, tracker.nodes):
         found.append((tracker.obstacle(), tracker.knows_pod("team/train"), tracker.node("n1")))

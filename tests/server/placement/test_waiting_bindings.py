@@ -1,4 +1,4 @@
-"""Bindings that wait for the API server: they block no others, and their number is bounded."""
+"""Bindings that wait for the API server do not block others, and their number is limited."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from webhook.server.router import Router
 
 
 class Scene:
-    """The webhook's router without its server, and a slow API server."""
+    """The webhook's router without a server, and a slow API server."""
 
     def __init__(self):
         self.server, self.may_answer = ApiServer(), threading.Event()
@@ -68,7 +68,7 @@ class Scene:
         return status, headers, answer
 
     async def until(self, waiting):
-        """Wait until this number of bindings waits."""
+        """Wait until this number of bindings is waiting."""
         while self.router._waiting_bindings < waiting:  # noqa: ASYNC110 - it signals nobody
             await asyncio.sleep(0.001)
 
@@ -177,7 +177,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
         monkeypatch.setattr(scene.tracker, name, stumble)
     scene.server.recovers()
     scene.server.fails(".", stumble, forever=True)
-    if node == "with-gpus":  # known from memory, so that it is read
+    if node == "with-gpus":  # known from memory, so the pod is read
         monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name=name, gpus=()))
     _, _, body = asyncio.run(scene.bind(node, uid=uid, name=uid))
     response = json.loads(body)["response"]
