@@ -229,7 +229,7 @@ def test_a_stolen_token_of_an_agent_brings_no_raw_or_long_text_to_the_replicas(a
     finally:
         patch_node(agent, {"metadata": {"annotations": dict.fromkeys(notes)}})
     assert ([gpu.uuid for gpu in node.gpus], node.unread) == (["GPU-a"], 2)
-    assert (node.held.isprintable(), len(node.held)) == (True, 256)
+    assert (node.closed_reason.isprintable(), len(node.closed_reason)) == (True, 256)
 
 
 def test_the_agent_and_the_sentry_read_who_has_their_gpus_and_the_agent_watches(fences, agent):
