@@ -68,19 +68,19 @@ _FIELDS: Final = {
     "enforcement-fields": r"enforcement\..*",
     "example-fields": r"spec\.examples.*",
 }
-"""Blocks of policies/fields.md, each with a pattern of its fields, without `spec.rules[].`."""
+"""Patterns of field names without `spec.rules[].`, keyed by the block of policies/fields.md."""
 _WITHOUT_ROWS: Final = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
-"""Fields without a row: those of Kubernetes, and those of `match` once more."""
+"""Regular expression for fields without a row: Kubernetes' own, and exceptions of `match`."""
 _BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 _END: Final = frozenset({"<!-- end -->", "# end"})
 
 
 class GenerateError(Exception):
-    """A file cannot be generated. The message names the cause and the remedy."""
+    """Raised if a file cannot be generated. The message states the cause and the fix."""
 
 
 def main() -> int:
-    """Write every stale file, sources before what is generated from them."""
+    """Write every outdated file. Sources are written before the files generated from them."""
     status = 0
     for path in targets():
         shown = path.relative_to(ROOT)
@@ -97,12 +97,12 @@ def main() -> int:
 
 
 def targets() -> list[Path]:
-    """Return the files that are generated as a whole or contain a generated block."""
+    """Return the files that are generated or contain a generated block."""
     return list(dict.fromkeys([_VALUES, _CHART_FILE, _LAPTOP, *_with_blocks(), *_FILES]))
 
 
 def content(path: Path) -> str:
-    """Return the up-to-date content of a file; raise GenerateError."""
+    """Return the up-to-date content of a file. Raises GenerateError."""
     if path in _FILES:
         return _FILES[path]()
     text = _regenerate_blocks(path.read_text(encoding="utf-8"))
@@ -110,12 +110,12 @@ def content(path: Path) -> str:
 
 
 def block_names(path: Path) -> list[str]:
-    """Return the names of a file's blocks."""
+    """Return the names of the blocks in a file."""
     return _BEGIN.findall(path.read_text(encoding="utf-8"))
 
 
 def policy_fields(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield the path and schema of every policy field; NAME in a path is chosen by the user."""
+    """Yield path and schema of every policy field. NAME in a path stands for a user's key."""
     for name, field in schema.get("properties", {}).items():
         yield f"{path}{name}", field
         yield from policy_fields(field, f"{path}{name}.")
@@ -129,12 +129,12 @@ def values() -> Json:
 
 
 def values_schema() -> Json:
-    """Return the schema of the chart's values."""
+    """Return the JSON schema of the chart's values."""
     return dict(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
 def chart_values(schema: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield the path and schema of every value, except groups of values.
+    """Yield path and schema of every chart value, except groups of values.
 
     `issuerRef` is set as a whole, so it counts as one value.
     """
@@ -147,7 +147,7 @@ def chart_values(schema: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
 
 
 def _with_blocks() -> Iterator[Path]:
-    """Yield the Markdown files that contain a block, outside hidden folders."""
+    """Yield the Markdown files that contain a block, except those in hidden folders."""
     for entry in sorted(ROOT.iterdir()):
         if not entry.name.startswith("."):
             pages = entry.rglob("*.md") if entry.is_dir() else [entry] * (entry.suffix == ".md")
@@ -155,7 +155,7 @@ def _with_blocks() -> Iterator[Path]:
 
 
 def _regenerate_blocks(text: str) -> str:
-    """Return a text with the current content of its blocks; raise GenerateError."""
+    """Return a text with up-to-date blocks. Raises GenerateError."""
     lines: list[str] = []
     name = ""
     for line in text.split("\n"):
@@ -188,7 +188,7 @@ def _policy_fields(pattern: str) -> Iterator[str]:
 
 
 def _described_fields() -> Iterator[tuple[str, Json]]:
-    """Yield the path and schema of each policy field that has a row."""
+    """Yield path and schema of each policy field that has a row."""
     for path, field in policy_fields(json_schema()):
         is_group = "properties" in field and "default" not in field
         if not is_group and not _WITHOUT_ROWS.search(path):
@@ -220,7 +220,7 @@ def _chart_values() -> Iterator[str]:
 
 
 def _sections() -> dict[str, str]:
-    """Return the section of each top-level value: the last line `## SECTION` before it."""
+    """Return the section of each top-level value: the nearest line `## SECTION` above it."""
     found, section = {}, ""
     for line in _VALUES.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
@@ -231,7 +231,7 @@ def _sections() -> dict[str, str]:
 
 
 def _entry(name: str) -> str:
-    """Return a row's name with an anchor like that of a heading, linked to itself."""
+    """Return a row's name as a link to its own anchor."""
     anchor = re.sub(r"[^a-z]", "", name.lower())
     return f'<a id="{anchor}" href="#{anchor}">`{name}`</a>'
 
@@ -251,7 +251,7 @@ def _denial_reasons() -> Iterator[str]:
 
 
 def _exempt_namespaces() -> Iterator[str]:
-    """Yield the namespaces of rule `system`, except ours, which the chart always exempts."""
+    """Yield the namespaces of rule `system`, except vramwarden's, which are always exempt."""
     policy = yaml.safe_load(_DEFAULT_POLICY.read_text(encoding="utf-8"))
     (system,) = (rule for rule in policy["spec"]["rules"] if rule["name"] == "system")
     for namespace in system["match"]["namespaces"]:
@@ -284,7 +284,7 @@ def _encode_json(value: Json, indent: int = 1) -> str:
 
 
 def _admission() -> str:
-    # The chart's CEL needs the kind of names in each annotation, and whether its value is YAML.
+    # The chart's CEL needs to know which names each annotation has, and whether its value is YAML.
     injectors = {
         key: [names.name, *(["YAML"] if is_yaml else [])]
         for key, (names, is_yaml) in INJECTORS.items()

@@ -27,7 +27,7 @@ _NAME: Final = "org.opencontainers.image.ref.name"
 
 
 class OCIError(Exception):
-    """A layout is not as expected. The message names the layout and the difference."""
+    """Raised for an unexpected layout. The message names the layout and the difference."""
 
 
 def write_artifact(
@@ -60,7 +60,7 @@ def write_artifact(
 
 
 def digest(folder: Path) -> str:
-    """Return the digest of a layout's only manifest; raise OCIError if it has several."""
+    """Return the digest of a layout's only manifest. Raises OCIError if it has several."""
     index = json.loads((folder / "index.json").read_bytes())
     if len(index["manifests"]) != 1:
         raise OCIError(f"{folder.name} has {len(index['manifests'])} manifests where one is wanted")
@@ -78,7 +78,7 @@ def config(folder: Path) -> Json:
 
 
 def blob(folder: Path, digest: str) -> bytes:
-    """Return the content of a blob."""
+    """Return the content of the blob with a digest."""
     algorithm, _, value = digest.partition(":")
     return (folder / "blobs" / algorithm / value).read_bytes()
 
@@ -101,7 +101,7 @@ def files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Return True if a path matches a pattern in which `*` matches no slash."""
+    """Return True if a path matches a pattern in which `*` does not match a slash."""
     parts = PurePosixPath(path)
     return len(parts.parts) == len(PurePosixPath(pattern).parts) and parts.match(pattern)
 
@@ -123,7 +123,7 @@ def compress(content: bytes) -> bytes:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the content of a folder's files by relative path."""
+    """Return the content of a folder's files, keyed by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -38,7 +38,7 @@ _HEAD: Final = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---\n\n"
 
 
 class _Lists(Extension):
-    """Lists as on GitHub: content of an item is indented by two or three columns, not four."""
+    """Lists as on GitHub: continuation lines are indented by two or three columns, not four."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - Markdown's name
         md.tab_length = 2
@@ -47,7 +47,7 @@ class _Lists(Extension):
 
 
 class _NextItem(BlockProcessor):
-    """An item right after a paragraph of another item, without an empty line between them."""
+    """A list item directly after a paragraph of another item, without an empty line."""
 
     def test(self, parent: Element, block: str) -> bool:  # noqa: ARG002 - Markdown's signature
         return bool(_NEXT_ITEM.match(block))
@@ -57,10 +57,10 @@ class _NextItem(BlockProcessor):
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Set up lists, logging, the title and the repository.
+    """Configure lists, logging, the title and the repository.
 
     Lists come first, because other extensions add to the parser. Logging is limited to warnings
-    here, because with `--quiet` mkdocs counts none, and is not strict.
+    here, because with `--quiet` mkdocs ignores warnings even in strict mode.
     """
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
     config.markdown_extensions.insert(0, _Lists())
@@ -70,28 +70,28 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_pre_page(page: Page, config: MkDocsConfig, files: Files) -> Page:  # noqa: ARG001 - its names
-    """Link a page to its editor in the repository; GitHub and GitLab have `edit` for `blob`."""
+    """Link a page to its editor in the repository. GitHub and GitLab replace `blob` by `edit`."""
     if repository := os.environ.get("REPOSITORY"):
         page.edit_url = f"{repository.replace('/blob/', '/edit/', 1)}/{page.file.src_uri}"
     return page
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - its names
-    """Remove the attribute for which the theme requests stars from GitHub and GitLab."""
+    """Remove the attribute that makes the theme request star counts from GitHub and GitLab."""
     return output.replace(' data-md-component="source"', "")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Add all pages and pictures, and the files and folders to which pages link."""
+    """Add all pages and pictures, and the files and folders that pages link to."""
     root = Path(config.config_file_path).resolve().parents[1]
     paths = _paths(root)
     linked: set[str] = set()
 
     def site_link(link: str, folder: str) -> str:
-        """Return the site's link for a link of a page in a folder."""
+        """Convert a link in a page of `folder` to a link of the site."""
         path = normpath(join(folder, link))
         if path.endswith((".md", *_PICTURES)) or not (path in paths or _entries(path, paths)):
-            return link  # a page or a picture, or a dead link, which mkdocs reports
+            return link  # a page, a picture or a dead link, which mkdocs reports
         if repository := os.environ.get("REPOSITORY"):
             return f"{repository}/{path}"
         if f"{path}/README.md" in paths:
@@ -102,7 +102,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     def add(path: str, text: str) -> None:
         text = _LINK.sub(lambda link: site_link(link[0], dirname(path)), text)
         page = File.generated(config, path, content=text)
-        if dirname(path):  # else mkdocs makes index.html of a README.md
+        if dirname(path):  # otherwise mkdocs turns a README.md into index.html
             page.dest_uri = f"{path.removesuffix('.md')}.html"
         files.append(page)
 
@@ -120,7 +120,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def _paths(root: Path) -> list[str]:
-    """Return the files that git does not ignore, sorted, without hidden files and folders."""
+    """Return the sorted paths of files that git does not ignore, without hidden ones."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603 - git
     names = sorted({*done.stdout.split("\0")})
@@ -128,12 +128,12 @@ def _paths(root: Path) -> list[str]:
 
 
 def _unescape_pipes(row: re.Match[str]) -> str:
-    r"""Return a row of a table with `|` for `\|` in code: only GitHub needs the backslash."""
+    r"""Return a table row with `|` for `\|` in code, since only GitHub needs the backslash."""
     return _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0])
 
 
 def _entries(folder: str, paths: list[str]) -> list[str]:
-    """Return the names of a folder's files, and of its folders with a slash."""
+    """Return the names of a folder's files and subfolders; subfolders end with a slash."""
     names = [path.removeprefix(f"{folder}/") for path in paths if path.startswith(f"{folder}/")]
     return [*dict.fromkeys(name.partition("/")[0] + "/" * ("/" in name) for name in names)]
 
@@ -144,7 +144,7 @@ def _page(path: str, paths: list[str]) -> str:
 
 
 def _folder_page(folder: str, paths: list[str]) -> str:
-    """Return the page of a folder. Its names are no links: each link would make one more page."""
+    """Return the page of a folder. Names are not links, since each link would add a page."""
     rows = [f"- `{name}`" for name in _entries(folder, paths)]
     return "\n".join([f"{_HEAD}# `{folder}/`\n", *rows])
 

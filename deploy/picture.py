@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - part of a script: it is in no package and no wheel
-"""Picture of the page of `vramwarden top -o html` for a small cluster, as an SVG.
+"""Picture of `vramwarden top -o html` for a small cluster, as an SVG.
 
 The cluster is stored in the tests' API server and read by `top`. Browsers draw the HTML page inside
 the SVG (`foreignObject`) even if a README shows it as an image, in light and dark mode.
@@ -16,7 +16,7 @@ from webhook.tools.top.fetch import TopOptions, read_report
 from webhook.tools.top.page import as_html
 
 WIDTH: Final = 940
-"""Width of the page: the minimum without scrolling, so that its text stays large."""
+"""Minimum width of the page without scrolling, in pixels, which keeps its text large."""
 HEIGHT: Final = 1090
 """Height of the page in Chromium with DejaVu Sans, whose letters are wide: `body` has 1123, and its
 last 60 are empty. With other fonts there are fewer line breaks and more empty space. A test records
@@ -43,7 +43,7 @@ def top_picture() -> str:
     (style,), (body,) = page.iter("style"), page.iter("body")
     body.set("xmlns", "http://www.w3.org/1999/xhtml")
     style.text = (style.text or "") + _AROUND
-    for folded in body.iter("details"):  # an image cannot be unfolded
+    for folded in body.iter("details"):  # users cannot unfold an image
         folded[1:] = []
     body.insert(0, style)
     size = {"width": f"{WIDTH}", "height": f"{HEIGHT}"}
@@ -51,12 +51,12 @@ def top_picture() -> str:
     whole.set("xmlns", "http://www.w3.org/2000/svg")
     ET.SubElement(whole, "title").text = _TITLE
     ET.SubElement(whole, "foreignObject", size).append(body)
-    ET.indent(whole, " ")  # short lines, so that a change of the scene is a small diff
+    ET.indent(whole, " ")  # short lines keep diffs small
     return ET.tostring(whole, encoding="unicode") + "\n"
 
 
 def scene() -> SceneCluster:
-    """Return three nodes that teams share: one pod is near its cap, one idle, one waits."""
+    """Return three nodes that teams share. One pod is near its cap, one is idle, one waits."""
     h100, l40s, a10 = (
         {"product": f"NVIDIA-{name}", "unattributed_bytes": 0}
         for name in ("H100-80GB-HBM3", "L40S", "A10")

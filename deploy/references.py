@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - part of a script: it is in no package and no wheel
-"""Reference tables read from the program: commands, metrics, alerts, Events and codes.
+"""Reference tables generated from the program: commands, metrics, alerts, Events and codes.
 
 Each public function without arguments yields the lines of a block that `deploy.generate` writes.
 """
@@ -43,16 +43,16 @@ _NAME: Final = "vramwarden"
 _WIDTH: Final = 110
 _LONGEST_SAMPLE: Final = 25
 _PREFORMATTED: Final = "\b\n"
-"""Beginning of a paragraph that click does not wrap."""
+"""Prefix of a paragraph that click does not wrap."""
 _WHICH_CLUSTER: Final = "[which cluster, and as whom](#which-cluster-and-as-whom)"
 _COMMON_CODES: Final = "Exit codes: [the common ones](#exit-codes)."
 _CONNECTION: Final = KUBECTL_OPTIONS - {"-n", "--namespace"}
-"""Options that choose a cluster and mean the same to each command; `--namespace` does not."""
+"""Options that choose a cluster and have one meaning in all commands, unlike `--namespace`."""
 
 _CODE: Final = re.compile(
     r'^ +# (?P<about>.+)\.$|^ +[A-Z_]+ = "(?P<code>\w+)"\n +"""(?P<means>[^"]+)\."""$', re.MULTILINE
 )
-"""A comment above members of `Code`, or one member with its docstring."""
+"""Regular expression for a comment above members of `Code`, or a member with its docstring."""
 
 SAMPLES: Final = {
     "admit": ("-f a.yaml > admitted.yaml", "golden/action-enforce/expected.txt"),
@@ -67,7 +67,7 @@ SAMPLES: Final = {
     "certs status": ("--cert-dir certs", "cli/recorded/certs-status.txt"),
     "demo": ("", "cli/recorded/demo.txt"),
 }
-"""Arguments of each command's sample, and the file in which the tests recorded its output."""
+"""Arguments of each command's sample, and the test recording of its output."""
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -77,7 +77,7 @@ def table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield a table of all commands, their common options and codes, and a section for each."""
+    """Yield a table of commands, common options and exit codes, and a section per command."""
     found = [(title, _context(name)) for title, names in SECTIONS.items() for name in names]
     yield from table(
         ["for", "command", "what it does"],
@@ -98,7 +98,7 @@ def commands() -> Iterator[str]:
     yield ""
     yield from _options(_context("top"), connection=True)
     yield from ["", "## Completion"]
-    _, *completion = _paragraphs(main.epilog)  # the first has the exit codes
+    _, *completion = _paragraphs(main.epilog)  # the first paragraph has the exit codes
     yield from _text(completion)
     for _, context in found:
         yield from _section(context, "##")
@@ -154,9 +154,9 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _text(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Yield paragraphs, each after an empty line.
+    """Yield paragraphs separated by empty lines.
 
-    A preformatted paragraph becomes a code block. A first line that ends with `:` precedes it.
+    A preformatted paragraph becomes a code block, preceded by its first line if that ends with `:`.
     """
     for paragraph in paragraphs:
         if not paragraph.startswith(_PREFORMATTED):
@@ -177,7 +177,7 @@ def _code(language: str, lines: Iterable[str]) -> list[str]:
 
 
 def _exit_codes(paragraph: str) -> list[tuple[str, str]]:
-    """Parse `Exit code 0: ...; 1: ...` or `Exit codes: 0 ..., 1 ....`; return [] for other text."""
+    """Parse `Exit code 0: ...; 1: ...` or `Exit codes: 0 ..., 1 ...`; return [] for other text."""
     text = " ".join(paragraph.split())
     if not re.match(r"Exit codes?:? \d+", text):
         return []
@@ -189,7 +189,7 @@ def _codes(codes: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _has_connection_options(command: click.Command) -> bool:
-    """Return True if a command has `connection_options`; programs of the cluster do not."""
+    """Return True if a command has `connection_options`. Programs of the cluster have none."""
     return any("--context" in option.opts for option in command.params)
 
 
@@ -209,10 +209,10 @@ def _options(context: click.Context, *, connection: bool = False) -> Iterator[st
 
 
 def _option(option: click.Option, context: click.Context) -> list[str]:
-    """Return the row of an option.
+    """Return the table row of an option.
 
     Notes in brackets of `--help` become a column or a sentence. The row contains no `|`, because
-    MkDocs shows the backslash with which GitHub needs it escaped.
+    MkDocs shows the backslash that GitHub needs to escape it.
     """
     names, text = option.get_help_record(context) or ("", "")
     text, *brackets = re.split(r"  \[", text)
@@ -234,7 +234,7 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
 
 
 def _sample(command: str, arguments: str, recording: str) -> list[str]:
-    """Return a command and its output, from a recording of the tests that may hold others too."""
+    """Return a command and its output, from a test recording that may contain other commands."""
     text = (_TESTS / recording).read_text(encoding="utf-8")
     if (typed := f"$ {command} {arguments}\n") in text:
         text = text.partition(typed)[2].partition("\nexit code")[0]
@@ -297,7 +297,7 @@ def sentry_metrics() -> SentryMetrics:
 
 
 def metrics_table(registry: CollectorRegistry, *, common_label: str = "") -> Iterator[str]:
-    """Yield a table of our metrics; `common_label`, which all of them have, is left out."""
+    """Yield a table of vramwarden's metrics without `common_label`, which all of them have."""
     head = f"labels besides `{common_label}`" if common_label else "labels"
     yield from table(
         ["metric", "kind", head, "what it is"],
@@ -314,14 +314,14 @@ def metrics_table(registry: CollectorRegistry, *, common_label: str = "") -> Ite
 
 
 def _query_name(metric: Metric) -> str:
-    """Return the name of a metric in PromQL; that of a histogram without `_bucket`."""
+    """Return the name of a metric in PromQL, without `_bucket` for a histogram."""
     return metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
 
 
 def _kind_and_labels(metric: Metric, common_label: str) -> list[str]:
-    """Return a metric's kind, and its labels, with their values if these are a closed set.
+    """Return the kind of a metric, and its labels with their values if the set is closed.
 
-    Raise LookupError if the metric has no sample, since only samples show the labels.
+    Raises LookupError if the metric has no sample, since only samples show the labels.
     """
     if not metric.samples:
         raise LookupError(f"{metric.name} has no sample; make one in {__name__}")
@@ -339,7 +339,7 @@ def _kind_and_labels(metric: Metric, common_label: str) -> list[str]:
 
 
 def alerts(template: str) -> Iterator[str]:
-    """Yield a table of the alerts of a template by severity, each linked to its section."""
+    """Yield a table of a template's alerts by severity, each linked to its section."""
     text = _MONITORING.read_text(encoding="utf-8")
     _, _, defined = text.partition(f'{{{{- define "vramwarden.{template}" -}}}}')
     defined = defined.partition("{{- end }}")[0]
@@ -359,7 +359,7 @@ def sharing_codes() -> Iterator[str]:
 
 
 def events(about: str) -> Iterator[str]:
-    """Yield a table of the Events that we write about objects of a kind."""
+    """Yield a table of the Events that vramwarden writes about objects of a kind."""
     yield from table(
         ["reason", "means", "what to do"],
         (
@@ -371,7 +371,7 @@ def events(about: str) -> Iterator[str]:
 
 
 def problem_codes() -> Iterator[tuple[str, str, str]]:
-    """Yield each problem code, its subject, and its meaning."""
+    """Yield each problem code with its subject and meaning."""
     about = ""
     for match in _CODE.finditer(inspect.getsource(Code)):
         about = match["about"] or about

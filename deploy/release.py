@@ -40,9 +40,9 @@ from deploy import oci, sbom
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = {"image": "vramwarden", "enforcer": "enforcer"}
-"""Image names by chart value."""
+"""Image names, keyed by chart value."""
 STAND_INS: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
-"""Placeholders for image names in install.yaml if PREFIX is not set, by chart value."""
+"""Placeholders for image names in install.yaml if PREFIX is not set, keyed by chart value."""
 _CHART: Final = Path("deploy/chart/vramwarden")
 _NAMESPACE: Final = "vramwarden-system"
 _OLDEST_KUBERNETES: Final = "1.31"
@@ -69,7 +69,7 @@ make release: WITHOUT IMAGES, as you asked. This is no whole release:
 
 
 class ReleaseError(Exception):
-    """Nothing is released. The message names the cause and the remedy."""
+    """Raised if nothing can be released. The message states the cause and the fix."""
 
 
 class Release(NamedTuple):
@@ -78,11 +78,11 @@ class Release(NamedTuple):
     version: str
     commit: str
     epoch: int
-    """Commit time in seconds since 1970, and time of all files."""
+    """Commit time as Unix time; also the time of all files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the release; return 1, and leave no folder, if that is not possible."""
+    """Build the release. On failure, return 1 and leave no folder."""
     parser = argparse.ArgumentParser(prog="make release", description="Build a release.")
     parser.add_argument("--without-images", action="store_true", help="where nothing builds them")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist")
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read_release(root: Path) -> Release:
     """Return the release of a checkout.
 
-    Raise ReleaseError if files differ from the commit, or versions from each other.
+    Raises ReleaseError if files differ from the commit or versions differ from each other.
     """
     changed = _run(["git", "status", "--porcelain"], root).splitlines()
     if changed:
@@ -133,7 +133,7 @@ def read_release(root: Path) -> Release:
 
 
 def build(root: Path, release: Release, output: Path, *, with_images: bool) -> Path:
-    """Build all files and return their folder, which replaces an older one only when complete."""
+    """Build all files and return their folder, which replaces an older one when complete."""
     tools = _tools(with_images=with_images)
     target = output.resolve() / f"release-{release.version}"
     with TemporaryDirectory(prefix="vramwarden-release-") as scratch:
@@ -157,7 +157,7 @@ def build(root: Path, release: Release, output: Path, *, with_images: bool) -> P
 
 
 def export(root: Path, commit: str, folder: Path) -> None:
-    """Write the commit's files, with modes that do not depend on the umask."""
+    """Write the commit's files with modes that do not depend on the umask."""
     command = ["git", "-c", "tar.umask=0022", "archive", "--format=tar", commit]
     done = subprocess.run(command, cwd=root, capture_output=True, check=True)  # noqa: S603 - git
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -166,7 +166,7 @@ def export(root: Path, commit: str, folder: Path) -> None:
 
 
 def container_images(source: Path, release: Release, layouts: Path) -> dict[str, Path]:
-    """Build both images and return their OCI layouts by name."""
+    """Build both images and return their OCI layouts, keyed by image name."""
     layouts.mkdir()
     settings = {
         "ENGINE": "buildah",
@@ -180,7 +180,7 @@ def container_images(source: Path, release: Release, layouts: Path) -> dict[str,
 
 
 def name_images(values: Path, images: Mapping[str, Path]) -> None:
-    """Write the images' digests, and their repositories if PREFIX is set, into values.yaml."""
+    """Write the images' digests into values.yaml, and their repositories if PREFIX is set."""
     text = values.read_text(encoding="utf-8")
     for value, name in IMAGES.items():
         if name in images:
@@ -191,7 +191,7 @@ def name_images(values: Path, images: Mapping[str, Path]) -> None:
 
 
 def chart(folder: Path, release: Release, made: Path) -> None:
-    """Pack the chart with Helm, repack it reproducibly, and write it as an OCI layout too."""
+    """Pack the chart with Helm, repack it reproducibly, and also write it as an OCI layout."""
     packed = made / f"vramwarden-{release.version}.tgz"
     _run([_helm(), "package", str(folder), "--destination", str(made)], folder)
     with tarfile.open(packed) as archive:
@@ -216,9 +216,9 @@ def chart(folder: Path, release: Release, made: Path) -> None:
 
 
 def install_file(chart: Path) -> str:
-    """Render the chart with its defaults, without Helm's hooks, for `kubectl apply`.
+    """Render the chart with its defaults and without Helm's hooks, for `kubectl apply`.
 
-    If PREFIX is not set, image names are placeholders, and the file cannot be applied unedited.
+    Without PREFIX, image names are placeholders, and the file cannot be applied unedited.
     """
     names = {value: _repository(name) for value, name in IMAGES.items()} if _prefix() else STAND_INS
     options = ["--namespace", _NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
@@ -248,7 +248,7 @@ def _read(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
 
 
 def _set_value(text: str, group: str, field: str, value: str) -> str:
-    """Return values.yaml with one field of a group set, comments and order unchanged."""
+    """Return values.yaml with one field of a group replaced; comments and order do not change."""
     line = re.compile(rf'^({group}:\n(?:  .*\n)*?  {field}: )""$', re.MULTILINE)
     changed, count = line.subn(rf"\g<1>{json.dumps(value)}", text)
     if count != 1:
@@ -257,7 +257,7 @@ def _set_value(text: str, group: str, field: str, value: str) -> str:
 
 
 def _prefix() -> str:
-    """Return the registry and path before our image names, as for deploy/images/build."""
+    """Return the prefix of image names, as in deploy/images/build."""
     return os.environ.get("PREFIX", "")
 
 
@@ -266,7 +266,7 @@ def _repository(name: str) -> str:
 
 
 def _tools(*, with_images: bool) -> dict[str, str]:
-    """Return the versions of the build tools by name; raise ReleaseError if one is missing."""
+    """Return the build tools' versions, keyed by name. Raises ReleaseError if one is missing."""
     tools = {
         "hatchling": version_of("hatchling"),
         "helm": _run([_helm(), "version", "--template", "{{.Version}}"], ROOT),
@@ -287,7 +287,7 @@ def _helm() -> str:
 
 
 def _run(command: list[str], folder: Path, settings: Mapping[str, str] | None = None) -> str:
-    """Run a program and return its output; raise ReleaseError with the end of it on failure."""
+    """Run a program and return its output. On failure, raise ReleaseError with the end of it."""
     environment: Any = {**os.environ, **(settings or {})}
     done = subprocess.run(  # noqa: S603 - git, Helm, hatchling and our own script
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - part of a script: it is in no package and no wheel
-"""The bill of materials of a release, in CycloneDX, for the wheel and both images.
+"""Bill of materials of a release, in CycloneDX, for the wheel and both images.
 
 The wheel's packages are those of `deploy/images/runtime.txt`. An image's packages are read from its
 layers: Debian packages from dpkg's status file, Python packages from their metadata.
@@ -76,7 +76,7 @@ def write(
 
 
 def locked(lock: str) -> Iterator[PackageURL]:
-    """Yield the packages of a lock file."""
+    """Yield the packages in a lock file."""
     for name, version in _LOCKED.findall(lock):
         yield PackageURL("pypi", None, name, version)
 
@@ -107,7 +107,7 @@ def _image(name: str, version: str, layout: Path) -> Component:
 
 
 def installed_packages(layout: Path) -> Iterator[PackageURL]:
-    """Yield the packages in an image: those of its distribution, and those of Python."""
+    """Yield the distribution's packages and the Python packages in an image."""
     found = oci.files(layout, (_STATUS, _OS, _METADATA))
     parse = HeaderParser().parsestr
     settings = dict(line.split("=", 1) for line in found.get(_OS, "").splitlines() if "=" in line)
@@ -118,7 +118,7 @@ def installed_packages(layout: Path) -> Iterator[PackageURL]:
         if fields.get("Status", "").endswith(" installed"):
             where = {"arch": fields["Architecture"], "distro": release}
             yield PackageURL("deb", system, fields["Package"], fields["Version"], where)
-    # Python's official images compile it themselves and set this variable; dpkg does not list it.
+    # Python's official images compile Python and set this variable; dpkg does not list Python.
     for variable in oci.config(layout).get("config", {}).get("Env", []):
         if variable.startswith("PYTHON_VERSION="):
             yield PackageURL("generic", None, "python", variable.partition("=")[2])

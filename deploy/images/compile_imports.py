@@ -18,7 +18,7 @@ COMPILE = ("compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "-
 
 
 def main(names: list[str]) -> None:
-    """Import and compile the modules, and two that heartbeats and tracebacks import late."""
+    """Import and compile the modules, and two modules that are otherwise imported late."""
     for name in [*names, "encodings.ascii", "traceback"]:
         importlib.import_module(name)
     found = {
@@ -27,7 +27,7 @@ def main(names: list[str]) -> None:
         if module.__name__ != "__main__"
     }
     sources = sorted(source for source in found if source.endswith(".py"))
-    # Isolated except for one variable: random hashes could change the order of sets.
+    # The environment contains only a fixed hash seed. Random hashes could change the order of sets.
     subprocess.run(  # noqa: S603 - this Python
         [sys.executable, "-s", "-P", "-m", *COMPILE],
         input="".join(f"{source}\n" for source in sources),
