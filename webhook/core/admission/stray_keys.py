@@ -1,4 +1,4 @@
-"""Our keys in places that nothing reads, and the places that their author meant.
+"""vramwarden keys in places that nothing reads, and the places that their author meant.
 
 | keys | function |
 | --- | --- |
@@ -6,7 +6,7 @@
 | in any other place of an object; in its texts if it has no template | `search_stray_keys` |
 | in a bound that does not bound VRAM | `find_ineffective_bounds` |
 
-The pod is judged again with the keys in the right place, so their author reads all problems.
+The pod is judged again with the keys in the right place, so that their author gets all findings.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from webhook.names import (
 )
 
 _FORM_REASONS: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
-"""Reasons of findings about the form of an amount, which depend on no pod and no rule."""
+"""Reasons of findings about the format of an amount, which depend on no pod and no rule."""
 _SHOWN_PLACES: Final = 2
 _HOLDS_AMOUNTS: Final = ("limits", "requests")
 _ASKING: Final = (*REQUEST_ANNOTATIONS, VRAM_RESOURCE)
@@ -70,31 +70,31 @@ _CURES: Final = {
     "TrainJob": f"write {VRAM_RESOURCE} under spec.trainer.resourcesPerNode.limits; no pod gets "
     "the metadata of a TrainJob"
 }
-"""Advice for keys in the metadata of kinds that do not copy it to their pods."""
+"""Advice for keys in the metadata of kinds that do not copy the keys to their pods."""
 _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
 class StrayKey(NamedTuple):
-    """A key in a place that nothing reads."""
+    """Key in a place that nothing reads."""
 
     path: Path
-    """Its path in the object, or that of the text that contains it."""
+    """Path of the key in the object, or of the string that contains the key."""
     key: str
     value: Any
-    """Its value, or the text that contains it."""
+    """Value of the key, or the string that contains the key."""
     is_in_text: bool = False
     intended: str = ""
-    """Our annotation that the key was probably meant to be; empty if unclear."""
+    """vramwarden annotation that the key probably means; empty if unclear."""
     templates: tuple[Template, ...] = ()
-    """Templates that it may be meant for; those that request GPUs come first."""
+    """Templates that the key may be meant for, with templates that request GPUs first."""
     requesting_count: int = 0
     """Number of these templates that request GPUs."""
     cure: str = ""
-    """Advice and its reason, if the key is meant for no template."""
+    """Advice and its reason if the key is meant for no template."""
 
     @property
     def field(self) -> str:
-        """Its path as messages write it."""
+        """Path of the key, in the form used in messages."""
         if self.is_in_text:
             return format_path(self.path)
         return f"{format_path(self.path[:-1])}[{shorten(self.key, MAX_KEY_LENGTH)}]"
@@ -124,7 +124,7 @@ class StrayKey(NamedTuple):
 
 
 def is_placeholder(value: object) -> bool:
-    """Return True if a pipeline, a chart or a template replaces a value."""
+    """Return True if a pipeline, a chart or a template fills in a value."""
     return type(value) is str and any(mark in value for mark in ("{{", "${", "$("))
 
 
@@ -137,15 +137,16 @@ def has_placeholder(template: Template) -> bool:
 def find_stray_keys(
     owner: Json, kind: str, templates: Sequence[Template], elsewhere: Iterable[StrayKey] = ()
 ) -> list[StrayKey]:
-    """Return the keys in the metadata of an object and above its templates that no template has.
+    """Return keys in an object's metadata, or above its templates, that no template has.
 
-    `elsewhere` are keys that were found in other places of the object, which are returned as well.
+    `elsewhere` contains keys found in other places of the object, which are also returned.
     """
     found: list[StrayKey] = []
     paths: Iterable[Path] = [()]
     if templates:
         templates = [each for each in templates if each.pod is not None]
-        # Between an object whose metadata the pods get and its template, no level has metadata.
+        # If the pods get an object's metadata, no level between the object and its template has
+        # metadata.
         paths = dict.fromkeys(
             each.path[:length]
             for each in templates
@@ -177,12 +178,12 @@ def find_stray_keys(
 
 
 def _metadata_field(key: str) -> str:
-    """Return the field of a pod's metadata in which one of our keys is read."""
+    """Return the field of a pod's metadata from which a vramwarden key is read."""
     return "labels" if key == WORKLOAD_LABEL else "annotations"
 
 
 def _with_meaning(stray: StrayKey, requesting: Sequence[Path]) -> StrayKey:
-    """Return a stray key with the annotation it was meant to be, and templates without that.
+    """Return a stray key with its intended annotation and the templates that lack this annotation.
 
     `requesting` are the paths of templates that request GPUs.
     """
@@ -215,10 +216,10 @@ def stray_key_warnings(
     decide: Callable[[Json], Decision],
     known_findings: Iterable[Finding],
 ) -> Iterator[str]:
-    """Yield the lines to write in place of keys, and the findings about the pod with them.
+    """Yield the lines to write in place of keys, and the findings about the pod with these lines.
 
-    The template is one that all keys are meant for, and `pod` is its pod. `known_findings` are
-    those about that pod, with their paths in the object. Of two templates the first has the lines.
+    All keys are meant for the template, and `pod` is its pod. `known_findings` are the findings
+    about this pod, with paths in the object. Of two templates, the first gets the lines.
     """
     moved = {
         annotation_path(stray.intended): stray
@@ -246,7 +247,7 @@ def stray_key_warnings(
 def find_invalid_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
     """Yield the findings about the value of a key that requests VRAM, for any pod.
 
-    A number is read as its digits, since a chart may put it in quotes.
+    A number is read as a string, since a chart may quote it.
     """
     if type(value) is bool or not isinstance(value, str | int | float) or is_placeholder(value):
         return
@@ -265,10 +266,10 @@ def find_invalid_amounts(key: str, value: object, path: str) -> Iterator[Finding
 def search_stray_keys(
     obj: Json, version: str, templates: Sequence[Template]
 ) -> tuple[StrayKey, ...]:
-    """Return the keys of an object that request VRAM and that none of its templates has.
+    """Return the keys in an object that request VRAM and that no template of the object has.
 
-    Every map is searched. If the object has no template, its texts are searched for YAML with such
-    a key, since the values of a chart may be one text. Raise TooMuchToSearchError.
+    Every map is searched. If the object has no template, its strings are searched for YAML with
+    such a key, since a chart's values may be one string. Raises TooMuchToSearchError.
     """
     if version.rpartition("/")[0] == API_GROUP:
         return ()
@@ -303,10 +304,10 @@ def search_stray_keys(
 
 
 def find_ineffective_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
-    """Yield each key of a bound that does not bound VRAM.
+    """Yield each key in a quota or a limit range that does not limit VRAM.
 
     A ResourceQuota counts only `requests.` of an extended resource
-    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange adds its amounts to
+    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange adds the amounts to
     every container.
     """
     if version not in {"v1", ""}:
@@ -333,12 +334,12 @@ def find_ineffective_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
 
 
 def is_unknown_key(key: str) -> bool:
-    """Return True if a key has our prefix and is read in no place."""
+    """Return True if a key has vramwarden's prefix and nothing reads it."""
     return key.startswith(PREFIX) and key not in _KNOWN
 
 
 def _paths_read(template: Template) -> Iterator[Path]:
-    """Yield the paths at which admission or `find_stray_keys` reads our keys for a template."""
+    """Yield the paths at which vramwarden reads its keys for a template."""
     spec = find_object(template.pod, "spec")
     amounts = [
         ("spec", field, index, "resources", kind)

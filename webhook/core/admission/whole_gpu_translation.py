@@ -1,7 +1,7 @@
 """Shares in place of one whole GPU, for pods of a rule with `translateWholeGPU`.
 
-Manifests written for whole GPUs can be shared unchanged. Such a pod does not request VRAM itself.
-If a share would be denied, the pod keeps its whole GPU.
+Pods can share GPUs although their manifests request whole GPUs. Such a pod does not itself request
+VRAM. If a share would be denied, the pod keeps its whole GPU.
 
 | the pod requests at its creation | result |
 | --- | --- |
@@ -18,8 +18,8 @@ If a share would be denied, the pod keeps its whole GPU.
 | denied as a pod with a share | unchanged; a warning gives the reason |
 | any other | a share |
 
-Only the mutating phase of a creation does this. A stored pod keeps its whole GPU. A pod that
-already has the share is a pod with a demand like any other.
+Only the mutating phase of a creation replaces a whole GPU. A stored pod keeps its whole GPU. A pod
+that already has the share is an ordinary pod with a demand.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
 
 _KINDS: Final = ("limits", "requests")
 _MAX_RULE_NAME: Final = 40
-"""Maximum length of a rule's name in a warning, in characters. The API server cuts long warnings,
-and the advice is at their end."""
+"""Maximum length of a rule's name in a warning, in characters. The API server cuts long
+warnings, which end with the advice."""
 
 
 class ShareOffer(NamedTuple):
-    """A share that a pod may have in place of its one whole GPU."""
+    """Share of a GPU that a pod may get in place of its one whole GPU."""
 
     edits: Edits
     """Edits by which the pod requests the share instead of the whole GPU."""
@@ -52,7 +52,7 @@ class ShareOffer(NamedTuple):
     amount: str
 
     def notice(self, *, foreseen: bool) -> str:
-        """Return the warning that the pod gets the share, or will get it after a rollout."""
+        """Return the warning that the pod gets the share, now or after the rollout."""
         when = "after the rollout, " if foreseen else ""
         more = "" if foreseen else "; for a whole GPU ask your platform team"
         return (
@@ -69,7 +69,7 @@ class ShareOffer(NamedTuple):
 
 
 def offer_share(pod: Pod, rule: Rule, policy: Policy) -> ShareOffer | None:
-    """Return the share for a pod without a demand; None if it does not qualify."""
+    """Return the share for a pod without a demand, or None if the pod does not qualify."""
     if rule.translate_whole_gpu_bytes is None or rule.action in {Action.AUDIT, Action.IGNORE}:
         return None
     container = _only_gpu_container(pod, policy)
@@ -94,7 +94,7 @@ def offer_share(pod: Pod, rule: Rule, policy: Policy) -> ShareOffer | None:
 
 
 def _only_gpu_container(pod: Pod, policy: Policy) -> Container | None:
-    """Return the container with one whole GPU; None if the pod requests any other GPU."""
+    """Return the container with one whole GPU, or None if the pod requests any other GPU."""
     found: Container | None = None
     for container in (*pod.containers, *pod.enforcers):
         limits, requests = container.resources("limits"), container.resources("requests")

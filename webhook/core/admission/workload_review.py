@@ -1,7 +1,8 @@
-"""The review of a workload: the decision on the pods of its template.
+"""Review of a workload: the decision on the pods of its templates.
 
-Controllers do not surface warnings about their pods, except in the events of a ReplicaSet. So they
-are reported on the workload. The command `admit` and the webhook on workloads call this module.
+Controllers do not surface warnings about their pods, except in a ReplicaSet's events. So these
+warnings are reported on the workload. The command `admit` and the webhook on workloads call this
+module.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.model import Policy
 
 AdviceSource = Callable[[Request, Json, int], str]
-"""Function from a review, the metadata of its pods and their VRAM per GPU in bytes to one sentence
-of advice, or an empty string. It does no I/O."""
+"""Function that returns one sentence of advice or "", given a review, the pods' metadata and
+their bytes of VRAM per GPU. The function does no I/O."""
 
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 
@@ -32,9 +33,9 @@ _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 def decide_both_phases(
     creation: Request, policy: Policy, cluster: Cluster
 ) -> tuple[Decision, Decision]:
-    """Return the decisions of both phases on a creation: mutate, then validate.
+    """Return the decisions of both phases of a creation: mutating, then validating.
 
-    If the first phase denies the pod, both are its decision.
+    If the mutating phase denies the pod, its decision is returned for both.
     """
     first = decide(creation, policy, cluster, Phase.MUTATE)
     if not first.allowed:
@@ -58,10 +59,11 @@ def create_request(pod: Json, namespace: str) -> Request:
 
 
 def pod_from_template(template: Template, owner: str) -> Json:
-    """Return the pod that an object of this name creates from a template.
+    """Return the pod that an object named `owner` creates from a template.
 
-    The pod of a virtual machine is a stand-in with the same annotations: another controller creates
-    the real one, with the container `compute`. It is denied for the same annotations.
+    The pod of a virtual machine is a stand-in with the same annotations, and is denied for the same
+    annotations as the real pod. Another controller creates the real pod, with the container
+    `compute`.
     """
     pod = template.named(owner)
     if template.form is not Form.MACHINE:
@@ -70,7 +72,7 @@ def pod_from_template(template: Template, owner: str) -> Json:
 
 
 def with_template_paths(decision: Decision, template: Template) -> Decision:
-    """Return a decision on a pod with the paths of the object that has the template."""
+    """Return a decision on a pod with paths in the object that contains the template."""
     if not template.path:
         return decision
     return replace(
@@ -86,7 +88,7 @@ def with_template_paths(decision: Decision, template: Template) -> Decision:
 
 @dataclass(kw_only=True)
 class WorkloadAdvice(Decision):
-    """The answer to a review of a workload: it is allowed, with warnings about its pods."""
+    """Answer to the review of a workload: always allowed, with warnings about its pods."""
 
     outcome: Outcome = Outcome.ALLOWED
     reasons: tuple[str, ...] = ()
@@ -94,7 +96,7 @@ class WorkloadAdvice(Decision):
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Entries of our log in addition to outcome and reasons."""
+        """Fields of the webhook's log entry, in addition to outcome and reasons."""
         return {**self.audit_annotations, "warnings": len(self.warnings)}
 
 
@@ -115,10 +117,11 @@ def advise(
     | are under a rule with action Audit | none |
     | are under no rule, or one with action Ignore | none |
 
-    Hints follow: names of other products, near misses of our keys, our keys at the wrong level, and
-    the sentence of `more`. A DELETE, and an object of a kind outside of Kubernetes, get no warning.
+    Hints follow: names of other products, near misses of vramwarden keys, vramwarden keys at the
+    wrong level, and the sentence returned by `more`. A DELETE gets no warning, nor does an object
+    of a kind outside of Kubernetes.
 
-    Raise NamespaceUnknownError.
+    Raises NamespaceUnknownError.
     """
     group, _, kind = request.kind.rpartition("/")
     version = f"{group}/v1" if group else "v1"
@@ -173,10 +176,10 @@ def _expected_findings(decision: Decision) -> Iterator[str]:
 def verify_patch(
     request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster
 ) -> None:
-    """Apply a patch and decide again. Raise PatchError if the result is wrong, which is a bug.
+    """Apply a patch and decide again. Raises PatchError if the result is wrong, which is a bug.
 
-    A patch is derived from the edits of translation, and is not applied before it is sent. Property
-    tests verify patches of random pods; this verifies a sample of those of real pods.
+    A patch is derived from the edits of translation and sent without being applied. Property tests
+    verify patches of random pods. This function verifies a sample of the patches of real pods.
 
     | the pod with the patch | result |
     | --- | --- |

@@ -1,7 +1,7 @@
-"""Hints about keys of other products, near misses of our keys, and keys of ours that nothing reads.
+"""Hints about other products' keys, near misses of vramwarden keys, and unread vramwarden keys.
 
-Such a pod is valid, gets no GPU, and reports no error. A typo must not silently mean "no limit". A
-hint begins with the line to write, which admits the pod, or gives the reason why there is none.
+A pod with such keys is valid, gets no GPU, and reports no error. A typo must not silently mean "no
+limit". A hint begins with a line that admits the pod, or gives the reason why no line does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MEANINGS: Final = {
     WHOLE_GPU: Meaning.GPUS,
     **{name: meaning for name, (_, meaning) in OTHER_PRODUCTS_BY_RESOURCE.items()},
 }
-"""Meanings of the resources that a pod with a share must not request."""
+"""Meanings of resources that a pod with a share must not request."""
 _LONGEST_KEY: Final = len(PREFIX) + MAX_LABEL_LENGTH
 
 
@@ -73,10 +73,10 @@ def foreign_requests(case: Case) -> tuple[str, ...]:
 
 
 def _suggest_line(case: Case, key: str, value: str, container: str = "") -> str:
-    """Return the line of a manifest with a value, with its likely meaning, or with an example.
+    """Return the manifest line with a value, with its likely meaning, or with an example.
 
     An amount without a container is for the likely container. The change is added to the suggested
-    ones. The line is empty if no value would be admitted.
+    changes. The line is empty if no value would be admitted.
     """
     named = partial(annotation_value_for, case.pod, container or case.likely_container)
     if key == GPU_MEMORY_ANNOTATION:
@@ -92,7 +92,7 @@ def _suggest_line(case: Case, key: str, value: str, container: str = "") -> str:
 
 
 def _is_allowed(case: Case, key: str, value: str) -> bool:
-    """Return True if the rule allows a number of GPUs or a class."""
+    """Return True if the rule allows a number of GPUs or a GPU class."""
     if key == GPU_CLASS_ANNOTATION:
         return value in allowed_class_names(case.policy.classes, case.rule.allowed_classes)
     most = case.suggestions.max_count or MAX_GPU_COUNT
@@ -102,11 +102,11 @@ def _is_allowed(case: Case, key: str, value: str) -> bool:
 def _suggest_amount(
     case: Case, values: Iterable[str], example_for: Callable[[str], str], *more: str
 ) -> str:
-    """Return the line with the first value of `gpu-memory` that is admitted, or with an example.
+    """Return the line with the first admitted value of `gpu-memory`, or with an example.
 
-    `example_for` returns the value for an example's amount. `more` are further lines, followed by
-    the reason why the first value is denied. The change is added to the suggested ones. The line is
-    empty if no value would be admitted.
+    `example_for` returns the value for an example's amount. `more` contains further lines, which
+    the reason why the first value is denied follows. The change is added to the suggested changes.
+    The line is empty if no value would be admitted.
     """
     why = remark = ""
     for value in values:
@@ -127,25 +127,25 @@ def _suggest_amount(
 
 
 def _parse_amounts(pod: Pod, value: str) -> Mapping[str, int]:
-    """Return the amounts in a value of the annotation; none if a part cannot be read."""
+    """Return the amounts in a value of the annotation; empty if a part is invalid."""
     faults: Faults = []
     amounts = read_memory(pod, value, faults)
     return {} if faults else amounts
 
 
 def _key_hints(case: Case) -> Iterator[str]:
-    """Return hints about annotations and labels that are near misses of our keys."""
+    """Return hints about annotations and labels that are near misses of vramwarden keys."""
     found: list[tuple[str, str, tuple[str, str], str]] = []
     for field, keys in _metadata_fields(case.pod):
         for key, intended in find_near_misses(keys, field):
             if case.requests_vram and "/" not in key:
                 continue
             why = NOTHING_READS
-            # KAI reads amounts without a unit. One with a unit is meant for us.
+            # KAI reads amounts without a unit. An amount with a unit is meant for vramwarden.
             if key in OTHER_PRODUCTS_BY_ANNOTATION and not keys[key].strip()[-1:].isalpha():
                 why = f"{OTHER_PRODUCTS_BY_ANNOTATION[key][0].name} reads it, vramwarden does not"
             found.append((field, key, intended, why))
-    # Amounts come first: number and class of GPUs have no effect without one.
+    # Amounts come first, since number and class of GPUs have no effect without an amount.
     found.sort(key=lambda miss: miss[2][0] != GPU_MEMORY_ANNOTATION)
     return (_key_hint(case, *miss) for miss in found[:MAX_HINTS])
 
@@ -155,7 +155,7 @@ def _metadata_fields(pod: Pod) -> tuple[tuple[str, Mapping[str, str]], ...]:
 
 
 def _key_hint(case: Case, field: str, key: str, intended: tuple[str, str] | None, why: str) -> str:
-    """Return the warning about a key in a field of the metadata: the line, then `why`."""
+    """Return the warning about a key in a metadata field: the line, then `why`."""
     path = f"metadata.{field}[{shorten(key, _LONGEST_KEY)}]"
     if intended is None or _has_request(case, intended[0]):
         return f"{path}: remove it; {why}"
@@ -167,7 +167,7 @@ def _key_hint(case: Case, field: str, key: str, intended: tuple[str, str] | None
 
 
 def _has_request(case: Case, key: str, container: str = "") -> bool:
-    """Return True if a pod, or one container of it, already has a request by one of our keys."""
+    """Return True if a pod, or one of its containers, already has a request by a vramwarden key."""
     pod = case.pod
     if key != GPU_MEMORY_ANNOTATION:
         return key in pod.annotations
@@ -181,7 +181,7 @@ def _has_request(case: Case, key: str, container: str = "") -> bool:
 
 
 def _resource_hints(case: Case) -> Iterator[str]:
-    """Yield hints about other products' resources, and about near misses of our keys."""
+    """Yield hints about other products' resources and near misses of vramwarden keys."""
     compared = 0
     line, covered = cache(partial(_line_for_pod, case)), set[str]()
     for container, kind, name in _domain_resources(case):
@@ -200,7 +200,7 @@ def _resource_hints(case: Case) -> Iterator[str]:
 def _domain_resources(case: Case) -> Iterator[tuple[Container, str, str]]:
     """Yield container, kind and name of each resource with a domain.
 
-    A resource with limit and request is yielded once.
+    A resource with a limit and a request is yielded once.
     """
     for container in case.pod.containers:
         limits = container.resources("limits")
@@ -217,10 +217,10 @@ def _resource_path(container: Container, kind: str, name: str) -> str:
 def _foreign_resource_hint(
     case: Case, container: Container, name: str, line: Callable[[], str], covered: set[str]
 ) -> str:
-    """Return the advice about another product's resource; empty if another hint has it.
+    """Return the advice about another product's resource, or "" if another hint covers it.
 
-    One line replaces all such resources of a pod. `covered` are the containers that have a hint
-    with this line.
+    One line replaces all such resources of a pod. `covered` contains the containers that have a
+    hint with this line.
     """
     product, meaning = OTHER_PRODUCTS_BY_RESOURCE[name]
     who = f"{product.name} reads it, vramwarden does not"
@@ -241,12 +241,12 @@ def _foreign_resource_hint(
 
 
 def _memory_resource(amounts: Mapping[str, str]) -> str:
-    """Return the name of another product's resource for memory; empty if there is none."""
+    """Return the name of another product's memory resource, or an empty string."""
     return next((name for name in amounts if _MEANINGS.get(name) is Meaning.MEMORY), "")
 
 
 def _line_for_pod(case: Case) -> str:
-    """Return the line that replaces a pod's requests to other products; empty if none admits it."""
+    """Return the line that replaces requests to other products, or "" if none is admitted."""
     memory_by_container: dict[str, str] = {}
     removed: dict[str, list[str]] = {}
     counts: set[int] = set()
@@ -285,7 +285,7 @@ def _line_for_pod(case: Case) -> str:
 
 
 def _near_miss_hint(case: Case, container: Container, name: str, key: str, value: str) -> str:
-    """Return the annotation to write in place of a resource that no node has."""
+    """Return the annotation to write in place of a resource that no node offers."""
     if _has_request(case, key, container.name):
         return f"remove it; {_NO_NODE}"
     line = _suggest_line(case, key, value, container.name)
@@ -311,7 +311,7 @@ def unread_keys(case: Case) -> tuple[str, ...]:
         for container, kind, name in _domain_resources(case)
         if name.startswith(PREFIX) and name != VRAM_RESOURCE
     ]
-    # A comparison of words takes time, and a pod may have thousands of annotations.
+    # Comparing words takes time, and a pod may have thousands of annotations.
     return (
         *chain.from_iterable(
             _unread_key_hints(case, *entry) for entry in reversed(_metadata_fields(case.pod))

@@ -1,4 +1,4 @@
-"""Rules that keep a pod's processes under the sidecar's control, and off the node."""
+"""Rules that keep a pod's processes under the sidecar's control and off the node."""
 
 from __future__ import annotations
 
@@ -53,17 +53,16 @@ DEFAULT_CAPABILITIES: Final = frozenset(
         *("NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
     }
 )
-"""Capabilities of a container that sets none in containerd (`defaultUnixCaps` of its package oci).
-"""
-# Init container that JupyterHub's chart adds to pods of notebooks (KubeSpawner).
+"""Capabilities in containerd of a container that sets none (`defaultUnixCaps` of package oci)."""
+# Init container that JupyterHub's chart adds to notebook pods (KubeSpawner).
 _OF_JUPYTERHUB: Final = "block-cloud-metadata"
 _WITHOUT_IPTABLES: Final = (
     "write singleuser.cloudMetadata.blockWithIptables: false in the values of JupyterHub's chart"
 )
-# CRI-O's deprecated key, which it still reads, and the new one (pkg/annotations/v2).
+# CRI-O's deprecated key, which CRI-O still reads, and the new key (pkg/annotations/v2).
 _USER_NAMESPACES: Final = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
 _NO_GPU: Final = f"pods in user namespaces do not start with a GPU; {WRITTEN_BY_ANOTHER}"
-# Maximum number of allowed paths, and of words of a command, in a message.
+# Maximum number of allowed paths, and of command words, in a message.
 _MAX_SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
 _HARMFUL: Final = (
@@ -96,7 +95,7 @@ def privileged_containers(case: Case) -> Iterator[Finding]:
 def _capability_advice(what: str, capability: str, case: Case) -> str:
     rule = case.rule
     do = "remove it"
-    if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
+    if capability == "SYS_PTRACE":  # kubectl debug --copy-to adds it without a profile
         do += f", or use {debug_profile(case.pod, rule)}"
     if capability != "ALL":
         do += ", or ask your platform team for a rule whose capabilities name it"
@@ -150,7 +149,7 @@ def host_paths(case: Case) -> Iterator[Finding]:
 
 
 def may_mount(host_path: str, allowed: tuple[str, ...] | None) -> bool:
-    """Return True if a rule's `hostPaths` allow a path of the node; None means Safe.
+    """Return True if a rule's `hostPaths` allow a host path; None means Safe.
 
     Only the name counts: the target of a symbolic link on the node is unknown at admission.
 
@@ -205,7 +204,7 @@ def non_root(case: Case) -> Iterator[Finding]:
 
 
 def find_root_settings(container: Container, pod: Pod) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting by which a container may be root: its path, its effect, the advice."""
+    """Yield path, effect and advice for each setting by which a container may be root."""
     path = f"{container.path}.securityContext"
     if read_security_field(get_boolean, container, pod, "runAsNonRoot") is not True:
         what = f"container {quote(container.name)} may run as root"
@@ -224,7 +223,7 @@ def find_root_settings(container: Container, pod: Pod) -> Iterator[tuple[str, st
 DEBUG_PROFILE: Final = "kubectl debug --profile=baseline"
 """Profile that works in every pod under `isolation: Any`: it sets nothing."""
 _NON_ROOT_PROFILE: Final = "kubectl debug --profile=restricted"
-"""Profile for `isolation: NonRoot`: it forbids root, and sets no user."""
+"""Profile for `isolation: NonRoot`: it forbids root and sets no user."""
 
 
 def debug_profile(pod: Pod, rule: Rule) -> str:
@@ -246,10 +245,10 @@ def debug_profile(pod: Pod, rule: Rule) -> str:
 def find_cap_bypasses(
     container: Container, rule: Rule, allowed: frozenset[str] = DEFAULT_CAPABILITIES
 ) -> list[tuple[str, str, str]]:
-    """Return each security setting that could defeat the cap: its path, its effect, the capability.
+    """Return path, effect and capability of each security setting that could defeat the cap.
 
-    `given` and the rule's capabilities are allowed. As in runtimes, case does not count, and a
-    capability may begin with `CAP_`.
+    `given` and the rule's capabilities are allowed. As in container runtimes, case is ignored, and
+    a capability may begin with `CAP_`.
     """
     context = container.security_context()
     found: list[tuple[str, str, str]] = []
@@ -326,7 +325,7 @@ def gate_path(case: Case) -> Iterator[Finding]:
         for index, mount in enumerate(get_objects(container.raw, "volumeMounts", container.path)):
             path = f"{container.path}.volumeMounts[{index}]"
             at = get_string(mount, "mountPath", path)
-            # A cheap test, before the path is normalized.
+            # A cheap check before the path is normalized.
             if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
                 detail = (
                     f"mount {quote(get_string(mount, 'name', path))} at another path, such as "
@@ -370,7 +369,7 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
 
 
 def find_reserved_mounts(container: Container) -> list[tuple[str, Json]]:
-    """Return each mount of one of our volumes with its path.
+    """Return each mount of a vramwarden volume with its path.
 
     Through such a mount a container could forge a heartbeat or bypass the gate.
     """
@@ -379,14 +378,14 @@ def find_reserved_mounts(container: Container) -> list[tuple[str, Json]]:
 
 
 def reservation_reason(mount: Json) -> str:
-    """Return the reason why no other container may mount one of our volumes."""
+    """Return the reason why no other container may mount a vramwarden volume."""
     if mount["name"] == GATE_VOLUME:
         return f"the volume {GATE_VOLUME} keeps containers waiting until their pod has a GPU"
     return f"volumes called {mount['name']} are reserved for vramwarden's sidecar"
 
 
 def _find_our_names(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
-    """Return the entries of a list with the name of one of our volumes, by index."""
+    """Return the list entries that are named like a vramwarden volume, with their indices."""
     found = []
     for index, entry in enumerate(get_objects(holder, key, path)):
         name = entry.get("name")

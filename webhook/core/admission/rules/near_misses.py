@@ -1,6 +1,6 @@
-"""Keys that are similar to ours, and the line to write in their place.
+"""Keys that are similar to vramwarden keys, and the line to write in their place.
 
-No rule of a policy is known here. The names of other products are in `core.pod.other_products`.
+This module knows no policy rules. The names of other products are in `core.pod.other_products`.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ from webhook.names import (
 )
 
 KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in REQUEST_ANNOTATIONS} | {
-    # The resource requests the same, so its name is a likely guess at the annotation's.
+    # The resource requests the same, so its name is a likely guess for the annotation's.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
 }
-"""Annotations that request GPUs, by a name after our prefix that may be meant as one."""
+"""Annotations that request GPUs, keyed by the name after vramwarden's prefix that may mean them."""
 
 MAX_HINTS: Final = 10
-"""Maximum number of hints about the keys of one pod."""
+"""Maximum number of hints about the keys of a pod."""
 NOTHING_READS: Final = "nothing reads this key"
 
 _WITHOUT_PREFIX: Final = frozenset(
     {*OTHER_PRODUCTS_BY_ANNOTATION, "gpu_memory", "gpumemory", "gpu-mem", "gpumem", "vram"}
 )
-"""Keys without a domain that can hardly mean anything else."""
+"""Keys without a domain that hardly have another meaning."""
 
 _NVIDIA: Final = "nvidia.com"
 _NVIDIA_NAMES: Final = frozenset({"gpumemory", "gpumem", "vram"})
-"""Names in NVIDIA's domain that nothing reads, without punctuation: NVIDIA has no such resource."""
+"""Unread names in NVIDIA's domain, without punctuation: NVIDIA has no such resource."""
 _PUNCTUATION: Final = re.compile(r"[._-]")
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
 _OURS: Final = re.compile(re.escape(PREFIX))
 _DOMAIN: Final = PREFIX.rstrip("/")
 _LETTERS: Final = VRAM_RESOURCE.removeprefix(PREFIX)
-"""First letters of a domain that is meant as ours: `vram.io`, `vram-share.dev`."""
+"""First letters of a domain that probably means vramwarden's: `vram.io`, `vram-share.dev`."""
 _OUR_LETTERS: Final = _DOMAIN.partition(".")[0]
 _FIRST_LETTER: Final = _DOMAIN[0]
 _CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
 RESOURCE_PREFIXES: Final = (_FIRST_LETTER, _NVIDIA)
-"""Beginnings of the names of resources that may be a near miss."""
+"""Prefixes of resource names that may be near misses."""
 
 
 def correction(key: str, value: str) -> str:
-    """Return the line to write instead of a key that is similar to ours; empty for others."""
+    """Return the line to write instead of a near miss, or "" for other keys."""
     intended = find_intended(key, value)
     return annotation_line(*intended) if intended else ""
 
 
 def annotation_line(key: str, value: str) -> str:
-    """Return the line of an annotation, with an example if an amount is empty."""
+    """Return the manifest line of an annotation, with an example if an amount is empty."""
     if key != GPU_MEMORY_ANNOTATION:
         return f"{key}: {quote(value)}"
     return f"{key}: {value or f'{EXAMPLE_AMOUNT}, for example,'}"
 
 
 def find_intended(key: str, value: str) -> tuple[str, str] | None:
-    """Return our annotation that a key was probably meant to be, and its value.
+    """Return the vramwarden annotation that a key probably means, and its value.
 
-    None if the key is not similar to ours. The amount is empty if none can be read.
+    Returns None if the key is no near miss. An unreadable amount is empty.
     """
     intended = intended_annotation(key, value)
     if intended is None or intended[0] != GPU_MEMORY_ANNOTATION:
@@ -80,7 +80,7 @@ def find_intended(key: str, value: str) -> tuple[str, str] | None:
 
 
 def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
-    """Return our annotation that a key was probably meant to be, and the value in our units."""
+    """Return the vramwarden annotation that a key probably means, and the value in its units."""
     domain, slash, name = key.rpartition("/")
     if not slash:
         if key not in _WITHOUT_PREFIX:
@@ -99,7 +99,7 @@ def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
 
 
 def with_known_unit(value: str, product: Product | None, meaning: Meaning) -> str:
-    """Return an amount with the unit of a product, or with a guessed one; empty if it is none."""
+    """Return an amount with a product's unit or a guessed unit, or "" if it is no amount."""
     if meaning is not Meaning.MEMORY:
         return value if value[-1:].isalpha() and value[-1] not in "mk" else ""
     try:
@@ -110,7 +110,7 @@ def with_known_unit(value: str, product: Product | None, meaning: Meaning) -> st
 
 
 def likely_amounts(value: str) -> Iterator[str]:
-    """Yield the amounts that a value may mean; only the value if it is an amount or a list."""
+    """Yield the amounts that a value may mean. A valid amount or a list is yielded unchanged."""
     if not _SIMPLE.fullmatch(value):
         return
     if "=" in value:
@@ -125,7 +125,7 @@ def likely_amounts(value: str) -> Iterator[str]:
 
 
 def _resembles_our_domain(domain: str) -> bool:
-    """Return True if a domain differs from ours by a few letters: `vramwarden`, `vram.io`."""
+    """Return True if a domain resembles vramwarden's, such as `vramwarden` or `vram.io`."""
     if not domain.startswith(_FIRST_LETTER):
         return False
     is_short = domain.startswith(_LETTERS) and domain.count(".") <= _DOMAIN.count(".")
@@ -143,7 +143,7 @@ def comparable_keys(keys: Iterable[str]) -> Iterator[str]:
 
 
 def find_near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield each key in a field of metadata that is similar to ours, and our key with its value."""
+    """Yield each near miss in a metadata field, with the key and the value to write instead."""
     for key in comparable_keys(keys):
         if key.startswith(PREFIX) or (field == "labels" and "/" not in key):
             continue
@@ -152,13 +152,13 @@ def find_near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str,
 
 
 def find_unread(keys: Iterable[str], kind: str, field: str) -> Iterator[str]:
-    """Yield the keys with our prefix that nothing reads in this field of a kind's metadata."""
+    """Yield keys with vramwarden's prefix that nothing reads in this metadata field of a kind."""
     read = KNOWN_KEYS.get((kind, field), ())
     return (key for key in filter(_OURS.match, keys) if key not in read)
 
 
 def closest_key(key: str) -> str:
-    """Return our key that is most similar to one with our prefix; empty if none is similar."""
+    """Return the vramwarden key most similar to a key with its prefix, or ""."""
     name = key.removeprefix(PREFIX)[:MAX_COMPARED_LENGTH].lower()
     matches = get_close_matches(name, KEYS_BY_NAME, n=1)
     return KEYS_BY_NAME[matches[0]] if matches else ""

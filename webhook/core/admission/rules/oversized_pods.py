@@ -1,7 +1,7 @@
-"""Pods that are denied because they are too complex to be judged.
+"""Pods that are denied because they are too large to be judged.
 
-Other users' pods are never denied for their size. Each function makes one cheap pass, since the
-size of its input has no bound. All raise MalformedObjectError.
+Other users' pods are never denied for their size. Each function makes one cheap pass, since its
+input has no size limit. All functions raise MalformedObjectError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEBUG: Final = ("ephemeralContainers",)
 
 
 def has_unjudgeable_parts(request: Request, rule: Rule) -> bool:
-    """Return True if a request needs a judgment that the size of its pod forbids.
+    """Return True if a request must be judged although its pod is too large.
 
     | request | content that needs it |
     | --- | --- |
@@ -78,7 +78,7 @@ def _has_our_volumes(pod: Json) -> bool:
 
 
 def _shows_gpus_or_is_reserved(container: Json, *, devices: bool) -> bool:
-    """Return True if a container is judged in a pod without a demand."""
+    """Return True if the rules judge a container in a pod without a demand."""
     path = "spec.containers[*]"
     if container.get("name") == ENFORCER_CONTAINER:
         return True

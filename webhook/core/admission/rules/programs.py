@@ -1,7 +1,7 @@
 """Warnings about programs that would take more than their share, and about invalid references.
 
-A warning begins with the line to write, and a pod with that line gets no warning. The settings of
-each program are in `core.nvidia.memory_flags`.
+A warning begins with the line to write. A pod with this line gets no warning. The settings of each
+program are in `core.nvidia.memory_flags`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from webhook.names import (
 
 _GIB: Final = 2**30
 _COMMON_GPU_BYTES: Final = 80 * _GIB
-"""Size of the GPU for which a message computes a number, unless the pod requests more."""
+"""GPU size in bytes for which a message computes a number, unless the pod requests more."""
 _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
-"""Smallest cap at which the fraction leaves the whole margin."""
+"""Smallest cap, in bytes, at which the fraction leaves the whole margin."""
 _PARTS: Final = 10_000
 """Number of steps of a fraction with four decimals."""
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
@@ -60,7 +60,7 @@ _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
     r"\$(?:\((?P<kubelet>\w+)\)|(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})"
 )
-# Bounded and possessive, since a pod may repeat the start of a reference thousands of times.
+# Bounded and possessive, since a pod may repeat the prefix of a reference thousands of times.
 _OUR_NAME: Final = rf"{OWN_VARIABLE_PREFIX}\w{{0,64}}+"
 _OUR_REFERENCE: Final = re.compile(
     rf"(?<!\$)(?P<dollars>\$+)(?:\((?P<kubelet>{_OUR_NAME})\)"
@@ -139,13 +139,13 @@ class _Fraction(NamedTuple):
     """A fraction in the settings of a program."""
 
     path: str
-    """Field to change."""
+    """Path of the field to change."""
     before: str
-    """Name and equals sign before the value; empty if the field has only the value."""
+    """Name and equals sign before the value; empty if the field only contains the value."""
     value: str
     of: BoundKind
     is_one_word: bool = False
-    """True if a flag and its value are one word with a space, which no program splits."""
+    """True if a flag and its value are one argument with a space, which no program splits."""
 
 
 def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_Fraction]:
@@ -168,7 +168,7 @@ def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_F
 
 
 class _ContainerCheck:
-    """The check of the programs of one container."""
+    """Check of the programs of one container."""
 
     def __init__(self, case: Case, container: Container, line: CommandLine) -> None:
         self._case = case
@@ -189,7 +189,7 @@ class _ContainerCheck:
                 self._known.add(GATE_VARIABLE)
 
     def warnings(self) -> Iterator[str]:
-        """Return the container's warnings, each once."""
+        """Return the container's warnings without duplicates."""
         found: list[str] = []
         if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
             program = self._program
@@ -211,7 +211,7 @@ class _ContainerCheck:
     # Programs and their limits
 
     def _missing_limit_warning(self, program: SizedProgram) -> str:
-        """Return the warning about a program without a limit; empty if it may have one."""
+        """Return the warning about a program without a limit, or "" if it may have a limit."""
         raw, line, start = self._container.raw, self._line, find_start(program, self._line)
         received = line.given_to(start)
         variables = {word.variable.lower(): word for word in line.words.words if word.variable}
@@ -260,7 +260,7 @@ class _ContainerCheck:
     # Fractions
 
     def _fraction_warning(self, found: _Fraction) -> str:
-        """Return the warning about a fraction; empty if it may be right."""
+        """Return the warning about a fraction, or "" if the fraction may be correct."""
         if found.is_one_word:
             return self._write(found, "a program gets both as one word")
         value = found.value.strip("'\"")
@@ -275,7 +275,7 @@ class _ContainerCheck:
                 return self._write(found, f"{name} is an amount")
             if found.of == "free" and name in self._known and (by_shell or reference["kubelet"]):
                 return self._write(found, f"the fraction exceeds {self._amount} by the weights")
-            return ""  # see `_reference_warnings`
+            return ""  # reported by `_reference_warnings`
         if not reference["kubelet"] and (is_quoted or not by_shell):
             return self._write(found, f"nothing replaces {value} there, only $(NAME) is replaced")
         for word in self._line.words.words:
@@ -297,13 +297,13 @@ class _ContainerCheck:
             return ""
         number, of = float(found.value), "of the whole GPU"
         if not 0 < number <= 1 or (number == 1 and found.of == "free"):
-            return ""  # bytes, blocks, or the program's own choice
+            return ""  # bytes, blocks, or automatic
         if found.of == "free":
             of = "of what the weights leave free on the whole GPU"
             if number <= float(self._right_value("free")[0]):
                 return ""
         elif not _has_fraction_variable(self._case):
-            least_bytes = number * self._case.demand.per_gpu_bytes  # of the smallest GPU possible
+            least_bytes = number * self._case.demand.per_gpu_bytes  # on the smallest possible GPU
             if least_bytes <= usable_bytes(self._amount_bytes):
                 return ""
         why = f"{found.value} is {of}, not of {self._amount}"
@@ -318,7 +318,7 @@ class _ContainerCheck:
         return f"{what}{value}{place}{where}; {why}"
 
     def _right_value(self, of: BoundKind, *, is_field: bool = False) -> tuple[str, str]:
-        """Return the right value, and the GPU size for which a number is right.
+        """Return the correct value, and the GPU size for which a number is correct.
 
         A value that is a whole field is quoted, since YAML would read a number or a boolean.
         """
@@ -338,10 +338,10 @@ class _ContainerCheck:
         parts = max(1, usable * _PARTS // gpu_bytes)
         return f"{quote}0.{parts:04}{quote}" if parts < _PARTS else f"{quote}1.0{quote}", where
 
-    # References to our variables
+    # References to vramwarden variables
 
     def _reference_warnings(self) -> Iterator[str]:
-        """Yield a warning for each reference to one of our variables that nothing replaces."""
+        """Yield a warning for each reference to a vramwarden variable that nothing replaces."""
         for word in self._line.words.words:
             assigned = frozenset(_ASSIGNED.findall(word.text))
             for found in _OUR_REFERENCE.finditer(word.text):
@@ -355,7 +355,6 @@ class _ContainerCheck:
                 yield f"{word.path}: {self._reference_advice(name, word, found[0])}"
 
     def _reference_advice(self, name: str, word: Word, reference: str) -> str:
-        """Return the advice for a reference in a word."""
         written = shorten(reference, MAX_WORD_LENGTH)
         if name in self._known:
             why = "a program gets it as it is, since only $(NAME) is replaced there"

@@ -24,9 +24,9 @@ from webhook.names import (
 def suggestions_for(
     pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
 ) -> Suggestions:
-    """Return the amounts and counts that a rule admits for a pod of a class, or without a class.
+    """Return the amounts and GPU counts that a rule admits for a pod.
 
-    The rule is that of the class (`Rule.for_class`).
+    `rule` is the rule for the pod's class (`Rule.for_class`).
     """
     most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
     return Suggestions(pod.containers, _bounds(pod, class_name, rule, policy, cluster), most)
@@ -35,7 +35,7 @@ def suggestions_for(
 def _bounds(
     pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
 ) -> Iterator[AmountBounds]:
-    """Yield all bounds. They are computed late, since few reviews suggest an amount."""
+    """Yield all bounds, computed late since few reviews suggest an amount."""
     yield rule_bounds(rule)
     yield from slice_bounds(pod, class_name, rule, policy, cluster)
 
@@ -51,7 +51,7 @@ def slice_bounds(
 ) -> Iterator[AmountBounds]:
     """Yield the bound on each container under `accounting: MIG`, if a node with slices is known.
 
-    A node whose largest slice has room for the largest amount has room for the others as well.
+    If a node's largest slice fits the largest amount, it fits the other amounts as well.
     """
     if rule.accounting is not Accounting.MIG:
         return
@@ -64,14 +64,14 @@ def slice_bounds(
 
 
 def find_likely_container(pod: Pod, command_lines: Iterable[tuple[Container, CommandLine]]) -> str:
-    """Return the container that a quantity without a name is probably for; empty if unclear.
+    """Return the container that an amount without a name is probably for, or "" if unclear.
 
     | containers that name our variables, or else run a program of `memory_flags` | result |
     | --- | --- |
     | only the one that gets the quantity, or only others | the first of them |
     | none, or both | none |
 
-    Programs without a row in that table count if there are no others.
+    Programs without a row in `memory_flags` count if the pod runs no others.
     """
     is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or containers_with_vram(pod)
     if is_named or len(pod.containers) == 1:

@@ -1,4 +1,4 @@
-"""The table of rules for each kind of pod.
+"""Table of rules for each kind of pod.
 
 A rule is a function from a `Case` to findings. Its docstring has the labels Rule, Fields and
 Allowed values. Findings are in the order of the rows.
@@ -33,12 +33,12 @@ _ENFORCED: Final = (EnforceBy.SIDECAR, EnforceBy.SENTRY)
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """A rule, and the pods that it judges."""
+    """A rule and the pods that it judges."""
 
     judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]
     enforced_by: tuple[EnforceBy, ...] = ()
-    """Enforcement modes whose pods it judges; empty for all."""
+    """Enforcement modes of the pods that the rule judges; empty for all modes."""
 
 
 RULES: Final = (
@@ -81,7 +81,7 @@ RULES: Final = (
 )
 
 UNREAD_KEYS: Final = hints.unread_keys
-"""The rule whose warnings `admit` counts as findings. It denies no pod."""
+"""Rule whose warnings the command `admit` counts as findings. It denies no pod."""
 HINTS: Final = (hints.foreign_requests,)
 """Functions from a case to warnings, for every creation."""
 HINTS_WITHOUT_FINDINGS: Final = (
@@ -93,7 +93,7 @@ HINTS_WITHOUT_FINDINGS: Final = (
     ),
     *(visible_devices.shown_by_runtime, translation.mirrored_sidecar),
     *(visible_devices.hidden_by_variables, visible_devices.hidden_by_runtime),
-    amounts.unnamed_container,  # last: another warning's line for the annotation names it too
+    amounts.unnamed_container,  # last: other warnings may suggest this annotation
 )
 """Functions from a case to warnings about a pod without findings."""
 _HINTS: Final = (*HINTS, *HINTS_WITHOUT_FINDINGS)
@@ -103,16 +103,16 @@ _HINTS: Final = (*HINTS, *HINTS_WITHOUT_FINDINGS)
 def rules_for(kind: CaseKind, by: EnforceBy) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
     """Return the rules for a kind of case and an enforcement mode.
 
-    They are cached, which saves a tenth of a review.
+    The rules are cached, which saves a tenth of a review's time.
     """
     rows = (row for row in RULES if kind in row.judges)
     return tuple(row.rule for row in rows if by in (row.enforced_by or (by,)))
 
 
 def collect_findings(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
-    """Return the findings about a pod, each once. Raise MalformedObjectError.
+    """Return the distinct findings about a pod. Raises MalformedObjectError.
 
-    At most MOST_FINDINGS are returned: a pod within all bounds can have thousands.
+    At most MAX_FINDINGS are returned: a pod within all bounds can have thousands.
     """
     found: list[Finding] = []
     for rule in rules_for(kind, case.enforced_by):
@@ -124,7 +124,7 @@ def collect_findings(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
 
 
 def collect_hints(case: Case, *, fine: bool) -> tuple[str, ...]:
-    """Return the warnings that do not deny a pod; `fine` if the pod has no findings."""
+    """Return the warnings that do not deny a pod. `fine` is True if the pod has no findings."""
     hints: list[str] = []
     for rule in _HINTS if fine else HINTS:
         hints += rule(case)

@@ -30,8 +30,8 @@ from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 _SHOWN_DIFFERENCES: Final = 4
 _FIELD: Final = re.compile(r"spec\.\w+\[\d+\][^[]*|.*", re.DOTALL)
-"""The part of a path that a finding names: the field of a container, without the items of its
-lists."""
+"""Regular expression for the part of a path that a finding names: a container's field without
+the items of its lists."""
 
 
 def valid_field_types(case: Case) -> tuple[()]:
@@ -92,17 +92,18 @@ def complete_translation(case: Case) -> Iterator[Finding]:
 
 
 def _differences(case: Case) -> dict[str, Change]:
-    """Return the parts of a pod that differ from what translation writes, by path."""
+    """Return the differences between a pod and its translation, keyed by path."""
     pod, wanted = case.pod, case.enforcer
     edits = mutate_pod(pod, case.demand, case.rule, case.policy, case.cluster, wanted, stored=True)
     found: dict[str, Change] = {}
     within_sidecars = tuple(f"/spec/{each.field}/{each.index}/" for each in pod.enforcers)
-    # Sorted, so the label and annotations come first: without them the mutating call was skipped.
+    # Sorted, so that the label and annotations come first: if they are missing, the mutating call
+    # was skipped.
     for edit in sorted(edits.operations, key=itemgetter("path")):
         if not edit["path"].startswith(within_sidecars):
             keys = edit["path"].split("/")
             parts = [key.replace("~1", "/").replace("~0", "~") for key in keys]
-            is_item = edit["op"] == "add" and parts[-1].isdigit()  # the others move behind it
+            is_item = edit["op"] == "add" and parts[-1].isdigit()  # later items move back
             present = None if is_item else _value_at(pod.raw, parts[1:])
             path = _field_path(parts[1:])
             found[path] = Change(path, edit.get("value"), present)
@@ -114,7 +115,7 @@ def _differences(case: Case) -> dict[str, Change]:
 
 
 def _value_at(value: Any, parts: list[str]) -> Any:
-    """Return the value at the parts of a JSON pointer; None if there is none."""
+    """Return the value at the parts of a JSON pointer, or None if there is no value."""
     for key in parts:
         if isinstance(value, list):
             value = value[int(key)] if int(key) < len(value) else None
@@ -149,7 +150,7 @@ def _missing_essentials(case: Case) -> Iterator[str]:
         shows_gpus = len(visible) == 1 and (shows_bound_gpus(visible[0]) or shows_all(visible[0]))
         if visible if rule.uses_device_plugin else not shows_gpus:
             yield f"{container.path}.env"
-        elif any(map(shows_bound_gpus, visible)):  # the rule of that policy places at binding
+        elif any(map(shows_bound_gpus, visible)):  # the rule of that policy chooses GPUs at binding
             gated = True
             if enforcer is None and not has_gate(container.raw):
                 yield f"{container.path}.volumeMounts"
@@ -160,11 +161,11 @@ def _missing_essentials(case: Case) -> Iterator[str]:
     if enforcer is not None:
         yield from missing_enforcer_parts(pod, enforcer, demand)
     elif pod.enforcers:
-        yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar removes it
+        yield f"{pod.enforcers[0].path}.name"  # removed by a rule without a sidecar
 
 
 def _field_path(parts: list[str]) -> str:
-    """Return the parts of a JSON pointer as a field path, without needless depth."""
+    """Return the parts of a JSON pointer as a field path, no deeper than needed."""
     match parts:
         case ["metadata", ("annotations" | "labels") as kind, key, *_]:
             return f"metadata.{kind}[{key}]"
@@ -194,7 +195,7 @@ def mirrored_sidecar(case: Case) -> Iterator[str]:
 
 
 def image_setting(case: Case, image: str) -> str:
-    """Return the settings of the chart or the policy that give the sidecar another image."""
+    """Return the chart or policy settings that give the sidecar another image."""
     repository, rule = image_repository(image), quote(case.rule.name)
     tag, _, digest = image[len(repository) :].partition("@")
     lines = f"enforcer.repository: {quote(repository, MAX_STRING_LENGTH)}"
@@ -208,7 +209,7 @@ def image_setting(case: Case, image: str) -> str:
 def mention_other_webhooks(finding: Finding) -> Finding:
     """Return a finding that mentions other webhooks.
 
-    It is for a pod that vramwarden may have translated before.
+    Used for a pod that vramwarden may have translated before.
     """
     if "another webhook" in finding.detail:
         return finding

@@ -1,4 +1,4 @@
-"""Rules about variables and RuntimeClasses that show or hide GPUs."""
+"""Rules about environment variables and RuntimeClasses that show or hide GPUs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ from webhook.names import (
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_JUDGED: Final = 64
-"""Maximum number of variables of a pod, and of assignments in a command line, that are judged."""
+"""Maximum number of judged variables per pod, and of judged assignments per command line."""
 _ASSIGNMENT: Final = re.compile(
     r"(?<![A-Za-z0-9_])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)"
     r"(?P<value>(?:[0-9+]|GPU-|MIG-)[A-Za-z0-9,+/-]{0,255})(?P=quote)(?![^\s\0;&|)])"
 )
-"""Assignment in a command line of at least one GPU, without a reference."""
+"""Regular expression for an assignment of one or more GPUs in a command line, without a
+reference."""
 _UUID: Final = ("GPU-", "MIG-")
 _INDEX: Final = re.compile(r"\+?[0-9]{1,9}")
 _COMPUTE: Final = frozenset({"compute", "all"})
@@ -55,9 +56,10 @@ _OTHERS: Final = ("utility", "graphics", "video", "display", "ngx", "compat32")
 _SANDBOX: Final = re.compile(
     r"kata(?:containers)?|gvisor|runsc|wasm[a-z]*|firecracker|sysbox|youki"
 )
-"""Words in names of RuntimeClasses whose containers see no share of a GPU."""
+"""Regular expression for words in names of RuntimeClasses whose containers see no share of a
+GPU."""
 _PLAIN: Final = frozenset({"runc", "crun"})
-"""Names of RuntimeClasses that show GPUs only if the node's default runtime does."""
+"""Names of RuntimeClasses that only show GPUs if the node's default runtime does."""
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
@@ -118,7 +120,7 @@ def _limit_variable_reason(entry: Json, case: Case) -> str:
 
 
 def _is_from_translation(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
-    """Return True if translation set a variable, in this pod or in one that it was copied from.
+    """Return True if translation set a variable, in this pod or in the pod it was copied from.
 
     | container | shows the assigned GPUs | shows all |
     | --- | --- | --- |
@@ -238,7 +240,7 @@ def _command_line_warnings(lines: Iterable[CommandLine], gpu_count: int | None) 
 
 
 def _hiding_reason(value: str, gpu_count: int | None) -> str:
-    """Return the reason why a list hides the container's GPUs; empty if it may be right.
+    """Return the reason why a list hides the container's GPUs, or "" if it may be correct.
 
     `gpu_count` is None if the container sees all GPUs of its node. CUDA stops at the first invalid
     name, and finds no GPU if a name is repeated (CUDA C++ Programming Guide, "CUDA Environment

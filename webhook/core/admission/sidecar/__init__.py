@@ -1,4 +1,4 @@
-"""The sidecar `vram-enforcer` as part of a pod: its container, user, profiles and injection.
+"""The sidecar `vram-enforcer` in a pod: its container, user, profiles and injection.
 
-The decisions of the program inside are in `core.enforcement`.
+The sidecar program's decisions are in `core.enforcement`.
 """

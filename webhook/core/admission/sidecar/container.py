@@ -1,4 +1,4 @@
-"""The sidecar `vram-enforcer`: its container and its volumes."""
+"""Container and volumes of the sidecar `vram-enforcer`."""
 
 from __future__ import annotations
 
@@ -57,44 +57,44 @@ def _variable(name: str, annotation: str) -> Json:
 
 GPUS_VARIABLE: Final = _variable(GPUS_ENV, GPU_ANNOTATION)
 LIMIT_VARIABLE: Final = _variable(DRIVER_LIMIT_ENV, DRIVER_LIMIT_ANNOTATION)
-"""Variable of pods with `driverLimit`; empty if their node has no driver limit."""
+"""Variable of pods with `driverLimit`; empty if the pod's node has no driver limit."""
 BINDING_VARIABLES: Final = {
     entry["name"]: entry for entry in (GPUS_VARIABLE, LIMIT_VARIABLE, gate.VARIABLE)
 }
-"""Variables from annotations of the binding, which are the same in every release."""
+"""Environment variables from annotations of the binding; equal in every release."""
 
 _MEMORY: Final = "64Mi"
 _DEFAULT_CPU: Final = ("10m", "1")
-"""Request and limit of CPU. The interpreter and the self-test take about half a second of a core,
-and no other container starts before they end."""
+"""Default request and limit of CPU. The interpreter and the self-test take about half a second
+of a core, and no other container starts before they end."""
 _GUARANTEED_CPU: Final = ("200m", "200m")
-# The kubelet starts a program in the container for each probe. On a busy node that costs more than
-# the probe itself, so one probe waits until the enforcer has started, instead of many. The probe
-# fails while the sidecar waits for the driver's limit. If that restarted the sidecar, the kubelet
-# would delay it by its back-off. So the probe may fail without limit: the sidecar itself exits if
-# anything is wrong.
+# The kubelet starts a program in the container for each probe, which on a busy node costs more than
+# the probe itself. So one probe waits until the enforcer has started, instead of many probes. The
+# probe fails while the sidecar waits for the driver's limit. If such a failure restarted the
+# sidecar, the kubelet would delay the restart by its back-off. So the probe may fail without limit:
+# the sidecar itself exits if anything is wrong.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
     "periodSeconds": 1,
     "timeoutSeconds": 30,
     "failureThreshold": 2**31 - 1,
 }
-# A liveness probe also fails in order to make an Event of a verdict (webhook/sidecar/probe.sh).
-# Such a failure never restarts the sidecar: it happens only right after a liveness probe that
-# passed, so it is the first failure in a row, and the next probe passes unless the heartbeat is
-# stale. A startup probe does not count as passed, since the kubelet may remember failures of the
-# container before. The failure happens at most 35 s after that pass was recorded: one period, and a
-# time-out for a slow probe. With two time-outs between, which leave no trace, it would be at least
-# 45 s. Hence the 40 s of PASSED_WITHIN_S. One effect remains: after such an Event two failures
-# restart the sidecar instead of three. A heartbeat that two probes find stale is at least 35 s old.
+# A liveness probe also fails to turn a verdict into an Event (webhook/sidecar/probe.sh). Such a
+# failure never restarts the sidecar: it only happens right after a passed liveness probe, so it is
+# the first failure in a row, and the next probe passes unless the heartbeat is stale. A startup
+# probe does not count as passed, since the kubelet may remember failures of the previous container.
+# The failure happens at most 35 s after the recorded pass: one period, and a time-out for a slow
+# probe. With two time-outs in between, which leave no trace, it would happen after at least 45 s.
+# Hence PASSED_WITHIN_S is 40 s. One effect remains: after such an Event two failures restart the
+# sidecar instead of three. A heartbeat that two probes find stale is at least 35 s old.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
 # Exit codes after which only the sidecar is restarted: it received SIGTERM, its self-test failed
-# before another container started, its driver was replaced.
+# before another container started, or its driver was replaced.
 _RESTARTED_ALONE: Final = (0, 70, 75)
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
-    """Return the sidecar's container; None if no user would work (`enforcer_user`)."""
+    """Return the sidecar's container, or None if no user would work (`enforcer_user`)."""
     user, profiles = enforcer_user(pod, demand, rule), enforcer_profiles(pod, demand)
     if user is None:
         return None
@@ -105,13 +105,13 @@ def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
     return {**container, **changed}
 
 
-# The keys are numbers and parts of policies, never a tenant's text, so 256 entries take little
+# The keys are numbers and parts of policies, never a tenant's strings, so 256 entries take little
 # memory.
 @lru_cache(maxsize=256)
 def _base_container(
     enforcement: Enforcement, placement: Placement, cap_bytes: int, user: int
 ) -> Json:
-    """Return the container without amounts and profiles; shared by pods, and never changed."""
+    """Return the container without amounts and profiles. Pods share it, and it never changes."""
     container: Json = {
         "name": ENFORCER_CONTAINER,
         "image": enforcement.image,
@@ -131,16 +131,16 @@ def _base_container(
 
 
 def _resources(pod: Pod, configured: ResourceAmounts) -> Json:
-    """Return amounts by which the sidecar starts soon and the pod keeps its QoS class.
+    """Return amounts with which the sidecar starts quickly and the pod keeps its QoS class.
 
     | the pod without the sidecar is | CPU request | CPU limit | memory, both |
     | --- | --- | --- | --- |
     | Guaranteed, and its pod-level requests, if any, have room | 200m | 200m | 64Mi |
     | anything else | 10m | 1, or the pod-level limit if that is less | 64Mi |
 
-    A Guaranteed container needs equal amounts, so the scheduler has to find the limit. If the pod
-    has pod-level resources, only they decide its class, and the API server accepts no container's
-    limit above theirs. A BestEffort pod becomes Burstable by any amount.
+    A Guaranteed container needs equal amounts, so the scheduler must reserve the limit. If the pod
+    has pod-level resources, only these determine its class, and the API server accepts no container
+    limit above the pod-level limit. Any amount makes a BestEffort pod Burstable.
 
     Amounts of the rule replace these, for each resource separately:
 
@@ -151,7 +151,7 @@ def _resources(pod: Pod, configured: ResourceAmounts) -> Json:
     | the request | the rule's | the default, or the request if that is more |
     | nothing | the default | the default |
 
-    There is always a limit. Without one a tenant could set one that is too low for the sidecar.
+    The sidecar always has a limit. Otherwise a tenant could set a limit that is too low.
     """
     pod_level = get_object(pod.spec, "resources", "spec")
     guaranteed = is_guaranteed(pod) and _has_cpu_room(
@@ -172,7 +172,7 @@ def _resources(pod: Pod, configured: ResourceAmounts) -> Json:
 
 @lru_cache(maxsize=64)
 def _amounts(configured: ResourceAmounts, request: str, limit: str) -> Json:
-    """Return the amounts of a rule, with default CPU amounts; shared by pods, and never changed."""
+    """Return a rule's amounts with default CPU amounts. Pods share them; they never change."""
     cpu = _request_and_limit(configured.cpu_request, configured.cpu_limit, (request, limit))
     memory = _request_and_limit(
         configured.memory_request, configured.memory_limit, (_MEMORY, _MEMORY)
@@ -193,7 +193,7 @@ def _request_and_limit(
 
 
 def _has_cpu_room(pod_level: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
-    """Return True if pod-level requests have room for this CPU after the user's containers."""
+    """Return True if pod-level requests leave this CPU amount after the user's containers."""
     written = get_object(pod_level, "requests", "spec.resources").get("cpu")
     return written is None or parse_quantity_or(written, cpu) - total_request(pod, "cpu") >= cpu
 
@@ -208,7 +208,7 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
         (WHEN_BLIND_ENV, parameters.WHEN_BLIND[0], enforcement.when_blind.value),
         (ON_EXCESS_ENV, parameters.ON_EXCESS[0], enforcement.on_excess.value),
     ):
-        if value != default:  # all readers use the default if the variable is unset
+        if value != default:  # an unset variable means the default
             yield {"name": name, "value": value}
     chosen = placement is Placement.BINDING
     if chosen:
@@ -238,7 +238,7 @@ def restart_rules() -> list[Json]:
     """Return the rule by which the kubelet restarts all containers (ContainerRestartRule).
 
     If anything else ends the sidecar, such as a signal from the workload, all containers restart.
-    A process gains nothing by stopping the sidecar.
+    So a process gains nothing by stopping the sidecar.
     """
     when = {"operator": "NotIn", "values": list(_RESTARTED_ALONE)}
     return [{"action": PodRestart.ALL_CONTAINERS.value, "exitCodes": when}]

@@ -1,6 +1,6 @@
-"""Insertion of the sidecar into a pod, and its recognition by content.
+"""Injection of the sidecar into a pod, and its recognition by content.
 
-An annotation is no proof of a sidecar: a user can write it.
+An annotation does not prove a sidecar, since a user can write it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 
-# Paths at which other webhooks mount credentials into every container. They hide none of our files.
+# Paths at which other webhooks mount credentials into every container. They hide no vramwarden
+# file.
 _HARMLESS_MOUNTS: Final = ("/var/run/secrets/", "/run/secrets/")
-# Variables that other webhooks set in every container. None of them steers the dynamic loader, the
+# Variables that other webhooks set in every container. None of them affects the dynamic loader, the
 # C library, Python, the driver or the sidecar. The sidecar may have no other variable.
 _HARMLESS_PREFIXES: Final = (
     *("AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_", "KUBERNETES_"),
@@ -57,8 +58,8 @@ _OUR_PREFIXES: Final = ("VRAM_", "VRAMWARDEN_", "NVIDIA_")
 def is_enforcer(container: Container) -> bool:
     """Return True if a container runs the enforcer's command without arguments.
 
-    Its image and other fields do not count. A pod that is created again may have those of another
-    policy or registry, and translation replaces all of them.
+    The image and other fields do not count. A pod that is created again may have another policy's
+    or registry's fields, all of which translation replaces.
     """
     command = get_strings(container.raw, "command", container.path)
     return command == list(ENFORCER_COMMAND) and not get_strings(
@@ -67,26 +68,26 @@ def is_enforcer(container: Container) -> bool:
 
 
 def is_enforcer_volume(volume: Json) -> bool:
-    """Return True if a volume may be one of the sidecar's, which are emptyDirs."""
+    """Return True if a volume may be a volume of the sidecar: these are emptyDirs."""
     return volume.keys() == {"name", "emptyDir"}
 
 
 class Change(NamedTuple):
-    """A part of the sidecar that differs from what translation writes."""
+    """Difference between a sidecar and the sidecar that translation writes."""
 
     path: str
-    """Field path below the container, with items of lists by their names."""
+    """Field path below the container; list items are identified by name."""
     wanted: Any
     found: Any
 
     @property
     def field(self) -> str:
-        """The field of the container that the path begins with."""
+        """The field of the container with which the path begins."""
         return re.split(r"[.[]", self.path, maxsplit=1)[0]
 
 
 def find_changes(container: Container, wanted: Json, *, stored: bool) -> Iterator[Change]:
-    """Yield the parts of a sidecar that differ from the wanted one, except for tolerated additions.
+    """Yield the parts of a sidecar that differ from `wanted`, except for tolerated additions.
 
     | added or changed by | what | before translation | when it is stored |
     | --- | --- | --- | --- |
@@ -98,9 +99,9 @@ def find_changes(container: Container, wanted: Json, *, stored: bool) -> Iterato
 tolerated |
     | any other | anything else | no | no |
 
-    Before translation the pod may contain anything that its user wrote, which translation replaces.
-    It keeps what plugins of the API server set, since they check it again when the pod is stored.
-    For LimitRanger it writes 0 of other extended resources.
+    Before translation the pod may contain anything that its user wrote; translation replaces it.
+    Translation keeps fields that plugins of the API server set, since these plugins check them
+    again when the pod is stored. For LimitRanger, translation writes 0 of other extended resources.
     """
     raw = container.raw
     for key in {**wanted, **raw}:
@@ -110,7 +111,7 @@ tolerated |
             if not _is_default(raw, key, stored=stored):
                 yield Change(key, _DEFAULTS[key][0], found)
         elif found == value:
-            continue  # most fields are unchanged, or have only a default of the API server
+            continue  # unchanged, or only a default of the API server
         elif key == "resources" and found is not None:
             yield from _compare_amounts(container, value, stored=stored)
         elif stored and key == "env":
@@ -123,9 +124,9 @@ tolerated |
 
 
 def with_plugin_amounts(raw: Json, wanted: Json) -> Json:
-    """Return the wanted sidecar with the amounts that LimitRanger set in the present one.
+    """Return the wanted sidecar with the amounts that LimitRanger set in the current sidecar.
 
-    LimitRanger checks that they are there when the pod is stored, and may not run again before.
+    LimitRanger requires these amounts when the pod is stored, and may not run again before.
     """
     written, found = wanted["resources"], find_object(raw, "resources")
     extended = (name for kind in found for name in find_object(found, kind) if _is_extended(name))
@@ -141,8 +142,8 @@ def with_plugin_amounts(raw: Json, wanted: Json) -> Json:
 def is_valid_enforcer(container: Container, wanted: Json) -> bool:
     """Return True if a container is a sidecar of any policy or release, with the wanted cap.
 
-    During an upgrade replicas of two releases judge each other's pods. Each accepts what it does
-    not know, unless it could defeat the cap.
+    During an upgrade, replicas of two releases judge each other's pods. Each replica accepts
+    unknown parts unless they could defeat the cap.
 
     | part | allowed |
     | --- | --- |
@@ -175,7 +176,7 @@ _DEFAULTS: Final = {
     "terminationMessagePolicy": ("File",),
     "imagePullPolicy": ("IfNotPresent", "Always"),
 }
-"""Values that the API server and its plugins write into these fields."""
+"""Values that the API server and its plugins write to these fields."""
 _LOGS: Final = "FallbackToLogsOnError"
 _FIELDS: Final = _DEFAULTS.keys() | {
     *("name", "image", "command", "env", "resources", "resizePolicy", "volumeMounts"),
@@ -184,9 +185,10 @@ _FIELDS: Final = _DEFAULTS.keys() | {
 }
 _DISK: Final = "ephemeral-storage"
 _LEAST_DISK: Final = Fraction(MIB)
-"""Minimum ephemeral storage. With less the kubelet would evict the pod for the sidecar's log."""
+"""Minimum ephemeral storage in bytes. Below it, the kubelet would evict the pod for the
+sidecar's log."""
 _MOST_ZEROS: Final = 16
-"""Maximum number of extended resources of which translation writes 0 for a LimitRange."""
+"""Maximum number of extended resources set to 0 for a LimitRange."""
 _AMOUNTS: Final = {
     f"resources.{kind}[{name}]" for kind in ("requests", "limits") for name in ("cpu", "memory")
 }
@@ -208,7 +210,7 @@ def _is_enough_disk(disk: object) -> bool:
 
 
 def _compare(path: str, wanted: Any, found: Any) -> Iterator[Change]:
-    """Yield the differences of two values, except for the API server's defaults of probes."""
+    """Yield the differences of two values, except for the API server's probe defaults."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for key in {**wanted, **found}:
             default = _PROBE_DEFAULTS.get(key)
@@ -220,7 +222,7 @@ def _compare(path: str, wanted: Any, found: Any) -> Iterator[Change]:
 def _compare_items(
     path: str, wanted: list[Json], found: list[Json], is_harmless: Callable[[Json], bool]
 ) -> Iterator[Change]:
-    """Yield the differences of two lists whose items have names; each item must occur once."""
+    """Yield the differences of two lists of named items. Each item must occur once."""
     wanted_items = {item["name"]: item for item in wanted}
     missing = dict(wanted_items)
     for item in found:
@@ -274,7 +276,7 @@ def _are_equal(actual: str | None, wanted: str) -> bool:
 
 
 def _restarts_all(rules: object) -> bool:
-    """Return True if all restart rules have our action; exit codes differ by release."""
+    """Return True if all restart rules have vramwarden's action; exit codes differ by release."""
     (wanted,) = restart_rules()
     return rules is None or (
         isinstance(rules, list)
@@ -294,7 +296,7 @@ def _has_valid_env(env: list[Json]) -> bool:
 
 
 def _is_valid_variable(entry: Json) -> bool:
-    """Return True if this release or a later one may write one of our variables like this."""
+    """Return True if this or a later release may write a vramwarden variable in this form."""
     if chooses_devices(entry):
         return shows_bound_gpus(entry) or shows_all(entry)
     if entry["name"] in BINDING_VARIABLES:
@@ -308,10 +310,11 @@ def _is_valid_variable(entry: Json) -> bool:
 
 
 def _is_tolerated(change: Change) -> bool:
-    """Return True unless a change is an amount or a mount that no release writes."""
+    """Return True unless a change is an amount, or a mount that no release writes."""
     if change.field == "resources":
         return change.path in _AMOUNTS
-    # Only placement at binding needs the gate, and the pod may come from a rule with another one.
+    # Only placement at binding needs the gate, and the pod may come from a rule with another
+    # placement.
     extra = change.wanted if change.found is None else change.found
     return (
         change.field != "volumeMounts"
@@ -359,9 +362,9 @@ def insert_enforcer(
 ) -> None:
     """Insert the sidecar before every container that could use VRAM.
 
-    A pod that was translated before may be created again: restored, copied or applied, from another
-    release or under another policy. Parts of its sidecar that differ from the wanted one are
-    replaced. If it is about to be `stored`, the additions of `find_changes` are tolerated.
+    A translated pod may be created again: restored, copied or applied, from another release or
+    under another policy. Parts of its sidecar that differ from the wanted sidecar are replaced. If
+    the pod is about to be `stored`, the additions in `find_changes` are tolerated.
     """
     if pod.spec.get("shareProcessNamespace") is not True:
         edits.put("/spec", "shareProcessNamespace", value=True)
@@ -401,7 +404,7 @@ def _comes_first(pod: Pod, demand: Demand) -> bool:
 
 
 def missing_enforcer_parts(pod: Pod, wanted: Json, demand: Demand) -> Iterator[str]:
-    """Yield the paths at which a pod lacks what every policy's sidecar needs."""
+    """Yield the paths at which a pod lacks parts that every policy's sidecar needs."""
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
     if not _comes_first(pod, demand) or not is_valid_enforcer(pod.enforcers[0], wanted):

@@ -1,6 +1,6 @@
-"""The user and the AppArmor and SELinux profiles of the sidecar.
+"""User, AppArmor profile and SELinux options of the sidecar.
 
-Its signals must reach the processes that it has to stop.
+The sidecar's signals must reach the processes that the sidecar has to stop.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _Value = TypeVar("_Value")
 
 ROOT_UID: Final = 0
 OWN_UID: Final = 65532
-"""User of a sidecar that only measures: it can stop no other process."""
+"""User ID of a sidecar that only measures, since it can stop no other process."""
 
 
 def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
-    """Return the user ID that the sidecar runs as; None if none would work.
+    """Return the user ID that the sidecar runs as, or None if no user would work.
 
-    Signals reach a process only from the same user or from one with CAP_KILL. Pod Security
-    `restricted` forbids root and CAP_KILL. Admission cannot see the namespace's level, so `Auto`
-    depends on whether the pod itself meets it. A sidecar whose signals reach no process can still
+    Signals reach a process only from the same user or with CAP_KILL. Pod Security `restricted`
+    forbids root and CAP_KILL. Admission cannot see the namespace's level, so `Auto` depends on
+    whether the pod itself meets `restricted`. A sidecar whose signals reach no process can still
     exit with a code on which the kubelet restarts the pod, if the rule has `podRestart`.
 
     | isolation | runAs | meets `restricted` | one known user for the VRAM | podRestart | sidecar |
@@ -65,7 +65,7 @@ def enforcer_user(pod: Pod, demand: Demand, rule: Rule) -> int | None:
 
 
 def users_by_container(pod: Pod, demand: Demand) -> list[tuple[Container, int | None]]:
-    """Return the containers with VRAM and the user of each; None if no user is set."""
+    """Return the containers with VRAM, each with its user ID; None if no user is set."""
     return [
         (container, container_user(container, pod))
         for container in containers_with_vram(demand, pod)
@@ -78,14 +78,14 @@ def containers_with_vram(demand: Demand, pod: Pod) -> list[Container]:
 
 
 def container_user(container: Container, pod: Pod) -> int | None:
-    """Return the user ID that a container has to run as; None if no user is set."""
+    """Return the user ID that a container has to run as, or None if no user is set."""
     return read_security_field(get_integer, container, pod, "runAsUser")
 
 
 def read_security_field(
     read: Callable[..., _Value | None], container: Container, pod: Pod, key: str
 ) -> _Value | None:
-    """Return a field of a container's security context, or of its pod's if it has none."""
+    """Return a field of a container's security context, or else of the pod's."""
     own = read(container.security_context(), key, container.path, "securityContext")
     return own if own is not None else read(_pod_context(pod), key, "spec.securityContext")
 
@@ -132,12 +132,12 @@ def _is_restricted(container: Container, pod_context: Mapping[str, Any]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A field of security contexts; a container's value replaces all of its pod's."""
+    """Field of security contexts. A container's value replaces the pod's whole value."""
 
     name: str
     keys: tuple[str, ...]
     default: Json = field(default_factory=dict)
-    """Value that runtimes use if nothing is set."""
+    """Value that container runtimes use if nothing is set."""
 
 
 _APP_ARMOR: Final = _Setting(
@@ -148,16 +148,16 @@ _SELINUX: Final = _Setting("seLinuxOptions", ("user", "role", "type", "level"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """One setting of the containers with VRAM."""
+    """One security setting of the containers with VRAM."""
 
     name: str
     inherited: Json
-    """Value of a container without its own."""
+    """Value for containers that set none."""
     first: Container
     wanted: Json
     """Value of the first container."""
     odd: Container | None
-    """The first container with another value; None if all agree."""
+    """First container with a different value; None if all agree."""
 
     @property
     def enforcers(self) -> Json:
@@ -169,7 +169,7 @@ APP_ARMOR_ANNOTATION: Final = APP_ARMOR_ANNOTATION_PREFIX + ENFORCER_CONTAINER
 
 
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
-    """Yield each setting of the containers with VRAM; nothing if none is set."""
+    """Yield each setting that a container with VRAM has."""
     containers = containers_with_vram(demand, pod)
     pod_context = get_object(pod.spec, "securityContext", "spec")
     contexts = [container.security_context() for container in containers]
@@ -201,10 +201,10 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
 def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
     """Return the profiles of the sidecar's security context.
 
-    The default profiles of runtimes let signals pass only between processes of one AppArmor
-    profile, and SELinux separates processes with different labels. So the sidecar gets the values
-    of the containers with VRAM. Pod Security checks each container separately, so it allows the
-    sidecar what it allows them.
+    The default AppArmor profiles of container runtimes only let signals pass between processes of
+    one profile, and SELinux separates processes with different labels. So the sidecar gets the
+    values of the containers with VRAM. Pod Security checks each container separately, so it allows
+    these values for the sidecar if it allows them for the containers.
 
     | containers with VRAM | podRestart | sidecar |
     | --- | --- | --- |
@@ -222,7 +222,8 @@ def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
 def has_current_app_armor_annotation(pod: Pod, demand: Demand) -> bool:
     """Return True if the sidecar's AppArmor annotation names the sidecar's profile.
 
-    The API server turns such an annotation into a field, and some versions write one for a field.
+    The API server turns such an annotation into a field, and some versions write the annotation for
+    a field.
     """
     if APP_ARMOR_ANNOTATION not in pod.annotations:
         return False
@@ -232,7 +233,7 @@ def has_current_app_armor_annotation(pod: Pod, demand: Demand) -> bool:
 
 
 def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
-    """Return the field of a security context, as the API server stores it; None if absent."""
+    """Return the field of a security context as the API server stores it, or None if absent."""
     if context.get(setting.name) is None:
         return None
     value = get_object(context, setting.name, path, "securityContext")
@@ -241,7 +242,7 @@ def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | No
 
 
 def _or_annotated(own: Json | None, profile: str | None) -> Json | None:
-    """Return the container's own value, or that of its annotation, as the API server reads it.
+    """Return the container's value, or its annotation's value, as the API server reads it.
 
     Source: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
     """
