@@ -140,7 +140,7 @@ def test_nothing_is_printed_if_no_name_is_known(completed, cluster, monkeypatch,
     elif fault == "away":
         cluster.fails("GET", 0, forever=True)
     elif fault == "slow":
-        monkeypatch.setattr(options, "_TAB_S", 0.1)
+        monkeypatch.setattr(options, "_COMPLETION_TIMEOUT_S", 0.1)
         cluster.fails("GET", lambda _: over.wait(), forever=True)
     else:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
