@@ -1,4 +1,4 @@
-"""Runs `vramwarden admit` within a test, in a folder of its own."""
+"""Fixture that runs `vramwarden admit` in a temporary folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from webhook.tools.admit.command import admit_command
 
 
 class Admitted(NamedTuple):
-    """What `admit` left behind."""
-
     exit_code: int
     stdout: str
     stderr: str
@@ -22,7 +20,7 @@ class Admitted(NamedTuple):
 
 @pytest.fixture
 def invoke(tmp_path, monkeypatch, capsys):
-    """Run `admit` in a folder with a policy; `stdin` is a text, or a stream."""
+    """Run `admit` in a folder with a policy. `stdin` is a string or a stream."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yaml").write_text(ADMIT_POLICY)
 

@@ -1,4 +1,4 @@
-"""Run `admit` on a text and hand back all it wrote."""
+"""Run `admit` on manifests and return its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACE = re.compile(r"(?m)^((?:\x1b\[[0-9]+m)?)[a-h]\.yaml:[0-9]+: ")
 
 
 class Run(NamedTuple):
-    """An exit code and both streams."""
+    """Exit code and output streams of a run."""
 
     code: int
     out: str
@@ -25,19 +25,19 @@ class Run(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What kubectl would read on standard output."""
+        """Value that kubectl would read from standard output."""
         return read_yaml(self.out)[0]
 
 
 class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def run(*texts: str, **options: Any) -> Run:
-    """Run `admit`; without the place before each verdict and the count behind them."""
+    """Run `admit`. Remove the location before each verdict and the final count."""
     code, out, err = run_in_full(*texts, **options)
     if code != 2:
         err = _PLACE.sub(r"\1", "".join(err.splitlines(keepends=True)[:-1]))
@@ -53,7 +53,7 @@ def run_in_full(
     verbose: bool = False,
     origin: Origin | None = None,
 ) -> Run:
-    """Run `admit` on texts named a.yaml, b.yaml, ..."""
+    """Run `admit` on files named a.yaml, b.yaml, ..."""
     out, err = (Terminal() if terminal else io.StringIO() for _ in range(2))
     named = [(f"{letter}.yaml", text) for letter, text in zip("abcdefgh", texts, strict=False)]
     chosen = policy or a_policy()

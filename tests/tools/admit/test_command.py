@@ -129,7 +129,7 @@ def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind,
     path = f"metadata.annotations[vramwarden.io/{key}]"
     result = invoke("-f", "-", stdin=pod)
     assert result.exit_code == 1
-    # In quotes a number may be so many bytes, or none, and would be denied again.
+    # In quotes, the number would mean bytes or nothing, and would be denied again.
     why = f"{path}: must be a string, not {kind}{memory if key == 'gpu-memory' else count}"
     assert result.stderr == f"standard input:6: Pod default/train: denied: {why}\n1 denied\n"
 
@@ -313,7 +313,7 @@ FORMS = [output for output in Output if output is not Output.GITHUB]
     ],
 )
 def test_a_closed_pipe_is_not_reported_as_a_denial(tmp_path, pods, output, findings):
-    """One pod stays in the buffer until the end; many break the pipe in the middle."""
+    """One pod fits in the buffer until the end; many pods break the pipe in between."""
     (tmp_path / "pods.yaml").write_text("---\n".join([POD] * pods))
     command = [sys.executable, "-m", "webhook.cli", "admit", "-f", "pods.yaml", "-o", output]
     reading, writing = os.pipe()

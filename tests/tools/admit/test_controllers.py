@@ -1,4 +1,4 @@
-"""Pods that a controller makes of more than their template: merged, or named as not judged."""
+"""Pods for which a controller merges more than the template: merged, or reported as not judged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Golden cases: `input.yaml`, and the `expected.yaml` and `expected.txt` (findings) it leads to.
+"""Golden cases: `input.yaml` results in `expected.yaml` and `expected.txt` (findings).
 
-`policy.yaml` is the policy of a case, where it needs one. Values and comments are compared, not
-spacing, which is the YAML library's own.
+A case may have its own `policy.yaml`. Values and comments are compared, but not the YAML library's
+spacing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_manifests_come_out_as_recorded(case):
     policy = folder / "policy.yaml"
     result = run_in_full(
         (folder / "input.yaml").read_text(),
-        # Its own digest changes with each release, which would make all recordings stale.
+        # The policy's digest changes with each release, which would invalidate all recordings.
         policy=replace(load(policy), digest=a_policy().digest) if policy.exists() else None,
         namespace="team-a",
     )
@@ -61,5 +61,5 @@ def test_every_action_and_every_enforcer_has_a_case():
 def test_no_recorded_comment_gets_lost(case):
     folder = GOLDEN / case
     before, after = ((folder / name).read_text() for name in ("input.yaml", "expected.yaml"))
-    left = iter(comments(after))  # what an alias stood for may show its comments once more
+    left = iter(comments(after))  # an expanded alias may repeat its comments
     assert all(comment in left for comment in comments(before))

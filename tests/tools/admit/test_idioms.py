@@ -1,4 +1,4 @@
-"""Kinds of others, and what is no manifest yet: all that is said of them, word by word."""
+"""Full output for other products' kinds and for files that are no manifests yet."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ ASKS = {"vramwarden.io/gpu-memory": "8Gi"}
 
 
 def a_workload(kind: str, pod: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """Return a workload whose template is the pod, without the pod's own name and kind."""
+    """Return a workload with the pod as template, without the pod's name and kind."""
     version, path = KINDS[kind]
     template = {"metadata": copy.deepcopy(pod["metadata"]), "spec": copy.deepcopy(pod["spec"])}
     for key in ("name", "namespace"):
@@ -55,7 +55,7 @@ def template_of(workload: dict[str, Any]) -> Any:
 
 
 def patched(pod: dict[str, Any]) -> Any:
-    """Apply what the webhook would send."""
+    """Apply the patch that the webhook would send."""
     (found,) = find_objects(pod)
     (target,) = found.targets()
     decision = decide(

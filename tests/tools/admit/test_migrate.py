@@ -1,6 +1,6 @@
-"""`admit --migrate`: a folder per case in `migrated`; the options, and every form of output.
+"""`admit --migrate`: a folder per case in `migrated`; options and output formats.
 
-In a folder, `input.yaml` leads to `expected.yaml` and to `expected.txt`, what is said of it.
+In each folder, `input.yaml` results in `expected.yaml` and `expected.txt` (the messages).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_migrating_twice_is_migrating_once(case):
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_differences_are_those_of_the_migration(case):
-    """And none of admission, which the manifest does not show."""
+    """The diff contains no changes by admission, which the manifest does not show."""
     diff = migrated(case, output="diff").out
     assert "vram-enforcer" not in diff
     assert ("+++ a.yaml (migrated)" in diff) == (case != "nothing")

@@ -1,8 +1,8 @@
-"""What newcomers write first: 0 wrong verdicts and 0 silences, row by row.
+"""Manifests that newcomers write first: none gets a wrong verdict or no message.
 
-Each row is a manifest, how the summary counts it, and what a line of it says beside that. How a
-line ends, the amount to write, is proved where that is made: tests/core/admission/rules. Charts,
-templates and kustomizations are in test_sources.py.
+Each row has a manifest, its result in the summary, and another part of the output. The suggested
+amounts are tested in tests/core/admission/rules. Charts, templates and kustomizations are in
+test_sources.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ELSEWHERE = f"carries {MEMORY} and was not judged; its pods are made elsewhere"
 
 
 class Row(NamedTuple):
-    """A manifest and what is said of it."""
+    """A manifest and its expected output."""
 
     text: str
     verdict: str
-    """A word of the summary, or the reason of a denial."""
+    """Result in the summary, or the reason of a denial."""
     said: str = ""
 
 
@@ -61,7 +61,7 @@ def limits(text: str, metadata: str = NAME, requests: str = "") -> str:
 
 
 def a_ray_service(annotations: str, worker: str, limits: str) -> str:
-    """Return a RayService with annotations of its own and of its workers."""
+    """Return a RayService with annotations on itself and on its workers."""
     container = f"{{name: main, image: example, resources: {{limits: {{{limits}}}}}}}"
     workers = f"{{metadata: {{{worker}}}, spec: {{containers: [{container}]}}}}"
     groups = (

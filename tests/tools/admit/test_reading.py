@@ -125,7 +125,7 @@ def deep(levels):
             deep(DEEPEST_MANIFEST - 1),
             "a.yaml",
             "nests more than 64 levels",
-        ),  # read, and not searched
+        ),  # parsed but not searched
         ("a: 1\n---\nb: 1\nb: 2\n", "a.yaml:4", 'key "b" is set twice'),
         ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" is set twice'),
         ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" is set twice'),

@@ -1,4 +1,4 @@
-"""Forms of output that are no manifests: one golden file each, in the folder `reports`."""
+"""Output formats other than manifests, each with a golden file in `reports`."""
 
 from __future__ import annotations
 

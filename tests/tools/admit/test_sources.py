@@ -1,4 +1,4 @@
-"""Which files are read, and what is said of those that are not."""
+"""Which files are read, and the messages about files that are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ("a.yaml", "deep/b.yml", "deep/deeper/c.json", ".git/d.yaml", "deep/read
 
 @pytest.fixture
 def folder(tmp_path):
-    """Make a folder with subfolders; a link leads back to it."""
+    """Create a folder with subfolders and a link back to the folder."""
     made = tmp_path / "manifests"
     for name in NAMES:
         path = made / name

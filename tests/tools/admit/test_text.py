@@ -82,7 +82,7 @@ data: {a:   1}  # odd
 
 
 def removed(before: str, after: str) -> list[str]:
-    """Return the lines that are gone, by a diff."""
+    """Return the removed lines, according to a diff."""
     return [
         line[2:]
         for line in difflib.ndiff(before.splitlines(), after.splitlines())
@@ -138,7 +138,7 @@ def is_ours(entry):
 def test_no_comment_gets_lost_or_changes_its_place(pod):
     containers = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
     for holder in (*containers, pod["spec"]):
-        # Entries that are removed take their comments along.
+        # Removed entries lose their comments, too.
         for key in {"env", "volumeMounts", "volumes"} & holder.keys():
             kept = [entry for entry in holder[key] or () if not is_ours(entry)]
             holder[key] = kept
@@ -418,7 +418,7 @@ def test_a_diff_is_empty_where_nothing_changes_and_shows_a_missing_line_end():
 
 @pytest.mark.process
 def test_twice_as_many_comments_cost_twice_the_work():
-    """Beyond the lines that are compared one by one, which costs their square."""
+    """This holds for more lines than are compared one by one, which takes quadratic time."""
     few, many = ("# c\n" * lines for lines in (MOST_COMPARED_LINES, 2 * MOST_COMPARED_LINES))
     assert calls(lambda: run(many + POD + many)) < 2.5 * calls(lambda: run(few + POD + few))
     assert run(many + POD + many).out.count("# c\n") == 4 * MOST_COMPARED_LINES

@@ -1,4 +1,4 @@
-"""What is a warning in a cluster is a line of `admit`, and denies nothing."""
+"""Warnings of the webhook are lines of `admit` and deny nothing."""
 
 from __future__ import annotations
 

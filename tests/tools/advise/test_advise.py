@@ -1,4 +1,4 @@
-"""`vramwarden advise`: the table, the report for programs, and what is said where there is none."""
+"""`vramwarden advise`: table, JSON, and messages without advice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = [TINY, VLLM, RAG, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")
 
 @pytest.fixture
 def api(monkeypatch):
-    """Hold these histories, and the figures of one GPU."""
+    """Serve these histories and the figures of one GPU."""
     api = a_cluster([a_node("n1", a_gpu(79))], [], *map(write_history, ALL)).stored_in(ApiServer())
     monkeypatch.setattr(advise, "connect_to_cluster", reached(api))
     return api

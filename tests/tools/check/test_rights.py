@@ -1,4 +1,4 @@
-"""`check` with few rights, and with an API server that stops."""
+"""`check` with few permissions, and with an API server that stops responding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_NODES = {check.id for check in GROUPS["nodes with GPUs"]}
 
 
 def outcomes(api: ApiServer, **options: object) -> dict[str, CheckOutcome]:
-    """Return the outcomes of all checks by ID."""
+    """Return the outcomes of all checks, keyed by ID."""
     return {
         outcome.check.id: outcome
         for outcome in run_checks(Installation(api.kube(), __version__, **options))
@@ -28,7 +28,7 @@ def outcomes(api: ApiServer, **options: object) -> dict[str, CheckOutcome]:
 
 
 def not_ok(found: dict[str, CheckOutcome]) -> dict[str, str]:
-    """Return the results that are not ok, by ID."""
+    """Return the results that are not ok, keyed by ID."""
     return {name: str(item.result) for name, item in found.items() if item.result != "ok"}
 
 
@@ -58,14 +58,14 @@ RIGHTS = {
     "list mutatingadmissionpolicies": ("list admission policies", "", {"fence"}),
     "create pods": ("create pods in default", "POST", DRY_RUNS),
 }  # fmt: skip
-"""A right, its name in messages, and the checks that need it."""
+"""A permission, its name in messages, and the checks that need it."""
 
 
 @pytest.mark.parametrize("right", RIGHTS)
 def test_a_missing_right_is_named_and_the_rest_is_seen(cluster, right):
     named, answered, unseen = RIGHTS[right]
     if answered:
-        cluster.recovers()  # the API server answers by itself
+        cluster.recovers()  # the API server responds again
     cluster.denied.add(tuple(right.split()))
     found = outcomes(cluster)
     why = {name: str(found[name].unavailable) for name in not_ok(found)}
@@ -102,7 +102,6 @@ def test_an_api_server_that_goes_away_ends_it(cluster, path):
 
 
 def moved(api, path, namespace):
-    """Move a workload to another namespace."""
     found = api.objects[path]
     api.remove(path)
     metadata = {"metadata": {"namespace": namespace}}

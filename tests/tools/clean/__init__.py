@@ -1,1 +1,1 @@
-"""The command `vramwarden clean`."""
+pass

@@ -1,4 +1,4 @@
-"""What it refuses, what it goes past, and what it ends with, without a real API server."""
+"""`clean` without a real API server: refusals, tolerated failures and exit codes."""
 
 from __future__ import annotations
 

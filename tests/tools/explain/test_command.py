@@ -31,7 +31,7 @@ WAITS = a_pod("p", "30Gi", status=unscheduled("0/2 nodes are available: 2 Insuff
 
 @pytest.fixture
 def explain():
-    """Return a function that runs the command in namespace team-a, which has objects."""
+    """Return a function that runs the command in namespace team-a with the given objects."""
     api = ApiServer()
     api.now_s = lambda: NOW_S
     api.add(WAITS, *(stored for node in NODES for stored in (node.stored,)))
@@ -126,7 +126,7 @@ PATHS = st.sampled_from(
 
 
 def replaced(value, path, new):
-    """Return a copy of a value with a replacement at a path."""
+    """Return a copy of a value with the part at a path replaced."""
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Room in a cluster: reason, best node, and pods that are newer than the figures."""
+"""Free capacity in a cluster: reason, best node, and pods newer than the figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CLUSTERS = {
         ([gpu(79, None)] * 2, {}), ([gpu(9, None)], {}),
     ],
 }  # fmt: skip
-"""GPUs and other figures of nodes by row, for a pod that requests 20Gi on each of two GPUs."""
+"""GPUs and other node figures, keyed by row, for a pod that requests 20Gi on each of two GPUs."""
 
 
 @pytest.mark.parametrize(("nodes", "code"), table_of(no_room_code))

@@ -1,4 +1,4 @@
-"""Property tests: `explain` finds room exactly if `plan` accepts the pod."""
+"""Property tests: a pod fits according to `explain` exactly if `plan` accepts it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHOLE = st.integers(1, 64).map(lambda mib: mib * MIB)
 
 @st.composite
 def nodes(draw, amounts=AMOUNTS):
-    """Draw a node's GPUs and its assignment list."""
+    """Draw the GPUs and assignment list of a node."""
     name = draw(st.sampled_from(["n1", "n2", "n3"]))
     count = draw(st.integers(1, 4))
     gpus = [
@@ -61,7 +61,7 @@ def clusters(amounts=AMOUNTS):
 
 
 def figures(name, gpus, assignments):
-    """Return the figures that a node's sentry writes, after reading them."""
+    """Return the figures that the node's sentry writes, parsed."""
     free = free_bytes_by_gpu(name, gpus, assignments, {})
 
     def shown(gpu):

@@ -1,4 +1,4 @@
-"""Denials of pods: by which webhook, and for which lines of the pod."""
+"""Denials of pods: which webhook denied the pod, and which of its lines."""
 
 from __future__ import annotations
 

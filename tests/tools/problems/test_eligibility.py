@@ -1,4 +1,4 @@
-"""Nodes that a pod may run on. Unknown facts are no mismatch."""
+"""Nodes on which a pod may run. Unknown facts never exclude a node."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ ROWS = {
     "shared again since figures": ({}, HELD, says("Shared: yes"), None),
     "no verdict": ({}, HELD, None, Code.DRAINING),
 }  # fmt: skip
-"""A pod, a node's figures, the node if it is readable, and why the pod may not run there."""
+"""A pod, a node's figures, the node if readable, and why the pod may not run on the node."""
 
 
 @pytest.mark.parametrize(("pod", "node", "seen", "code"), ROWS.values(), ids=ROWS)

@@ -1,4 +1,4 @@
-"""Logs and termination messages of sidecars, written by the sidecar's own code."""
+"""Logs and termination messages that the sidecar's own code writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXCESS = Excess(
 
 
 class Written:
-    """Lines that a sidecar's journal writes."""
+    """Lines written by a sidecar's journal."""
 
     def __init__(self, folder) -> None:
         self.message = folder / "termination"
@@ -67,7 +67,7 @@ def test_what_would_be_stopped_is_heard_as_a_report_and_no_stop(written):
     (report,) = heard.reports
     assert (report.message, report.peak_bytes) == (LogMessage.WOULD_STOP, 9100 * MIB)
     assert "; nothing is stopped: the policy only reports" in report.why
-    (left,) = read_log([], written.message.read_text()).reports  # its log may be gone
+    (left,) = read_log([], written.message.read_text()).reports  # the log may no longer exist
     assert left.why == report.why
 
 

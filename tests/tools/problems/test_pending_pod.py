@@ -1,4 +1,4 @@
-"""Pods without a node: order of the reasons, and advice that helps."""
+"""Pods without a node: order of the reasons, and useful advice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reasons_of_the_scheduler_that_are_neither_about_memory_nor_about_nodes(
 
 
 def pending(memory=30, message="", names=(), nodes=NODES, **pod):
-    """Return the problems of a Deployment's pod if these pods of its namespace have GPUs."""
+    """Return the problems of a Deployment's pod; the named pods of its namespace have GPUs."""
     condition = {"type": "PodScheduled", "status": "False", "message": message}
     status = {"conditions": [condition]}
     owner = pod.pop("owner", "Deployment/web")
@@ -93,8 +93,13 @@ def test_a_rollout_blocks_itself_by_an_older_replica_set_of_its_deployment(old, 
     [
         ({"priority": 9}, 30, [old_pod("Job/x")], "delete old yourself, if it matters less"),
         ({"priority": 9}, 30, [], ""),
-        ({"priority": 9}, 30, [old_pod()], None),  # the rollout has other advice
-        ({"priority": 9}, 60, [old_pod("Job/x")], None),  # no node has the sum: it preempts
+        ({"priority": 9}, 30, [old_pod()], None),  # the rollout gets other advice
+        (
+            {"priority": 9},
+            60,
+            [old_pod("Job/x")],
+            None,
+        ),  # no node has that sum: it preempts
         ({"priority": 0}, 30, [old_pod("Job/x")], None),
         ({}, 30, [old_pod("Job/x")], None),
     ],

@@ -1,4 +1,4 @@
-"""Untrusted texts in the output of each command: no control character is printed."""
+"""Untrusted strings in the output of each command: control characters are not printed."""
 
 from __future__ import annotations
 

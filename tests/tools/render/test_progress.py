@@ -24,7 +24,7 @@ ERASE = "\r\x1b[K"
 
 
 class Scene:
-    """Standard error on a terminal, with a clock that the test controls."""
+    """Standard error of a terminal, with a clock that the test controls."""
 
     def __init__(self, monkeypatch, columns=40, out="terminal"):
         self.mine, theirs = pty.openpty()
@@ -40,7 +40,7 @@ class Scene:
         self.files = [*outs.values(), *self.pipe]
 
     def until(self, rounds):
-        """Return a `wait` for work that lasts this number of rounds."""
+        """Return a `wait` function for work that takes this number of rounds."""
 
         def wait(seconds):
             self.waited.append(seconds)
@@ -49,7 +49,7 @@ class Scene:
         return wait
 
     def written(self):
-        """Return the text on the terminal, up to a mark that is written here."""
+        """Return what was written to the terminal, up to a mark that this method writes."""
         os.write(self.terminal.fileno(), b"\0")
         text = b""
         while not text.endswith(b"\0"):
@@ -135,7 +135,7 @@ def test_where_standard_error_is_no_terminal_there_is_none(scene, monkeypatch):
 
 
 class Recorder(Progress):
-    """Progress that records its begin, its end and its text, and if the answer was printed."""
+    """Progress line that records its start, end and text, and whether output was printed."""
 
     noted: ClassVar[list[tuple[str, str, bytes]]] = []
 
@@ -154,7 +154,7 @@ class Recorder(Progress):
 
 @pytest.fixture
 def noted(monkeypatch):
-    """Return the notes of `Recorder`."""
+    """Return the records of `Recorder`."""
     for module in ("render.output", "snapshot.cluster"):
         monkeypatch.setattr(f"webhook.tools.{module}.Progress", Recorder)
     monkeypatch.setattr(Recorder, "noted", [])

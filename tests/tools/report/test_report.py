@@ -26,7 +26,7 @@ from webhook.tools.snapshot.admission_rules import POLICIES
 RECORDED = Path(__file__).with_name("recorded.txt")
 EXAMPLES = SHIPPED[-1].parent
 DIGEST = re.compile(r"(?<=vramwarden-policies, )[0-9a-f]{12}")
-"""Digest of a policy, which depends on the release."""
+"""Regular expression for a policy digest, which depends on the release."""
 RELEASE = "vramwarden-system"
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -58,7 +58,6 @@ def a_config_map(name, data):
 
 @pytest.fixture
 def api(monkeypatch):
-    """Return an API server with a release of one replica."""
     replica = a_pod("webhook-1", namespace=RELEASE)
     policy = a_config_map(POLICIES, {"looking.yaml": POLICY, "README": "not read"})
     api = a_cluster([], [replica], policy).stored_in(ApiServer())
@@ -71,7 +70,6 @@ def run(*arguments):
 
 
 def reported(*arguments):
-    """Return the JSON report."""
     return json.loads(run("-o", "json", *arguments).stdout)
 
 
@@ -115,7 +113,6 @@ TEMPLATE = running("train", "8GB")
 
 
 def controller(kind, owner=None, name="train", **more):
-    """Return a workload; `owner` is `Kind/name`."""
     kind_of, _, name_of = (owner or "").partition("/")
     owners = [{"kind": kind_of, "name": name_of, "uid": name_of, "controller": True}]
     return a_workload(
@@ -296,7 +293,7 @@ def a_namespace(name, **labels):
 
 @pytest.fixture
 def labelled(api):
-    """Return an API server with a policy for labels of namespaces, and pods in three of them."""
+    """Return an API server with a policy for namespace labels, and pods in three namespaces."""
     pods = [running(f"of-{name}", "8Gi", namespace=name) for name in ("open", "team-a", "team-b")]
     policy = a_config_map(POLICIES, {"labels.yaml": LABELS})
     namespaces = (a_namespace("team-a", tier="intern", other="x"), a_namespace("team-b"))
@@ -322,7 +319,7 @@ def test_namespaces_whose_labels_may_not_be_read_are_named(labelled, namespace, 
     why = f"by labels of namespaces: needs the right to {verb} namespaces"
     assert missing == f"what becomes of {what}, {why}"
     assert (report["denied"], report["pods"]) == ([], judged)
-    assert run("-n", namespace).exit_code == 3  # nobody would be denied, as far as one sees
+    assert run("-n", namespace).exit_code == 3  # no denial, as far as the user may read
     labelled.add(running("wrong", "8GB", namespace="open"))
     assert run().exit_code == 1
 
@@ -365,7 +362,7 @@ def configurations(manifests):
 
 @pytest.fixture(scope="module")
 def system(manifests):
-    """Return a pod of each program of the release, and pods of NVIDIA's device plugin."""
+    """Return a pod of each vramwarden program, and pods of NVIDIA's device plugin."""
     ours = [
         running(f"{manifest['metadata']['name']}-x", namespace=manifest["metadata"]["namespace"])
         | {"spec": manifest["spec"]["template"]["spec"] | {"nodeName": "n1"}}
@@ -386,7 +383,7 @@ def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(
     assert [pod for pod in system if pod["metadata"]["name"].startswith("vramwarden-sentry")]
     assert (report["denied"], report["missing"]) == ([], [])
     exempt = (report["exemptPods"], report["exemptNamespaces"])
-    assert exempt == (len(system) + 1, 5)  # with the fixture's replica
+    assert exempt == (len(system) + 1, 5)  # including the replica in the fixture
     assert run("--policy", str(path)).exit_code == 0
 
 

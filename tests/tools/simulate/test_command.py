@@ -40,7 +40,7 @@ def simulate(tmp_path, monkeypatch):
 
 @pytest.fixture
 def today(simulate):
-    """Compare the objects of one text; return the JSON."""
+    """Compare the objects in one file; return the JSON."""
 
     def run(text, *arguments, **files):
         done = simulate("--nodes", "f", "-o", "json", *arguments, f=text, **files)
@@ -51,10 +51,10 @@ def today(simulate):
 
 
 def test_a_cluster_with_every_product_is_compared(today):
-    """The figures are counted by hand: `mixed_cluster`.
+    """The numbers for `mixed_cluster` are counted by hand.
 
-    Shares: 18 of 8Gi, 3 halves of 49,140 MiB and one of 10Gi; a card of 81,920 MiB holds nine of
-    8Gi. Two GPUs of one pod stay whole.
+    The shares are 18 of 8Gi, three halves of 49,140 MiB, and one of 10Gi. A GPU of 81,920 MiB holds
+    nine of 8Gi. Two GPUs of one pod stay whole.
     """
     found = today(MIXED, "--size", "8Gi")
     assert found["wholeGPUsToday"] == 17
@@ -112,7 +112,7 @@ def test_our_own_nodes_and_pods_count(today, simulate):
     text = listed(node, *pods)
     found = today(text)
     assert (found["gpus"], found["gpusAsShares"]) == (1, 1)
-    unfit = {"gpus": 1, "memoryBytes": 500 * 2**20}  # usable is what the agent reports
+    unfit = {"gpus": 1, "memoryBytes": 500 * 2**20}  # usable memory, as the agent reports it
     assert found["wouldNotFit"] == [{"pod": f"team/{name}", **unfit} for name in "cd"]
     lines = simulate("--nodes", "f", f=text).stdout.splitlines()
     assert lines[0] == "whole GPUs today 1, as shares 1; 2 pods would not fit"
@@ -148,7 +148,6 @@ def test_sizes_may_be_by_workload(today):
 
 @pytest.fixture
 def api(monkeypatch):
-    """Serve an empty cluster to the command."""
     server = ApiServer()
     monkeypatch.setattr(
         command, "connect_to_cluster", lambda *_: ClusterConnection(server.kube(), "default")

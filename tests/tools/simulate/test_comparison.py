@@ -1,4 +1,4 @@
-"""Today's GPUs compared with those that shares would need."""
+"""Comparison of today's GPUs with the GPUs that shares would need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = (Given("", 0, 300 * MIB),)
 
 
 def a_node(name="n1", *sizes, replicas=1, **labels):
-    """Return a node with GPUs of these MiB."""
+    """Return a node with GPUs of these sizes, in MiB."""
     gpus = tuple(a_gpu(f"{name}-{index}", mib, index) for index, mib in enumerate(sizes))
     return NodeGpus(name, gpus, labels, replicas)
 
@@ -50,7 +50,7 @@ def test_pods_with_a_size_share_and_the_others_keep_their_gpus():
     ("pods", "held"),
     [
         ([a_pod(gpus=2), a_pod()], 3),
-        ([a_pod(gpus=9)], 4),  # no more than the node has
+        ([a_pod(gpus=9)], 4),  # never more than the node has
         ([a_pod(mib=600)] * 2, 2),
         ([a_pod(part=Fraction(1, 2))] * 2, 1),
         ([a_pod(mib=100, gpus=2)], 2),
@@ -98,7 +98,8 @@ def test_a_waiting_pod_may_get_a_replica_only_if_every_node_has_some():
         (a_pod(gpus=2), ["*=5Mi"], Need(5 * MIB, 2)),
         (a_pod(mib=9), ["7Mi"], Need(9 * MIB)),
         (a_pod(mib=9), ["*=5Mi"], Need(5 * MIB)),
-        # A part is one of the total, 7 more than is usable here, and never more than that.
+        # The part refers to total memory, 7 more than the usable memory, but never exceeds the
+        # latter.
         (a_pod(part=Fraction(1, 2)), [], Need(504 * MIB)),
         (a_pod(part=1), [], Need(1000 * MIB)),
         (a_pod(part=Fraction(1, 2), at=""), [], Need(504 * MIB)),
@@ -121,7 +122,7 @@ def test_the_first_known_size_counts(monkeypatch, one, sizes, need):
     ("pods", "blocked"),
     [
         ([a_pod("a"), a_pod("b", "", mib=10)], ["team/b"]),  # a GPU that is kept whole
-        ([a_pod(name, part=Fraction(1, 2)) for name in "ab"], []),  # of the usable memory
+        ([a_pod(name, part=Fraction(1, 2)) for name in "ab"], []),  # half of the usable memory
         ([a_pod("a", mib=800, created_s=2.0), a_pod("b", mib=300, created_s=1.0)], ["team/a"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""The GPUs that pods request, in the form of each product."""
+"""GPU requests of pods in the form of each product."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def containers(*limits, init=()):
         (a_pod("p", **{GPUSHARE: "2k"}), share(1, 2000 * 2**20)),
         (a_pod("p", annotations=OURS), share(1, 8 * GIB)),
         (a_pod("p", annotations=OURS_ON_TWO), share(2, 8 * GIB)),
-        # Containers add up, and init containers do not.
+        # Requests of containers add up; those of init containers do not.
         (containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}]), whole_gpus(3)),
         (containers({GPU: "1"}, init=[{GPU: "2"}]), whole_gpus(2)),
-        # Containers of HAMi share a GPU, and one without an amount takes all of it.
+        # HAMi's containers share a GPU. A container without an amount takes all of it.
         (containers({GPU: "1", PERCENT: "30"}, IN_MIB), share(1, GIB, Fraction(3, 10))),
         (containers(*[{GPU: "1", PERCENT: "60"}] * 2), share(1, part=Fraction(1))),
         (containers({GPU: "1"}, IN_MIB), share(1, GIB, Fraction(1))),

@@ -1,4 +1,4 @@
-"""The GPUs of nodes, as each product reports them."""
+"""GPUs of nodes as each product reports them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def registered(*cards):
 
 
 def found_on(raw, *given_memory):
-    """Return the GiB of each GPU and the replicas; None without GPUs."""
+    """Return the GiB of each GPU and the replicas, or None without GPUs."""
     node = read_node_gpus(ClusterNode(raw), given_memory)
     return node and ([(gpu.total_bytes or 0) / GIB for gpu in node.gpus], node.replicas)
 
@@ -70,7 +70,7 @@ def found_on(raw, *given_memory):
         (a_node("n", MIXED), [], 1),
         (a_node("n", MIXED, **{GPU: 2}), [1, 1], 1),
         (a_node("n", {**MIXED, f"{GPU}.replicas": "4"}, **{f"{GPU}.shared": 8}), [1, 1], 4),
-        # MIG strategy mixed: the label counts all GPUs, the capacity those that are whole.
+        # MIG strategy mixed: the label counts all GPUs, the capacity only whole GPUs.
         (a_node("n", FOUR | {"nvidia.com/mig-1g.5gb.count": "7"}, **{GPU: 3}), [1, 1, 1], 1),
         (a_node("n", {**FOUR, f"{GPU}.replicas": "2"}, **{GPU: 6, **SLICES}), [1, 1, 1], 2),
         (a_node("n", {f"{GPU}.count": "1"}, **SLICES), [], 1),
@@ -131,11 +131,11 @@ def test_the_error_says_what_is_wrong_with_a_given_amount(text, error):
     [
         (UNKNOWN, ["24Gi"], [24, 24]),
         (UNKNOWN, ["n=80Gi", "24Gi"], [80, 80]),
-        (UNKNOWN, ["24Gi", "n=80Gi"], [24, 24]),  # the first that applies
+        (UNKNOWN, ["24Gi", "n=80Gi"], [24, 24]),  # the first match counts
         (UNKNOWN, ["n=3x80Gi"], [80, 80, 80]),
         (UNKNOWN, ["other=80Gi"], [0, 0]),
         (a_node("n", ONE_OF_1GI), ["80Gi"], [1]),
-        (a_node("n", ONE_OF_1GI), ["n=80Gi"], [80]),  # counts before what is reported
+        (a_node("n", ONE_OF_1GI), ["n=80Gi"], [80]),  # takes precedence over reported memory
     ],
 )
 def test_memory_is_given_to_nodes(node, options, gib):

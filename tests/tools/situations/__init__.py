@@ -1,1 +1,1 @@
-"""Recorded situations: output of the four commands for the same cluster."""
+"""Recorded situations: output of four commands for the same cluster."""

@@ -59,7 +59,7 @@ def with_gpu(
     node: Json | None = None,
     **pod: Any,
 ) -> Situation:
-    """Return the pod `rag` on its GPU; `pod` are keywords of `a_pod`."""
+    """Return the pod `rag` on its GPU; `pod` has arguments for `a_pod`."""
     found = rag(rule=first_rule(rules), **pod)
     cluster = one_gpu(found, used=used, peak=peak, figures=figures, **(node or {}))
     return Situation("rag", cluster, rules, log, changes=changes)
@@ -80,12 +80,10 @@ def by_driver(held_by: str = "driver", limit: Proof = HOLDS, **more: Any) -> Sit
 
 
 def stopped(log: str = "", stops: int = 1, **more: Any) -> Situation:
-    """Return the pod `rag`, whose sidecar has stopped processes."""
     return with_gpu(log=log, peak=8.4, figures={"stops": stops}, **more)
 
 
 def late(**more: Any) -> Situation:
-    """Return a pod that waits for a GPU of its node."""
     status = {"phase": "Pending", "startTime": ago(240), "containerStatuses": []}
     status |= lacks_gpu("initContainerStatuses", "vram-enforcer")
     notes = {"vramwarden.io/gpu-waits": LATE}
@@ -94,26 +92,23 @@ def late(**more: Any) -> Situation:
 
 
 def on_gpus(pod: Json, *gpus: GpuFigures, limit: Proof | None = None) -> Situation:
-    """Return a pod on a node with these GPUs."""
     node = gpu_node("n1", *gpus, limit=limit)
     return Situation(pod["metadata"]["name"], a_cluster([node], [pod]))
 
 
 def sliced(rules: str) -> Situation:
-    """Return a pod with a GPU from the device plugin."""
     pod = runs("llama", "8Gi", "mig-1", "", rule=first_rule(rules))
     return Situation("llama", a_cluster([a_node("mig-1")], [pod]), rules)
 
 
 def failed(code: int, reason: str = "Error") -> Json:
-    """Return the status of a container that failed and was restarted."""
     ended = {"exitCode": code, "reason": reason, "finishedAt": ago(300)}
     main = container("running", restarts=1, startedAt=ago(280))
     return {"containerStatuses": [main | {"lastState": {"terminated": ended}}]}
 
 
 def restarted(verdict: str) -> Json:
-    """Return the status of a restarted sidecar with a verdict in its termination message."""
+    """Return the status of a restarted sidecar with this termination message."""
     last = {"terminated": {"exitCode": 0, "finishedAt": ago(120), "message": verdict}}
     return {"initContainerStatuses": [sidecar(restarts=1) | {"lastState": last}]}
 
@@ -150,14 +145,13 @@ MANY_STOPS = "".join(
 def ended(
     peak: float = 6.1, stops: int = 0, said: str = "", ago_s: float = 290, **status: Any
 ) -> Json:
-    """Return the status of an ended pod whose sidecar wrote a termination message."""
+    """Return the status of an ended pod; its sidecar wrote a termination message."""
     message = write_message(TerminationMessage(8 * GIB, {"GPU-n1-0": gib(peak)}, stops, 7200))
     last = sidecar("terminated", exitCode=0, finishedAt=ago(ago_s), message=said + message)
     return {"phase": "Failed", "initContainerStatuses": [last], **status}
 
 
 def after(*others: Json, rules: str = "", **pod: Any) -> Situation:
-    """Return the pod `rag`, which has ended."""
     found = rag(rule=first_rule(rules), **pod)
     return Situation("rag", a_cluster([gpu_node("n1", a_gpu(79))], [found], *others))
 

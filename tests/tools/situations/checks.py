@@ -1,4 +1,4 @@
-"""Clusters and installations with problems, for which only `check` is recorded."""
+"""Clusters and installations with problems that only `check` reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from webhook.names import DOCUMENTATION_URL_ENV, PREFIX
 from webhook.tools.snapshot.pod import LIMIT_GRACE_S
 
 OFFERED = {"nvidia.com/gpu": "4"}
-"""Whole GPUs that a device plugin offers."""
+"""GPUs that a device plugin offers."""
 SHARE = {f"{PREFIX}share": "true"}
 MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations"
 BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
@@ -70,17 +70,15 @@ SLICE = {
 
 
 def installed(*changes: Change, **more: Any) -> Situation:
-    """Return a working installation on one node, with these changes."""
+    """Return a working installation on one node with these changes applied."""
     return Situation("rag", beside_rag(), changes=changes, **more)
 
 
 def with_objects(*objects: Json, **more: Any) -> Situation:
-    """Return a working installation with additional objects."""
     return Situation("rag", beside_rag(*objects), **more)
 
 
 def on_node(*pods: Json, **node: Any) -> Situation:
-    """Return a working installation on a node with these properties."""
     return Situation("rag", beside_rag(*pods, **node))
 
 
@@ -91,22 +89,22 @@ def before(*changes: Change) -> Situation:
 
 
 def on_nodes(*nodes: Any, **more: Any) -> Situation:
-    """Return a working installation on these nodes, with `rag`."""
+    """Return a working installation on these nodes, with the pod `rag`."""
     return Situation("rag", a_cluster([*nodes], [rag()]), **more)
 
 
 def answers(code: int, message: str) -> Situation:
-    """Return an installation in which pods that request VRAM get this answer."""
+    """Return an installation in which the API server denies VRAM requests with this message."""
     return installed(answers=to_pods_that_ask(refused(code, message)))
 
 
 def fails_with(words: str) -> Situation:
-    """Return an installation whose webhook the API server cannot call."""
+    """Return an installation whose webhook cannot be called."""
     return answers(500, f'{CANNOT_CALL}"mutate.vramwarden.io": {words}')
 
 
 def to_plain_pods(answer: Answer | Callable[[Request], Answer]) -> Situation:
-    """Return an installation in which pods that request nothing get this answer."""
+    """Return an installation with this response to pods that request nothing."""
 
     def step(request: Request) -> Answer | None:
         asked = (request.body or {}).get("metadata", {}).get("annotations")
@@ -116,25 +114,22 @@ def to_plain_pods(answer: Answer | Callable[[Request], Answer]) -> Situation:
 
 
 def after_days(days: float, *changes: Change) -> Situation:
-    """Return an installation some days after its certificates were issued."""
     passed_s = days * 86_400
     return Situation("rag", beside_rag(age_s=14 - passed_s), changes=(later(passed_s), *changes))
 
 
 def two_nodes(*changes: Change) -> Situation:
-    """Return two nodes, one without a sentry that acts, and a rule that requires a sentry."""
+    """Return two nodes, one without a working sentry, and a rule that requires a sentry."""
     acting, other = with_sentry(one_gpu().nodes[0]), gpu_node("n2", a_gpu(79))
     return on_nodes(acting, other, rules=BY_SENTRY, changes=changes)
 
 
 def for_default(action: str, *changes: Change) -> Situation:
-    """Return a policy with another action for the pods of dry runs."""
     rule = f"  - {{name: looking, match: {{namespaces: [default]}}, action: {action}}}\n"
     return installed(*changes, rules=rule)
 
 
 def waits_for_limit(seconds: float) -> Situation:
-    """Return an installation with a pod that has waited for the driver's limit."""
     began = sidecar(startedAt=ago(0)) | {"started": False}
     notes = {f"{PREFIX}driver-limit": "Auto"}
     pod = rag(status={"initContainerStatuses": [began]}, annotations=notes)
@@ -145,37 +140,30 @@ def waits_for_limit(seconds: float) -> Situation:
 
 
 def patched(path: str, change: Json) -> Change:
-    """Return a change of an object."""
     return lambda api: patch(api, path, change)
 
 
 def labelled(path: str, **labels: str | None) -> Change:
-    """Return a change of labels."""
     return patched(path, {"metadata": {"labels": labels}})
 
 
 def of_hook(name: str, change: Json) -> Change:
-    """Return a change of a mutating webhook."""
     return patched(HOOKS[0], {"webhooks": [{"name": f"{name}.vramwarden.io", **change}]})
 
 
 def of_pods(path: str, **spec: Any) -> Change:
-    """Return a change of the pods of a workload."""
     return patched(path, {"spec": {"template": {"spec": spec}}})
 
 
 def removed(path: str) -> Change:
-    """Return a change that removes an object."""
     return lambda api: api.remove(path)
 
 
 def with_policy(name: str, text: str) -> Change:
-    """Return a change of a file of the policy."""
     return patched(POLICIES, {"data": {name: text}})
 
 
 def later(seconds: float) -> Change:
-    """Return a change of the time."""
 
     def pass_by(api: ApiServer) -> None:
         now_s = api.now_s() + seconds
@@ -185,30 +173,25 @@ def later(seconds: float) -> Change:
 
 
 def version(text: str) -> Change:
-    """Return a change of the version of Kubernetes."""
     return lambda api: api.texts.update({"/version": json.dumps({"gitVersion": text})})
 
 
 def another_authority(api: ApiServer) -> None:
-    """Set another CA in the webhook configurations."""
     each_hook(api, HOOKS[0], {"caBundle": b64encode(Authority("nobody").pem).decode()})
 
 
 def earlier_name(api: ApiServer) -> None:
-    """Store vramwarden's configuration under an earlier name, too."""
     found = merged(api.objects[HOOKS[0]], {"metadata": {"name": "vramwarden"}})
     api.put(f"{MUTATING}/vramwarden", found)
 
 
 def later_webhook(api: ApiServer) -> None:
-    """Store another webhook that changes new pods after vramwarden."""
     rule = {"apiGroups": ["*"], "operations": ["CREATE"], "resources": ["pods"]}
     hook = {"name": "mutate.example.com", "rules": [rule]}
     api.put(f"{MUTATING}/zzz-other", {"metadata": {"name": "zzz-other"}, "webhooks": [hook]})
 
 
 def limiter(api: ApiServer) -> None:
-    """Install the limiter, which is ready on no node."""
     labels = {"app.kubernetes.io/component": "limiter"}
     own = {"metadata": {"name": "vramwarden-limiter", "labels": labels}}
     found = merged(api.objects[DAEMON_SETS[1]], own | {"status": {"numberReady": 0}})
@@ -219,12 +202,10 @@ def limiter(api: ApiServer) -> None:
 
 
 def judged_node(in_use: tuple[str, ...] = (), **more: Any) -> Json:
-    """Return a node that is not shared, with its agent's verdict."""
     return judged(gpu_node("n2", **more), in_use=in_use)[0].stored
 
 
 def not_ready(component: str, why: str) -> Json:
-    """Return a pod of vramwarden that is not ready."""
     labels = {"app.kubernetes.io/name": "vramwarden", "app.kubernetes.io/component": component}
     condition = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": why}
     main = container("waiting", name=component, reason="CrashLoopBackOff", message=why)
@@ -233,7 +214,6 @@ def not_ready(component: str, why: str) -> Json:
 
 
 def translated(request: Request) -> Answer:
-    """Answer as if a webhook had translated the pod."""
     marked = {"annotations": {f"{PREFIX}admitted": "v1 default 0123456789ab"}}
     return 201, {**request.body, "metadata": request.body["metadata"] | marked}
 

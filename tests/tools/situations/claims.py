@@ -1,4 +1,4 @@
-"""Claims of recordings about nodes and pods, to compare two commands.
+"""Claims about nodes and pods in recordings, to compare commands with each other.
 
 | claim about | `explain` | `top` | `check` | `report` |
 | --- | --- | --- | --- | --- |
@@ -33,11 +33,11 @@ _DENIED = re.compile(r"(\d+) workloads? cannot create pods")
 _AMOUNT = re.compile(r"(?:(\d+)x)?([\d.]+)(Mi|Gi|Ti)")
 _UNITS = {"Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0}
 _VERDICTS = re.compile(r"(?:^[✗!] |\. )([\w-]+(?:, [\w-]+)*): (?!Draining|SomeGPUsUnfit)")
-"""Names of nodes that are not shared, in a finding of `check`."""
+"""Regular expression for names of unshared nodes in a finding of `check`."""
 
 
 class Claim(NamedTuple):
-    """A claim of a command about a subject."""
+    """A claim of one command about a subject."""
 
     command: str
     about: str
@@ -46,7 +46,7 @@ class Claim(NamedTuple):
 
 
 def disagreements(recording: str) -> set[str]:
-    """Return the subjects on which commands disagree, such as `free of n1/0`."""
+    """Return the subjects about which commands disagree, such as `free of n1/0`."""
     values = defaultdict(set)
     for claim in claims(recording):
         values[f"{claim.about} of {claim.subject}"].add(claim.value)
@@ -54,7 +54,6 @@ def disagreements(recording: str) -> set[str]:
 
 
 def claims(recording: str) -> Iterator[Claim]:
-    """Yield the claims of a recording."""
     for section in _COMMAND.split(recording)[1:]:
         command = section.split()[0]
         lines = section.partition("\nexit code ")[0].splitlines()[1:]
@@ -121,7 +120,7 @@ def _of_top(lines: list[str]) -> Iterator[Found]:
 
 
 def _left(head: str, line: str, title: str) -> str:
-    """Return the first word of a left-aligned column; empty if it has none."""
+    """Return the first word of a left-aligned column, or "" if it is empty."""
     cell = line[head.index(title) :]
     return "" if cell[:1] == " " else cell.split()[0]
 
@@ -144,7 +143,7 @@ def _of_pod(head: str, line: str) -> Iterator[Found]:
 
 def _of_check(lines: list[str]) -> Iterator[Found]:
     if not any(line.startswith(("✓ ", "✗ ")) for line in lines):
-        return  # too few rights, or it crashed
+        return  # the user lacks permissions, or the command crashed
     names: list[str] = []
     finding = ""
     for line in lines:
@@ -156,7 +155,7 @@ def _of_check(lines: list[str]) -> Iterator[Found]:
 
 def _of_report(lines: list[str]) -> Iterator[Found]:
     if not lines[0].startswith("If every rule enforced"):
-        return  # too few rights, or no valid policy
+        return  # the user lacks permissions, or the policy is invalid
     head = ""
     for line in lines:
         head = line if line.startswith("NAMESPACE ") else head if line else ""

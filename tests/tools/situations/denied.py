@@ -1,4 +1,4 @@
-"""Pods that are not created or not translated, workloads, and broken installations."""
+"""Pods that are not created or not mutated, workloads, and broken installations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ AUDIT, WARN, IGNORE = (
 def job(
     status: Json | None = None, *more: Json, memory: str = "8Gi", name: str = "train", **spec: Any
 ) -> Situation:
-    """Return a Job."""
     made = a_workload("Job", name, unseen(name, memory), status, **spec)
     return Situation(f"job/{name}", beside_rag(made, *more))
 
@@ -88,7 +87,7 @@ def deployment(
     about: str = "deployment/train",
     **fields: Any,
 ) -> Situation:
-    """Return a Deployment whose ReplicaSet could not create pods; `says` is the message."""
+    """Return a Deployment whose ReplicaSet cannot create pods; `says` is the message."""
     made = a_deployment("train", template or unseen("train", "8Gi"), says)
     made[0]["metadata"] |= metadata or {}
     event = [failed_create("ReplicaSet/train-5d9c7", says)] if says else []
@@ -96,12 +95,11 @@ def deployment(
 
 
 def of_ddp(*objects: Json, about: str = "pytorchjob/ddp") -> Situation:
-    """Return objects of a PyTorchJob, which is no built-in kind."""
+    """Return the objects of a PyTorchJob, which is not a built-in kind."""
     return Situation(about, beside_rag(*objects))
 
 
 def happened(kind: str, **more: str) -> Json:
-    """Return a condition that is true."""
     return {"conditions": [{"type": kind, "status": "True", **more}]}
 
 
@@ -109,19 +107,17 @@ def happened(kind: str, **more: str) -> Json:
 
 
 def without_memory(name: str, resources: Json | None = None, **more: Any) -> Situation:
-    """Return a pod that requests no VRAM."""
     containers = [a_container(resources={"limits": resources or {}})]
     return Situation(name, beside_rag(asks(name, containers=containers, **more)))
 
 
 def old(rules: str = "", memory: str = "8Gi", **more: Any) -> Situation:
-    """Return a running pod without the VRAM that it requests."""
+    """Return a running pod that requests VRAM but has none."""
     pod = unseen("old", memory, node="n1", age_s=90_000)
     return Situation("old", beside_rag(pod), rules, **more)
 
 
 def exempts_team(api: ApiServer) -> None:
-    """Exempt team-a from the webhook."""
     key = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["team-a"]}
     selector = {"namespaceSelector": {"matchExpressions": [key]}}
     hooks = [{"name": webhook["name"], **selector} for webhook in api.objects[HOOKS[0]]["webhooks"]]
@@ -129,12 +125,12 @@ def exempts_team(api: ApiServer) -> None:
 
 
 def none_ready(path: str, field: str = "numberReady") -> Change:
-    """Return a change by which no pod of a workload of vramwarden is ready."""
+    """Return a change after which no pod of a vramwarden workload is ready."""
     return lambda api: patch(api, path, {"status": {field: 0}})
 
 
 def without_agent() -> Situation:
-    """Return the full cluster with a new node without agent."""
+    """Return the full cluster with a new node that has no agent."""
     new = foreign_node("n4", a_gpu(79), why="its agent does not advertise them")
     cluster = full(waits("next", "30Gi"), nodes=(*full_nodes(), new))
     return Situation("next", cluster, changes=(none_ready(DAEMON_SETS[0]),))
@@ -153,7 +149,6 @@ def without_webhook() -> Situation:
 
 
 def put_wrong_policy(api: ApiServer) -> None:
-    """Store a policy with a typing error."""
     patch(api, POLICIES, {"data": {"zz.yaml": f"{policies.HEAD.rstrip()} {{rulez: []}}\n"}})
 
 
@@ -195,7 +190,7 @@ DENIED_WITH_WHOLE = denied(unseen("train", "8Gi", containers=WHOLE))
 
 
 def left_alone(request: Request) -> Answer:
-    """Answer like an API server that does not call the webhook."""
+    """Respond like an API server that does not call the webhook."""
     return 201, request.body
 
 

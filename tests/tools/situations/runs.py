@@ -1,4 +1,4 @@
-"""Runs the four commands in a situation, and records their output and requests."""
+"""Run the four commands in a situation, and record their output and requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from webhook.cli.main import main
 COMMANDS = ("explain", "check", "top", "report")
 CRASHED = "crashed: "
 PLAIN = "running"
-"""Name of the situation without problems."""
 _PODS = re.compile(r"\bof \d+ pods?\b(?= to which)")
 _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 
 
 def arguments(command: str, situation: Situation) -> list[str]:
-    """Return the arguments of a command for a situation."""
     if command == "check":
         return [command] if situation.installed else [command, "--pre"]
     everywhere = command == "report" and has_role_view not in situation.changes
@@ -43,7 +41,7 @@ def run(api: ApiServer, words: list[str]) -> tuple[str, int]:
 
 
 def record(title: str, situation: Situation) -> str:
-    """Return the recording of all commands; sections equal to those of `running` are only named."""
+    """Record all commands. A section equal to that of `running` is only named."""
     found, plain = _sections(situation), _plain()
     is_plain = situation is ROWS[PLAIN][1]
     same = [] if is_plain else [command for command in COMMANDS if found[command] == plain[command]]
@@ -56,20 +54,20 @@ def record(title: str, situation: Situation) -> str:
 
 
 def record_each(command: str, rows: Mapping[str, Situation]) -> str:
-    """Return the recording of one command in all these situations."""
+    """Record one command in each of these situations."""
     heading = f"$ vramwarden {command}\n"
     parts = {title: section(row, command).removeprefix(heading) for title, row in rows.items()}
     return "\n".join(f"# {title}\n{text}\n" for title, text in parts.items())
 
 
 def read_each(recording: str) -> dict[str, str]:
-    """Return the parts of such a recording by title."""
+    """Return the parts of a recording, keyed by title."""
     _, *parts = re.split("^# (.*)\n", recording, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def complete(recording: str, plain: str) -> str:
-    """Return a recording, with the sections of `running` that it only names."""
+    """Return a recording with the sections of `running` that it only names."""
     text, _, same = recording.rstrip("\n").partition(f"\n\nAs in {PLAIN}.txt: ")
     sections = plain.split("\n\n$ vramwarden ")[1:]
     added = [section.rstrip("\n") for section in sections if section.split()[0] in same.split(", ")]
@@ -88,7 +86,7 @@ def _sections(situation: Situation) -> dict[str, str]:
 def section(situation: Situation, command: str, *, whole: bool = False) -> str:
     """Return the output of a command, with its arguments and exit code.
 
-    Of `check` only what is not as it should be is returned, unless `whole`.
+    For `check`, only problems are returned unless `whole` is true.
     """
     return "\n".join(_lines(situation, arguments(command, situation), whole=whole))
 
@@ -122,5 +120,5 @@ def not_ok(text: str) -> str:
 
 
 def same_in_each_release(text: str) -> str:
-    """Return a text without values that differ between releases: version and policy digests."""
+    """Return a text without values that depend on the release: version and policy digests."""
     return _DIGEST.sub("0123456789ab", text.replace(__version__, "VERSION"))

@@ -55,12 +55,12 @@ NOT_IN_VIEW = (
     r"^(?!GET /version|GET /apis$|GET /apis/vramwarden.io/|POST .*/selfsubjectaccessreviews)"
     rf"(?!GET (/api|/apis/apps|/apis/batch)/v1/namespaces/{TEAM}/(?!secrets))"
 )
-"""Requests beyond the rights of every user and of the role `view` in team-a."""
+"""Requests that neither every user nor the role `view` in team-a may make."""
 NO_RIGHT = 'pods is forbidden: User "dev" cannot create resource "pods" in API group ""'
 
 
 def rules(**fields: str) -> str:
-    """Return the text of one rule for team-a."""
+    """Return one rule for team-a as YAML."""
     written = ", ".join(f"{key}: {value}" for key, value in fields.items())
     return f"  - {{name: team, match: {{namespaces: [{TEAM}]}}, {written}}}\n"
 
@@ -71,17 +71,15 @@ DEFAULT = next(rule for rule in POLICY.rules if rule.name == "default")
 
 @cache
 def policy_of(rules: str = "") -> Policy:
-    """Return the shipped policy, with these rules before its own."""
+    """Return the shipped policy, preceded by these rules."""
     return load_config_map(files_of(rules), "here", enforcer_image=IMAGE)
 
 
 def files_of(rules: str) -> dict[str, str]:
-    """Return the files of that policy."""
     return {"00-team.yaml": f"{policies.HEAD}  rules:\n{rules}", **SHIPPED} if rules else SHIPPED
 
 
 def first_rule(rules: str) -> Rule:
-    """Return the first of these rules, which admits pods of team-a."""
     return policy_of(rules).rules[0] if rules else DEFAULT
 
 
@@ -93,25 +91,23 @@ unseen = partial(a_pod, rule=None)
 
 @dataclass(frozen=True)
 class Situation:
-    """A cluster, and the pod or workload for `explain`."""
+    """A cluster, and the pod or workload to explain."""
 
     about: str
     """Argument of `explain`: `NAME` or `KIND/NAME`."""
     cluster: SceneCluster
     rules: str = ""
-    """Rules before those of the shipped policy."""
+    """Rules that precede those of the shipped policy."""
     log: str = ""
     """Log of the pod's sidecar."""
     answers: Callable[[Request], Answer | None] | None = None
-    """Answers of the API server to a pod that is created as a dry run; None for the answer of our
-    webhook, which is the real admission."""
+    """Response of the API server to a dry run; None calls vramwarden's actual admission."""
     changes: tuple[Change, ...] = ()
     """Differences from a working installation."""
     installed: bool = True
-    """False if nothing of vramwarden is installed."""
+    """False if vramwarden is not installed."""
 
     def stored(self) -> ApiServer:
-        """Return an API server with the cluster and an installation."""
         policy = policy_of(self.rules)
         if self.installed:
             api = installations.installed(sum(map(_brings_agent, self.cluster.nodes)))
@@ -139,18 +135,17 @@ class Situation:
 
 
 def has_role_view(api: ApiServer) -> None:
-    """Restrict the user to the role `view` in team-a."""
     api.fails(NOT_IN_VIEW, refused(403, NO_RIGHT), forever=True)
 
 
 def without_figures(situation: Situation) -> Situation:
-    """Return a situation in which no sentry has written figures."""
+    """Return a situation without any figures of sentries."""
     nodes = tuple(replace(node, figures=None) for node in situation.cluster.nodes)
     return replace(situation, cluster=replace(situation.cluster, nodes=nodes))
 
 
 Row = tuple[str, Situation]
-"""One sentence about what has happened, and the situation."""
+"""A sentence about the events, and the situation."""
 
 
 # Nodes.
@@ -162,14 +157,12 @@ def _brings_agent(node: SceneNode) -> bool:
 
 
 def gpu_node(name: str, *gpus: Any, **more: Any) -> SceneNode:
-    """Return a node with the labels of GPU feature discovery."""
     labels = {"nvidia.com/gpu.present": "true", **(more.pop("labels", None) or {})}
     amounts = {"cpu": "32", "memory": "256Gi", **(more.pop("amounts", None) or {})}
     return a_node(name, *gpus, labels=labels, amounts=amounts, **more)
 
 
 def with_sentry(node: SceneNode) -> SceneNode:
-    """Return a node whose sentry enforces caps on every GPU."""
     assert node.figures
     gpus = tuple(replace(gpu, measured=True) for gpu in node.figures.gpus)
     figures = replace(node.figures, acts=True, gpus=gpus)
@@ -180,7 +173,7 @@ def with_sentry(node: SceneNode) -> SceneNode:
 def judged(
     node: SceneNode, *, shares: bool = False, unshared: str = "", **inputs: Any
 ) -> tuple[SceneNode, Json]:
-    """Return a node with its agent's verdict, and the agent's Event."""
+    """Return a node with the verdict and Event of its agent."""
     known = {"has_pods": shares, "in_use": (), "is_advertised": shares} | inputs
     sharing = judge(node.stored, SharingInputs(**known))
     whole = build_desired_state(read_inventory(node.stored)) if shares else NodeState()
@@ -198,7 +191,7 @@ def judged(
 
 
 def foreign_node(name: str, *gpus: Any, why: str, **more: Any) -> SceneNode:
-    """Return a node whose GPUs were never shared; its sentry reports the reason."""
+    """Return a node whose GPUs were never shared; the figures have the reason."""
     seen = a_node(name, *gpus or (a_gpu(1),)).figures
     assert seen
     seen = replace(seen, not_shared=why, enforcement="", gpus=seen.gpus if gpus else ())
@@ -228,7 +221,6 @@ def full(*objects: Json, nodes: tuple[SceneNode, ...] = ()) -> SceneCluster:
 
 
 def full_nodes(**more: Any) -> tuple[SceneNode, ...]:
-    """Return the nodes of `full`."""
     train = held("train-0", 40, 25, 38)
     n1 = (
         a_gpu(79, train, held("other", 16, 12, 14)),
@@ -246,13 +238,13 @@ def one_gpu(
     figures: Json | None = None,
     **node: Any,
 ) -> SceneCluster:
-    """Return a cluster of one node with one GPU, on which `rag` has 8Gi."""
+    """Return a cluster with one GPU, on which the pod `rag` has 8Gi."""
     gpu = a_gpu(79, held("rag", 8, used, peak, **(figures or {})), used=used)
     return a_cluster([gpu_node("n1", gpu, **node)], [], *objects)
 
 
 def beside_rag(*objects: Json, **node: Any) -> SceneCluster:
-    """Return the cluster of `one_gpu` with the pod `rag`, which runs, and these objects."""
+    """Return the cluster of `one_gpu` with the running pod `rag` and these objects."""
     return one_gpu(rag(), *objects, **node)
 
 
@@ -260,7 +252,6 @@ def beside_rag(*objects: Json, **node: Any) -> SceneCluster:
 
 
 def unscheduled(message: str, reason: str = "Unschedulable") -> Json:
-    """Return the status of an unschedulable pod."""
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     return {"phase": "Pending", "conditions": [condition | {"lastTransitionTime": ago(530)}]}
 
@@ -290,24 +281,21 @@ def binding_denied(node: SceneNode, memory: float, count: int = 1) -> str:
 
 
 def waits(name: str, memory: str, message: str = NO_VRAM, **more: Any) -> Json:
-    """Return a pod that waits for a node."""
     return asks(name, memory, status=unscheduled(message), **more)
 
 
 def container(how: str, *, name: str = "main", restarts: int = 0, **values: Any) -> Json:
-    """Return the status of a container; `how` is `running`, `waiting` or `terminated`."""
+    """Return a container status; `how` is `running`, `waiting` or `terminated`."""
     return {"name": name, "state": {how: values}, "restartCount": restarts}
 
 
 def sidecar(how: str = "running", restarts: int = 0, **values: Any) -> Json:
-    """Return the status of the sidecar's container."""
     values = values or {"startedAt": ago(500)}
     found = container(how, name="vram-enforcer", restarts=restarts, **values)
     return found | {"image": IMAGE, "started": how == "running"}
 
 
 def runs(name: str, memory: str | None, node: str, gpus: str, **more: Any) -> Json:
-    """Return a running pod with its sidecar."""
     main = container("running", startedAt=ago(490)) | {"containerID": f"containerd://{'ab' * 32}"}
     status = {
         "phase": "Running",
@@ -323,12 +311,11 @@ def runs(name: str, memory: str | None, node: str, gpus: str, **more: Any) -> Js
 
 
 def rag(**more: Any) -> Json:
-    """Return the pod that has 8Gi on the GPU of `one_gpu`."""
     return runs("rag", "8Gi", "n1", "GPU-n1-0", age_s=11_520, **more)
 
 
 def lacks_gpu(field: str, name: str) -> Json:
-    """Return a container's status as the kubelet writes it for a pod without a GPU."""
+    """Return a container status as the kubelet writes it for a pod without a GPU."""
     why = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
     waiting = {"reason": "CreateContainerConfigError", "message": why}
     return {field: [container("waiting", name=name, **waiting)]}
@@ -347,16 +334,14 @@ OVER = Excess(
     grew_within_s=1.0,
 )
 STOP = explain_stop(Process(41, 1, "python train.py", "ab" * 32), OVER)
-"""Message for the stop of a process of `rag` that exceeded its cap."""
+"""Message about the stop of a process of `rag` that exceeded its cap."""
 
 
 def log_line(age_s: float, level: str, message: str, **values: Any) -> str:
-    """Return a line of a sidecar's log."""
     return json.dumps({"ts": ago(age_s), "level": level, "msg": message, **values}) + "\n"
 
 
 def stop_line(message: str = "stopping a process") -> str:
-    """Return the line that a sidecar logs about this stop."""
     return log_line(360, "warning", message, why=STOP, peak_bytes=OVER.peak_bytes)
 
 
@@ -366,7 +351,7 @@ def stop_line(message: str = "stopping a process") -> str:
 def a_workload(
     kind: str, name: str, template: Json, status: Json | None = None, **more: Any
 ) -> Json:
-    """Return a workload whose UID is its name; `template` is a pod of it."""
+    """Return a workload with its name as UID; `template` is one of its pods."""
     labels = {"app": name}
     metadata = template["metadata"]
     of_pods = {"metadata": {"labels": labels, "annotations": metadata.get("annotations") or {}}}
@@ -387,7 +372,7 @@ def a_workload(
 
 
 def a_deployment(name: str, template: Json, says: str = "", **status: Any) -> list[Json]:
-    """Return a Deployment and its ReplicaSet; `says` is the message if it cannot create pods."""
+    """Return a Deployment and its ReplicaSet; `says` is why pods cannot be created."""
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": says}
     of = {"replicas": 0, **status} | ({"conditions": [failed]} if says else {})
     owner = {"kind": "Deployment", "name": name, "uid": name, "controller": True}
@@ -400,7 +385,7 @@ def a_deployment(name: str, template: Json, says: str = "", **status: Any) -> li
 def an_event(
     about: str, reason: str, message: str, namespace: str = "default", age_s: float = 60
 ) -> Json:
-    """Return a warning about an object `Kind/name` whose UID is its name."""
+    """Return a warning Event about an object `Kind/name`, which has its name as UID."""
     kind, _, name = about.partition("/")
     return {
         "apiVersion": "v1", "kind": "Event",
@@ -411,7 +396,7 @@ def an_event(
 
 
 def failed_create(about: str, message: str, age_s: float = 60) -> Json:
-    """Return the Event of a pod that could not be created; `about` is `Kind/name`."""
+    """Return the Event of a failed pod creation; `about` is `Kind/name`."""
     return an_event(about, "FailedCreate", f"Error creating: {message}", TEAM, age_s)
 
 
@@ -419,22 +404,21 @@ def failed_create(about: str, message: str, age_s: float = 60) -> Json:
 
 
 def denied(pod: Json, rules: str = "") -> str:
-    """Return the API server's message for a pod of team-a that the webhook denies."""
+    """Return the API server's message when the webhook denies a pod of team-a."""
     found = decide(a_request(pod, namespace=TEAM), policy_of(rules), Cluster(), Phase.MUTATE)
     assert not found.allowed
     return installations.denial(found.message)[1]["message"]
 
 
 def refused(code: int, message: str) -> Answer:
-    """Return the API server's answer to a pod that it does not create."""
     return code, {"kind": "Status", "code": code, "message": message}
 
 
 def in_team(answer: Answer) -> Callable[[Request], Answer | None]:
-    """Return an answer only for pods of team-a."""
+    """Return a response that applies only to pods of team-a."""
     return lambda request: answer if f"/namespaces/{TEAM}/" in request.path else None
 
 
 def to_pods_that_ask(answer: Answer) -> Callable[[Request], Answer | None]:
-    """Return an answer for pods for which the webhook is called."""
+    """Return a response for pods for which the API server calls the webhook."""
     return lambda request: answer if requests_vram(request.body) else None

@@ -1,4 +1,4 @@
-"""Recorded output of commands in all situations, in which no two commands disagree."""
+"""Recorded output of commands in all situations. No two commands may disagree."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ def read(name):
 
 
 def recording(name):
-    """Return a recording with all sections."""
     return complete(read(name), read(PLAIN)) if name in ROWS else read_each(read("explain"))[name]
 
 
@@ -86,7 +85,7 @@ def test_claims_are_compared(about):
         for claim in claims(recording(name)):
             if claim.about == about:
                 found[name, claim.subject].append(claim.command)
-    by_one = about == "enough"  # which one command says several times
+    by_one = about == "enough"  # one command mentions this several times
     assert any(len(said if by_one else {*said}) > 1 for said in found.values())
 
 
@@ -96,7 +95,7 @@ def test_no_command_crashes():
 
 @cache
 def explained(name):
-    """Return the output of `explain -o json` with its pod's part, and the exit code."""
+    """Return the JSON of `explain`, followed by its part about the pod, and the exit code."""
     found = EXPLAINED[name]
     text, code = run(found.stored(), [*arguments("explain", found), "-o", "json"])
     value = json.loads(same_in_each_release(text))

@@ -47,7 +47,7 @@ NO_VOLUME = scheduler_reasons('persistentvolumeclaim "models" not found')
 
 
 def a_run(pod: str, peak: float, asked: float = 8, ago_s: float = 7200, **more: Any) -> Run:
-    """Return a run of an hour that has ended."""
+    """Return a run that lasted an hour and has ended."""
     known = {"stops": 0, "gpus": 1, "seconds": 3600.0} | more
     ended_s, peak_bytes = NOW_S - ago_s, int(peak * GIB)
     return Run(pod=pod, ended_s=ended_s, requested_bytes=gib(asked), peak_bytes=peak_bytes, **known)
@@ -61,12 +61,12 @@ GAP = replace(EVAL, runs=(*EVAL.runs[:10], *UNMEASURED))
 
 
 def may_not(*rights: str) -> tuple[Change, ...]:
-    """Return a change that removes rights, such as `list nodes`."""
+    """Return a change that removes permissions, such as `list nodes`."""
     return (lambda api: api.denied.update(tuple(right.split()) for right in rights),)
 
 
 def one_node(why: str) -> str:
-    """Return the scheduler's message if the only node does not fit."""
+    """Return the scheduler's message if the pod does not fit on the only node."""
     return scheduler_reasons(f"1 node(s) {why}", nodes=1)
 
 
@@ -80,7 +80,6 @@ def in_full(
     changes: tuple[Change, ...] = (),
     **pod: Any,
 ) -> Situation:
-    """Return a pod that waits in the full cluster."""
     waiting = waits(name, memory, message, rule=first_rule(rules), **pod)
     return Situation(name, full(waiting, *objects, nodes=nodes), rules, changes=changes)
 
@@ -88,7 +87,7 @@ def in_full(
 def beside(
     name: str, message: str = NO_VRAM, *, rules: str = "", pod: Json | None = None, **node: Any
 ) -> Situation:
-    """Return a pod that waits for the node of `rag`; `pod` are keywords of `a_pod`."""
+    """Return a pod that waits for the node of `rag`; `pod` has arguments for `a_pod`."""
     waiting = waits(name, "8Gi", message, rule=first_rule(rules), **(pod or {}))
     return Situation(name, beside_rag(waiting, **node), rules)
 
@@ -96,7 +95,7 @@ def beside(
 def alone(
     name: str, node: SceneNode, *pods: Json, message: str = one_node(UNMATCHED), **how: Any
 ) -> Situation:
-    """Return a pod that waits for the only node, which has its agent's verdict."""
+    """Return a pod that waits for the only node, which has a verdict by its agent."""
     node, event = judged(node, **how)
     return Situation(name, a_cluster([node], [*pods, waits(name, "8Gi", message)], event))
 
@@ -108,7 +107,7 @@ def on_laptop(
     namespace: str = "team-a",
     count: int = 1,
 ) -> Situation:
-    """Return a pod that waits for a node with a configured amount, which has the pod `first`."""
+    """Return a pod that waits for a node with a configured amount and the pod `first`."""
     rule = first_rule(LAPTOP)
     pods = [
         asks("first", first, node="laptop", rule=rule, namespace=namespace),
@@ -119,13 +118,12 @@ def on_laptop(
 
 
 def broken() -> Situation:
-    """Return a pod that waits for a GPU that needs a reset."""
     node = gpu_node("n1", a_gpu(79, healthy=False, fault="needs a reset"))
     return Situation("ill", a_cluster([node], [waits("ill", "8Gi", binding_denied(node, 8))]))
 
 
 def rollout() -> Situation:
-    """Return a Deployment with an old pod, which runs, and a new pod, which waits."""
+    """Return a Deployment with an old pod that runs and a new pod that waits."""
     node = gpu_node("n1", a_gpu(22, held("roll-7f-old", 15, 14, 14.2)))
     owner = {"owner": "Deployment/roll"}
     old = runs("roll-7f-old", "15Gi", "n1", "GPU-n1-0", age_s=9000, **owner)
@@ -141,7 +139,6 @@ def rollout() -> Situation:
 
 
 def behind_low_priority() -> Situation:
-    """Return a pod with high priority that waits for GPUs of pods with low priority."""
     low = {"priority": 10, "priorityClassName": "low"}
     node = gpu_node("g1", *(a_gpu(80, held(f"low-{n}", 50, 40, 41)) for n in (0, 1)))
     high = waits("high", "40Gi", binding_denied(node, 40), priority=1000, priorityClassName="high")
@@ -150,7 +147,7 @@ def behind_low_priority() -> Situation:
 
 
 def after_a_binding() -> Situation:
-    """Return a pod that waits for memory that another pod of its Deployment has just got."""
+    """Return a pod that waits for memory that its Deployment's other pod just got."""
     node = gpu_node("n1", a_gpu(24, held("vl-a", 10, 8, 8)))
     owner = {"owner": "Deployment/vl"}
     a = runs("vl-a", "10Gi", "n1", "GPU-n1-0", age_s=90, **owner)

@@ -1,4 +1,4 @@
-"""Requests for lists of pods and GPUNodes, their answers and failures."""
+"""Requests for lists of pods and GPUNodes: responses and failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def api():
 
 
 def listed_facts(name, status, node, **other):
-    """Return all facts that are kept of a pod of team-a."""
+    """Return all facts that are stored about a pod of team-a."""
     facts = {"uid": name, "namespace": "team-a", "name": name, "status": status, "node": node}
     facts |= {"created_s": NOW_S - 540, "gpus": (), "requested_bytes": 8 * GIB}
     facts |= {"gpu_count": 1, "owner_uid": ""}
@@ -160,7 +160,7 @@ def test_what_reads_pods_and_nodes_takes_each_once_though_a_page_expires(api):
     api.add(*(a_node(f"cpu-{number}").stored for number in range(60)))
     found = TodayObjects()
     for kind in ("pods", "nodes"):
-        api.fails(f"{kind}.*continue=", 410)  # so all are read again
+        api.fails(f"{kind}.*continue=", 410)  # so the list is read again
     read_cluster(found, api.kube())
     (claiming,) = found.left_out.values()
     assert (len(claiming), found.others) == (60, 60)

@@ -1,4 +1,4 @@
-"""Facts are read once, within bounds, with the user's rights; failures are independent."""
+"""Facts are read once, within limits, with the user's permissions. Failures are independent."""
 
 from __future__ import annotations
 

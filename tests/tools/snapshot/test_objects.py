@@ -16,14 +16,13 @@ GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
 
 
 def listed(memory="8Gi", **more):
-    """Return a pod as in a row of a list: metadata and two columns."""
+    """Return a pod as in a list: metadata and two columns."""
     status = more.pop("status", "Running")
     pod = a_pod("train", memory, node="n1", **more)
     return ClusterPod({"metadata": pod["metadata"]}, status=status, node="n1")
 
 
 def says(**annotations):
-    """Return a row of an admitted pod with these annotations."""
     ours = {f"vramwarden.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
     return listed(annotations=ours)
 

@@ -1,4 +1,4 @@
-"""Toleration of taints by the scheduler's rules, in `check` and in `explain`."""
+"""Toleration of taints by the scheduler's rules, in `check` and `explain`."""
 
 from __future__ import annotations
 

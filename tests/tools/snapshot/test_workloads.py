@@ -1,4 +1,4 @@
-"""Workloads: desired number of pods, denials, and owned pods."""
+"""Workloads: desired number of pods, denials and owned pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(api, kind, *stored):
 
 
 def a_workload(kind, spec=None, status=None, *, name="train", owner="", **metadata):
-    """Return a workload whose UID is its name; `owner` is the UID of its controller."""
+    """Return a workload with its name as UID; `owner` is the UID of its controller."""
     owners = [{"controller": True, "uid": owner}] if owner else []
     own = {"namespace": "team-a", "name": name, "uid": name, "ownerReferences": owners}
     return {
@@ -135,7 +135,7 @@ def test_of_a_cron_job_the_newest_job_is_read(api):
     assert (found.kind, [pod.name for pod in found.pods]) == ("CronJob", ["of-new"])
 
 
-# Objects of other kinds, which are found by their pods
+# Objects of other kinds, found by their pods
 
 
 def owned(api, word, name, *stored):
@@ -143,7 +143,7 @@ def owned(api, word, name, *stored):
 
 
 def below(owner, name="a", version="kubeflow.org/v1", **more):
-    """Return a pod with an owner of any kind, `Kind/name`."""
+    """Return a pod whose owner, `Kind/name`, may have any kind."""
     kind, _, whose = owner.partition("/")
     made_by = {"apiVersion": version, "kind": kind, "name": whose, "controller": True, "uid": whose}
     return a_pod(name, metadata={"ownerReferences": [made_by]}, **more)
@@ -177,7 +177,7 @@ def test_owners_in_between_are_read(api):
 def test_many_owners_and_pods_cost_few_requests(api):
     pods = [below(f"Odd/x-{n}", f"p-{n}", "odd.example/v1") for n in range(20)]
     assert owned(api, "strange", "x", *pods) is None
-    assert len(api.asked) == 1 + MOST_BETWEEN + 1  # and its Events
+    assert len(api.asked) == 1 + MOST_BETWEEN + 1  # and a request for Events
     api.asked.clear()
     mine = [below("Odd/mine", f"q-{n}") for n in range(25)]
     assert owned(api, "odd", "mine", *mine).running == 25

@@ -1,4 +1,4 @@
-"""Reads pages; they must be well-formed, and have no scripts and no external resources."""
+"""Parse pages, which must be well-formed without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 
 def read_page(text):
-    """Return the page's root element; assert that the page contains nothing forbidden."""
+    """Return the root element; assert that the page contains nothing forbidden."""
     doctype, _, rest = text.partition("\n")
     assert doctype == "<!DOCTYPE html>"
     root = ET.fromstring(rest)  # noqa: S314 - our own page
@@ -30,25 +30,23 @@ def read_page(text):
 
 
 def pictures(root):
-    """Return the pictures by their labels."""
+    """Return the pictures, keyed by label."""
     found = [element for element in root.iter() if element.get("role") == "img"]
     assert all(element.get("aria-label") for element in found)
     return {element.get("aria-label"): element for element in found}
 
 
 def texts(root):
-    """Return the whole text of a page."""
     body = root.find("body")
     return "\n".join(filter(str.strip, body.itertext()))
 
 
 def sections(root):
-    """Return the sections by heading."""
     return {section.find("h2").text: section for section in root.iter("section")}
 
 
 def tables(element):
-    """Return the tables below an element, as lists of rows of cells."""
+    """Return the tables in an element, as lists of rows of cells."""
     return [
         [[cell.text or "" for cell in row] for row in table.iter("tr")]
         for table in element.iter("table")

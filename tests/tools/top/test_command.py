@@ -1,4 +1,4 @@
-"""`vramwarden top` as a user calls it, with a stub of the API server."""
+"""`vramwarden top` as users call it, with a stub of the API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from webhook.tools.top.terminal import Terminal as Drawing
 from webhook.tools.top.terminal import TopOutput
 
 MOST_MODULES = {"top": 74, "explain": 100}
-"""Maximum number of vramwarden's modules that a command imports; each takes milliseconds."""
+"""Maximum number of vramwarden modules that a command imports; each takes milliseconds."""
 
 NO_NODES = (200, {"kind": "GPUNodeList", "metadata": {}, "items": []})
 TEAM_A = "/api/v1/namespaces/team-a/pods"
@@ -36,7 +36,7 @@ TEAM_A = "/api/v1/namespaces/team-a/pods"
 
 @pytest.fixture
 def cluster(api_server):
-    """Serve a cluster with two pods in team-a, which is the user's namespace."""
+    """Serve a cluster with two pods in team-a, the user's namespace."""
     write_kubeconfig(api_server.kubeconfig, api_server.url, namespace="team-a")
     llama = a_pod("llama-0", "16Gi", uid="llama", node="n1")
     embed = a_pod("embed-0", "8Gi", uid="embed", node="n2")
@@ -45,7 +45,6 @@ def cluster(api_server):
 
 @pytest.fixture
 def top(cluster, capsys):
-    """Run the command; return its exit code and output."""
 
     def run(*arguments, kubeconfig=cluster.kubeconfig):
         with pytest.raises(SystemExit) as ended:
@@ -68,7 +67,7 @@ def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
     assert "n2      0  A10             ###########======.......      16Gi   9.8Gi   6Gi" in out
     assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
     assert "! n2 GPU 1: 3.1Gi are held by pod team-a/shell, which has no cap" in out
-    # The last request is about n2, which has unmanaged memory.
+    # The last request is about n2, the node with unmanaged memory.
     assert [request.path for request in cluster.asked] == [GPU_NODES_PATH, TEAM_A, TEAM_A]
 
 
@@ -241,7 +240,7 @@ def environment(cluster):
 
 def started(cluster, *arguments, env=None, **options):
     """Start the command with the shortest interval."""
-    # A background process of a shell ignores Ctrl-C, and its children inherit that.
+    # Background processes of a shell, and their children, ignore Ctrl-C.
     heeds = ["env", "--unset=NO_COLOR", "--default-signal=INT"]
     heeds += [f"{key}={text}" for key, text in {"TERM": "xterm", **(env or {})}.items()]
     command = [*heeds, sys.executable, "-m", "webhook.cli", "top", "-w", "1", *arguments]
@@ -264,7 +263,7 @@ def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
     read_again = threading.Event()
     try:
         first = json.loads(running.stdout.readline())
-        # Nothing changes for two rounds, so nothing is written.
+        # Nothing changes for two rounds, so `top` writes nothing.
         cluster.fails("GET", *[lambda _: None] * 6, lambda _: read_again.set())
         assert read_again.wait(60)
         cluster.remove(f"{TEAM_A}/embed-0")
@@ -277,14 +276,14 @@ def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
 
 
 class Terminal:
-    """A terminal with `top -w`."""
+    """A terminal that runs `top -w`."""
 
     def __init__(self, cluster, *arguments, **env):
         self.mine, theirs = pty.openpty()
         termios.tcsetwinsize(self.mine, (30, 110))
         self.before = termios.tcgetattr(theirs)
         self.theirs, self.text = theirs, ""
-        self.decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end in a letter
+        self.decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may split a letter
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         self.process = started(cluster, *arguments, env=env, start_new_session=True, **streams)
 
@@ -296,11 +295,11 @@ class Terminal:
             self.text += self.decode(os.read(self.mine, 65536))
 
     def ended(self):
-        """Return the exit code, whether the terminal is restored, and the last output."""
+        """Return the exit code, whether the terminal was restored, and the last output."""
         code = self.process.wait(timeout=60)
         after = termios.tcgetattr(self.theirs)
         os.close(self.theirs)
-        with suppress(OSError):  # EIO: nobody holds the other end, and all has been read
+        with suppress(OSError):  # EIO: the other end is closed, and everything has been read
             while True:
                 self.text += self.decode(os.read(self.mine, 65536))
         os.close(self.mine)
@@ -309,7 +308,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(cluster):
-    """Return a function that starts the command on a terminal; kill it at the end."""
+    """Return a function that starts the command on a terminal. Kill the command at the end."""
     running = []
 
     def start(*arguments, **env):

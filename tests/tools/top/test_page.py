@@ -1,4 +1,4 @@
-"""`vramwarden top -o html`: content, bounds and escaping of the page."""
+"""`vramwarden top -o html`: content, limits and escaping of the page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ LABEL = "Memory of each GPU: promised, in use and free"
 
 
 def seen(nodes=(), pods=(), **options):
-    """Return the report for a cluster."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S, **options)
 
 
 def every_mark():
-    """Return a report with own pods, pods of others, unmanaged memory, and all marks."""
+    """Return a report with the user's pods, other pods, unmanaged memory and all marks."""
     train = held("train-0", 40, 25, 38.2)
     llama = held("llama", 16, 6.1, 6.2, held_by="driver", idle_since_s=NOW_S - 21_600)
     unknown = {"used": None, "promised_bytes": None, "free_bytes": None}

@@ -36,7 +36,6 @@ unknown = st.none() | sizes
 
 
 def core_path(nodes=(), pods=()):
-    """Return the report for these nodes and pods."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S)
 
@@ -70,7 +69,7 @@ FACTS = st.fixed_dictionaries({
 
 @st.composite
 def clusters(draw):
-    """Draw figures with missing values, and pods that are in some of them."""
+    """Draw figures with missing values, and pods, some of which are in the figures."""
     figures = []
     for number in range(draw(st.integers(0, 3))):
         gpus = [
@@ -160,7 +159,11 @@ def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_c
     assert limits == [{"proven": True, "backEnd": "misc"}, {"proven": False, "why": "it is old"}]
     keys = ("name", "heldBy", "idleSince")
     assert [tuple(pod.get(key) for key in keys) for pod in report["pods"]] == [
-        ("asleep", None, None),  # figures are old: the sentry may be gone, the pod may run
+        (
+            "asleep",
+            None,
+            None,
+        ),  # old figures: the sentry may be gone, the pod may run
         ("embed", "driver", None),
         ("llama", "driver, late", ago(21_600)),
         ("train", "sidecar", ago(30)),
@@ -332,7 +335,7 @@ def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
     (n1,) = [node for node in report.nodes if node.name == "n1"]
     assert [gpu.index for gpu in n1.gpus] == gpus
     assert [row.pod.name for row in report.pods][:2] == first_pods
-    if order not in {Order.NAME, Order.CAP}:  # what is not known comes last
+    if order not in {Order.NAME, Order.CAP}:  # unknown values are last
         assert report.pods[-1].pod.name == "eval-4"
     assert report.amounts == joined_team().amounts
 

@@ -1,4 +1,4 @@
-"""Whole output of `vramwarden top` on terminals, recorded in `golden`."""
+"""Full output of `vramwarden top` on terminals, recorded in `golden`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ _COLOURS = re.compile(r"\033\[[0-9;]*m")
 
 
 def seen(nodes=(), pods=(), **options):
-    """Return the report for a user in team-a."""
     cluster = a_cluster(list(nodes), list(pods))
     return build_report(cluster.figures, cluster.listed_pods, NOW_S, namespace="team-a", **options)
 
@@ -231,7 +230,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
     report = build_report([node.figures], [pod], NOW_S, namespace="ns")
     head, row = as_lines(report, Terminal(wide=True), ["pods"])[:2]
-    # Amounts and times are aligned with the end of their column's title.
+    # Amounts and times are right-aligned with their column's title.
     ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))
     said, asked, ago = (row[:end].split()[-1] for end in ends)
     message = describe_for_people(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))

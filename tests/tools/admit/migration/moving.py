@@ -1,4 +1,4 @@
-"""Move a pod from another product to ours, and hand back what came out."""
+"""Migrate a pod from another product to vramwarden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 class Moved(NamedTuple):
-    """A pod that was rewritten, and what was said."""
+    """A migrated pod, and the output."""
 
     pod: Json
     asks: str
@@ -38,7 +38,7 @@ class Moved(NamedTuple):
 
 
 def limits(**amounts: str) -> Json:
-    """Return a container's limits; `gpu` is nvidia.com/gpu, `gpumem_percentage` as well."""
+    """Return limits for resources of nvidia.com, with `_` in their names for `-`."""
     return {f"nvidia.com/{name.replace('_', '-')}": amount for name, amount in amounts.items()}
 
 
@@ -49,7 +49,6 @@ def a_limited(name: str = "main", **amounts: str) -> Json:
 def move(
     product: str, pod: Json, *, gpu_bytes: int | None = None, unit_bytes: int | None = None
 ) -> Moved:
-    """Rewrite a pod."""
     (template,) = find_templates(pod, "Pod", "v1")
     source = read_foreign_pod(pod, template, pod)
     made = migrate(source, Origin(PRODUCTS[product], gpu_bytes, unit_bytes))
@@ -58,5 +57,5 @@ def move(
 
 
 def moved_limits(product: str, scale: dict[str, Any] | None = None, **amounts: str) -> Moved:
-    """Rewrite a pod of one container with these limits."""
+    """Migrate a pod with one container that has these limits."""
     return move(product, a_pod(containers=[a_limited(**amounts)]), **(scale or {}))

@@ -1,4 +1,4 @@
-"""What gpushare's pods and pods of whole GPUs ask for."""
+"""Migration of gpushare pods and of pods with whole GPUs."""
 
 from __future__ import annotations
 

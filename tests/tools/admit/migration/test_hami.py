@@ -1,4 +1,4 @@
-"""What a container of HAMi's asks for, as HAMi's own code reads it."""
+"""Migration of HAMi containers, compared with HAMi's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod of KAI's asks for, as KAI's own code reads it."""
+"""Migration of KAI pods, compared with KAI's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a pod, whatever product it comes from; and laws that hold for all of them."""
+"""Migration of pods from any product, and properties of every migration."""
 
 from __future__ import annotations
 

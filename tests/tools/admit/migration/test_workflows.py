@@ -1,4 +1,4 @@
-"""Templates that are no PodTemplateSpec: edits go to where the parts of their pods stand."""
+"""Migration of templates that are no PodTemplateSpec: edits go to the right field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASKS = {"resources": {"limits": {"nvidia.com/gpumem": "1024"}}}
 
 
 def move(product, item, **spec):
-    """Rewrite the one template of a Workflow; return it, and what was said."""
+    """Migrate the only template of a Workflow; return it and the output."""
     workflow = {"spec": {"templates": [item], **spec}}
     (template,) = find_templates(workflow, "Workflow", "argoproj.io/v1alpha1")
     source = read_foreign_pod(pod_from_template(template, "w"), template, workflow)
