@@ -53,8 +53,9 @@ _NO_BUILDER: Final = (
     "images need buildah, which is not on PATH: install it, or leave them out by"
     " `make release WITHOUT_IMAGES=yes`"
 )
-# An alias that no anchor defines: kubectl reads no further, and its error quotes the alias, which
-# may hold no dot or slash. So a file without image names changes nothing if it is applied unedited.
+# An alias that no anchor defines. kubectl stops reading there, and its error quotes the alias,
+# which may contain no dot or slash. So applying the file before the image names are set changes
+# nothing.
 _UNNAMED: Final = "name-both-images-first_as-deploy-install-md-says"
 _INSTALL_HEAD: Final = f"""\
 # Name both images first: the command in deploy/install.md of the documentation replaces

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Helpers' assertions say what they compared, as those in test files do.
+# Assertions in helpers show the values that they compare, like those in test files.
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
 pytest.register_assert_rewrite(*(f"tests.{folder}" for folder in FOLDERS))
 pytest_plugins = [
@@ -20,8 +20,8 @@ pytest_plugins = [
     "tests.support.promtool",
 ]
 
-# Ten thousand collected tests are objects that live on: to walk them as often as Python does by
-# itself takes a fifth of the time of short tests. Once all are collected they are left alone.
+# Ten thousand collected tests stay in memory. Traversing them as often as Python does by default
+# takes a fifth of the time of short tests, so the collector ignores them once all are collected.
 gc.set_threshold(50_000, 20, 100)
 
 

@@ -156,7 +156,8 @@ def test_aliases_count_as_what_they_stand_for():
     def sized(count):
         return f"a: &a [{', '.join('x' * (MOST_YAML_VALUES // 2 - 3))}]\nb: *a\n" + "c: 1\n" * count
 
-    # A map and its keys, twice the list with its items; every further line is a key and a value.
+    # The values are the map and its keys, and the list with its items twice. Each further line adds
+    # a key and a value.
     assert read(sized(0))[1] == []
     assert "more than 20000 values" in read(sized(2))[1][0]
 

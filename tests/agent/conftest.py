@@ -6,7 +6,7 @@ from tests.agent.nodes import account, make_agent, node
 from tests.agent.stepped import Bench
 from tests.support.scripted_nvml import stub_library
 
-__all__ = ["account", "make_agent", "node"]  # fixtures from beside
+__all__ = ["account", "make_agent", "node"]  # fixtures from `tests.agent.nodes`
 
 
 @pytest.fixture

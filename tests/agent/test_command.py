@@ -39,7 +39,7 @@ def without_driver(tmp_path):
 @pytest.fixture
 def cluster(api_server):
     """Return an API server with the node `n`, and the options for it."""
-    made = "2020-01-01T00:00:00Z"  # so that nothing is still awaited there
+    made = "2020-01-01T00:00:00Z"  # so old that the agent waits for no other allocator
     api_server.put(NODE, {"metadata": {"labels": {"a": "b"}, "creationTimestamp": made}})
     api_server.options = ("--node", "n", "--kubeconfig", api_server.kubeconfig)
     return api_server
@@ -205,7 +205,7 @@ def test_a_scan_by_hand_leads_to_the_page_by_its_url(agent, cluster):
 def test_what_was_advertised_is_kept_where_the_driver_is_down(agent, cluster):
     metadata, status = patched_by(agent)
     agent.script("fail * 9\n")
-    cluster.put(NODE, metadata)  # and the capacity was zeroed
+    cluster.put(NODE, metadata)  # without the capacity, as after a reset by the kubelet
     done = agent.run(*DRY, *cluster.options)
     assert (done.returncode, documents(done.stdout)) == (0, [status])
     assert "driver is not loaded" in done.stderr
@@ -292,7 +292,7 @@ def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, c
     assert (done.returncode, list(held["metadata"])) == (0, ["annotations"])
     assert "pods may have VRAM here" in held["metadata"]["annotations"][SHARING]
     assert "pods may have VRAM here" in done.stderr
-    done = agent.run(*DRY, *cluster.options, "--namespace", "vramwarden")  # which has no list
+    done = agent.run(*DRY, *cluster.options, "--namespace", "vramwarden")  # there it has no list
     metadata, status = documents(done.stdout)
     assert set(metadata["metadata"]["labels"].values()) == {None}
     assert status["status"]["capacity"] == {VRAM: "0"}
@@ -380,7 +380,7 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     assert "agent.runtimeClassName" in early.events()[-1]["why"]
     assert all(is_verdict(body) for *_, body in cluster.sent())
     agent.options = options
-    with agent:  # the new container, with the library
+    with agent:  # the new container has the library
         agent.wait_for("node patched")
         wait_until("ready", lambda: readiness(agent) == "")
 

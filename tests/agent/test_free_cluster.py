@@ -58,7 +58,7 @@ def free(node):
 def test_the_label_follows_the_list(make_agent, account, assignments, free):
     options = ("--namespace", "default")
     with make_agent(*options, kubeconfig=account([*RULES, CONFIG_MAPS])) as agent:
-        free(*ALL_FREE)  # no list is there yet
+        free(*ALL_FREE)  # there is no list yet
         assignments.write((("GPU-a",), 60000), (("GPU-a", "GPU-b"), 20500))
         free("19456", "0")  # in steps of 1 GiB
         assignments.delete()

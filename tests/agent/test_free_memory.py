@@ -67,7 +67,7 @@ def test_it_is_shown_while_the_driver_is_down(sharing):
 def test_it_goes_with_the_gpus(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(296))
     sharing.hear(GONE, after_s=30)
-    assert shown(sharing) == "0"  # it is lost: who prefers this node by it would be denied
+    assert shown(sharing) == "0"  # lost: pods that prefer nodes by this label would be denied
     sharing.hear(GONE, after_s=300)
     assert shown(sharing) is None
 
@@ -78,7 +78,7 @@ def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_reported_once
         sharing.hear(AssignmentsUnread("forbidden"), after_s=10)
     assert shown(sharing) == "704"
     assert sharing.said().count(UNREAD) == 1
-    assert sharing.unready() == ""  # it is advice, and all else is as it should be
+    assert sharing.unready() == ""  # the label is only advice, and everything else is correct
     sharing.hear(sharing.edit(ZEROED), after_s=1)
     assert sharing.capacity == "1000Mi"
     sharing.hear(taken(0), after_s=DISPLAY_INTERVAL_S)
@@ -116,7 +116,7 @@ def test_pods_that_are_smaller_than_a_step_cost_few_patches(sharing):
 
 
 def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, sharing):
-    # Faster than the allowance comes back.
+    # Faster than the allowance is refilled.
     monkeypatch.setattr("webhook.agent.sharing.DISPLAY_INTERVAL_S", 1.0)
     sharing.hear(FINE, sharing.see_node(), taken(0))
     for second in range(200):
@@ -125,7 +125,7 @@ def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, s
         assert shown(sharing) == str(1000 - mib)
     assert sharing.said().count("node patched") <= 2
     sharing.hear(sharing.edit(ZEROED), after_s=1)
-    assert sharing.capacity == "1000Mi"  # there are patches left for that
+    assert sharing.capacity == "1000Mi"  # there are still patches for this
 
 
 def test_whoever_keeps_removing_the_label_costs_no_patch_a_second(sharing):

@@ -233,7 +233,7 @@ def test_a_connection_on_which_nothing_arrives_any_more_is_found_out(kube, api_s
     ]
     option = connection.sock.getsockopt
     assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # urllib3's own is kept
+    assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # the default option of urllib3 is kept
     names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
     values = [option(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
     assert values == [30, 10, 3]

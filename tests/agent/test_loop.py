@@ -70,9 +70,9 @@ def test_a_change_by_others_is_reconciled_at_once(bench):
 def test_the_echo_of_our_own_patches_is_not_patched_again(bench):
     first = bench.see_node()
     bench.hear(FINE, first)
-    bench.hear(first, after_s=1)  # as it was before both patches
+    bench.hear(first, after_s=1)  # the node before both patches
     assert len(bench.sent) == 2
-    bench.hear(first, after_s=10)  # much later, it is believed: a backup may have been restored
+    bench.hear(first, after_s=10)  # much later the node counts: a backup may have been restored
     assert len(bench.sent) == 4
 
 
@@ -103,7 +103,7 @@ def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(scan, b
         bench.hear(scan, bench.see_node(), after_s=30)
     assert bench.sent == []
     what = "no GPU can be read on this node; waiting, and leaving the node alone"
-    assert bench.said() == [what, "node patched"]  # its verdict
+    assert bench.said() == [what, "node patched"]  # the patch is the verdict annotation
     assert bench.unready() == f"{scan.failed}; the node's kernel has no NVIDIA driver yet"
 
 
@@ -210,7 +210,7 @@ def test_a_patch_that_fails_is_retried_after_pauses_that_double(bench):
     bench.api.fails("PATCH", 0, forever=True)
     bench.hear(bench.edit(ZEROED), after_s=1)
     bench.api.recovers()
-    bench.hear(after_s=1)  # and not after the longest pause
+    bench.hear(after_s=1)  # not only after the longest pause
     assert bench.capacity == "1000Mi"
 
 
@@ -220,7 +220,7 @@ def test_whoever_keeps_changing_the_node_costs_no_patch_a_second(bench):
     for _ in range(600):
         bench.hear(bench.edit(ZEROED), after_s=1)
         sent.append(len(bench.sent))
-    assert sent[9] == 2 + 10  # at first at once
+    assert sent[9] == 2 + 10  # the first patches are sent at once
     assert sent[-1] - sent[-301] == 300 / loop.PATCH_INTERVAL_S
     what = "somebody else keeps changing the node; patching less often"
     assert bench.said().count(what) == 1
@@ -236,7 +236,7 @@ def test_two_agents_on_one_node_do_not_fight(bench):
     for item in 10 * agents:
         item.hear(item.see_node(), after_s=1)
     assert bench.capacity == "1000Mi"
-    assert [status for status, _ in bench.sent] == [False, True, True]  # at first, and after that
+    assert [status for status, _ in bench.sent] == [False, True, True]  # two at first, then one
 
 
 def test_a_node_that_is_deleted_and_created_again_gets_its_gpus_again(bench):

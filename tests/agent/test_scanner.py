@@ -172,4 +172,4 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
         watch_gpus("nvml", "file", 30.0, wanted, send)
     assert scanned == [("nvml", "file")] * 4
     assert wanted.pauses == [30.0] * 3
-    assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another
+    assert wanted.cleared == 4  # before each scan: a request meanwhile leads to another scan

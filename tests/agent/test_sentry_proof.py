@@ -112,9 +112,9 @@ def test_a_sentry_that_is_replaced_withdraws_and_writes_nothing(bench):
     bench.hear(NOBODY, FINE, bench.see_node(), figures(bench))
     sent = list(bench.sent)
     for _ in range(5):
-        bench.hear(FINE, after_s=SENTRY_FRESH_S - 30)  # until the next one has started
+        bench.hear(FINE, after_s=SENTRY_FRESH_S - 30)  # until the next sentry has started
         bench.hear(figures(bench))
-        bench.hear(figures(bench, BLIND), after_s=30)  # it has seen nothing yet
+        bench.hear(figures(bench, BLIND), after_s=30)  # the next sentry has scanned nothing yet
         bench.hear(figures(bench, replace(ACTS, acts=False)), after_s=30)
         bench.hear(figures(bench), after_s=30)
     assert shown(bench) == (True, TRUE)
@@ -127,7 +127,7 @@ def test_a_proof_lasts_two_minutes_from_what_the_sentry_saw(bench):
         bench.hear(after_s=10)
         assert shown(bench) == (True, TRUE)
     bench.hear(after_s=1)
-    assert shown(bench) == (False, TRUE)  # the agent is not two minutes old
+    assert shown(bench) == (False, TRUE)  # the agent has run for less than two minutes
 
 
 def test_nothing_is_written_while_nothing_changes(bench):
@@ -227,7 +227,7 @@ def test_an_agent_that_is_replaced_goes_by_the_gpu_node_alone(bench):
     again.hear(NOBODY, FINE, again.see_node())
     assert (shown(again), again.sent) == ((True, TRUE), [])
     again.hear(figures(again, old_s=SENTRY_FRESH_S + 1))
-    assert shown(again) == (False, TRUE)  # for two minutes: it may be written in a moment
+    assert shown(again) == (False, TRUE)  # kept for two minutes: new figures may follow in a moment
     again.hear(after_s=SENTRY_FRESH_S + 1)
     assert shown(again) == (False, NO_SENTRY)
 

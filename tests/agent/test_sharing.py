@@ -41,7 +41,7 @@ from webhook.core.pod.whole_gpus import ResourceSlice
 from webhook.names import NODE_QUESTION_LABEL, NODE_SHARING_ANNOTATION
 from webhook.node_programs.program import NewContainerNeededError
 
-# What is heard: a patch is somebody else's change of the node.
+# Inputs of the agent. A patch is a change of the node by another client.
 NODE = {}
 RESTART, SILENCE = object(), object()
 """The agent restarts; no replica of the webhook answers."""
@@ -86,7 +86,7 @@ PLUGIN_LABEL = {"nvidia.com/gpu.deploy.device-plugin": "true"}
 DRA_LABEL = {"nvidia.com/gpu.deploy.dra-driver": "true"}
 
 
-# What is reported, each time by a line of the log and, except of the last, by an Event.
+# Reports of the agent. Each is a line of the log, and except for the last one an Event.
 NOT_SHARED, DRAIN, BESIDE, UNTIL, SHARED, NO_LONGER = (
     "GPUsNotShared", "DrainWholeGPUPods", "SharedBesidePlugin", "SharedUntilPodsEnd", "GPUsShared",
     "not shared any longer",
@@ -155,7 +155,7 @@ STORIES = {
             (1, [FINE], "1000Mi", SHARED),
         ],
     ],
-    # The kubelet shows 0, and with its next status, 10 s later, that the plugin is back.
+    # The kubelet shows 0. With its next status, 10 s later, it shows that the plugin is back.
     "a plugin or kubelet that restarts makes no gap": [
         BEGINS_BESIDE,
         *[
@@ -172,14 +172,14 @@ STORIES = {
             (SETTLE_S / 2, [plugin(), GONE_PLUGIN], ""),
         ],
     ],
-    # As after a reboot, with which both start.
+    # For example after a reboot, when both start.
     "an agent that starts while the plugin is away waits for it too": [
         (0, [FINE, NOBODY, GONE_PLUGIN], ""),
         (SETTLE_S - 0.1, [FINE, NODE], ""),
         (0.1, [], ""),
         (0, [FINE], "1000Mi"),
     ],
-    # It is upgraded slowly, crashed, or calls all of its GPUs unhealthy.
+    # The plugin is upgraded slowly, has crashed, or declares all of its GPUs unhealthy.
     "a plugin that the kubelet has not forgotten still offers the GPUs": [
         BEGINS_BESIDE,
         *9 * [(SETTLE_S, [FINE, AWAY], "")],
@@ -219,8 +219,8 @@ STORIES = {
     # Pods with whole GPUs.
     "a plugin that goes while the GPUs are in use is waited for": [
         BEGINS_BESIDE,
-        (SETTLE_S, [GONE_PLUGIN, BUSY], ""),  # a pod may have started since that scan
-        (SETTLE_S, [GONE_PLUGIN, BUSY], ""),  # nor since this one
+        (SETTLE_S, [GONE_PLUGIN, BUSY], ""),  # a pod may have started since the last scan
+        (SETTLE_S, [GONE_PLUGIN, BUSY], ""),  # a pod may have started since this scan, too
         (SETTLE_S, [GONE_PLUGIN, BUSY], "", DRAIN),
         (30, [FINE], "1000Mi", SHARED),
     ],
@@ -228,7 +228,7 @@ STORIES = {
         (30, [BUSY, NOBODY, NODE], "", DRAIN),
         (30, [BUSY, NOBODY, NODE], ""),
         (30, [FINE], "1000Mi", SHARED),
-        (30, [BUSY], "1000Mi"),  # by a share now
+        (30, [BUSY], "1000Mi"),  # used by a share now
         (1, [ZEROED], "1000Mi"),
     ],
     "a node that had no GPU to share begins like any other": [
@@ -249,7 +249,7 @@ STORIES = {
         (29.9, [FINE, replace(NOBODY, whole=WholeGpuPods("1", 1, ("team/old",)))], ""),
         (0.1, [FINE], "1000Mi"),
     ],
-    # Signs of what is still to come.
+    # Early signs of other allocators.
     "a young node waits for signs": [
         (0, [FINE, NOBODY, created(YOUNG_S - 1)], ""),
         (SETTLE_S - 0.1, [FINE], ""),
@@ -274,7 +274,7 @@ STORIES = {
         (2 * SLICE_GRACE_S, [OUTAGE, FINE], "gpu.nvidia.com"),
         (1, [NO_SLICES, FINE], "gpu.nvidia.com"),
         (SLICE_GRACE_S - 2, [FINE], "gpu.nvidia.com"),
-        # It may still be on its way.
+        # The slice may not have arrived yet.
         (0, [RESTART, FINE, NOBODY, NODE], "gpu.nvidia.com", NOT_SHARED),
         (SLICE_GRACE_S - 0.1, [FINE], "gpu.nvidia.com"),
         (0.1, [FINE], ""),
@@ -434,7 +434,7 @@ def test_who_shares_nothing_needs_no_new_container_until_it_shares(bench):
 
 
 def test_what_could_not_be_advertised_is_not_kept_beside_a_plugin(monkeypatch):
-    bench = Bench(monkeypatch)  # it reads no lists, and so withdraws nothing
+    bench = Bench(monkeypatch)  # it reads no lists, so it does not withdraw the node
     bench.api.fails("PATCH", 0, forever=True)
     bench.hear(FINE, bench.see_node())
     bench.api.recovers()
@@ -448,7 +448,7 @@ def test_a_plugin_that_goes_is_followed_by_a_scan_at_once_and_then_a_share(bench
     assert not bench.agent._scan_now.is_set()
     bench.hear(bench.edit(plugin("0")), after_s=1)
     assert bench.agent._scan_now.is_set()
-    assert bench.sent == []  # a whole-GPU pod may have started since the last scan
+    assert bench.sent == []  # a pod with whole GPUs may have started since the last scan
     assert bench.unready() == ""
     bench.hear(FINE, after_s=1)
     bench.agent._scan_now.clear()
@@ -457,7 +457,7 @@ def test_a_plugin_that_goes_is_followed_by_a_scan_at_once_and_then_a_share(bench
     assert not bench.agent._scan_now.is_set()
     bench.hear(after_s=0.1)
     assert bench.agent._scan_now.is_set()
-    assert bench.sent == []  # nor has that scan come
+    assert bench.sent == []  # that scan has not finished, either
     bench.hear(FINE, after_s=1)
     assert bench.capacity == "1000Mi"
     assert bench.told() == [NOT_SHARED, SHARED]

@@ -200,7 +200,7 @@ def test_a_node_whose_gpus_are_in_use_begins_once_they_are_free(make_agent, node
         assert (node.amounts(), node.labels()) == ([None, None], {})
         agent.script(BOTH)
         node.wait_for(FULL)
-        agent.script(IN_USE)  # by a share
+        agent.script(IN_USE)  # used by a share
         expected = ["DrainWholeGPUPods", "GPUsShared"]
         wait_until("Events", lambda: told() == expected)
     again = make_agent()

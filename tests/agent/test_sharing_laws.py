@@ -27,7 +27,7 @@ GPU, DEPLOY, SHARE = (
 )
 AMOUNTS = {
     "plugin registers": ("8", "8"),
-    "plugin goes": ("8", "0"),  # also: calls all of its GPUs unhealthy
+    "plugin goes": ("8", "0"),  # also if it declares all of its GPUs unhealthy
     "kubelet forgets it": ("0", "0"),
 }
 LABELS = {
@@ -87,13 +87,13 @@ class Node:
         elif step == "pods end":
             self.pods = {}
         elif step in {"whole pod comes", "whole pod ends"}:
-            # A kubelet starts one only where a plugin has GPUs for it.
+            # A kubelet starts such a pod only if a plugin has GPUs for it.
             comes = step == "whole pod comes" and self.amounts[1] == "8"
             self.whole = ("team/whole",) if comes else ()
         self.bench.clock.now_s += step if isinstance(step, int) else 0
         if any(amount not in {None, "0"} for amount in self.amounts):
             self.offered_s = self.now_s
-        if self.label(SHARE) == "true":  # an admin's word: what was shared by it stays so
+        if self.label(SHARE) == "true":  # an admin decided: what is shared by this stays shared
             self.offered_s = float("-inf")
         self.bench.whole_pods = self.whole
         self.hears()
@@ -104,14 +104,14 @@ class Node:
         texts = frozenset({"GPU-a"} if self.slice else ())
         seen = SlicesSeen((ResourceSlice("one", "gpu.nvidia.com", texts),))
         listed = AssignmentsSeen(self.pods)
-        for _ in range(3):  # a scan that is asked for, and an answer
+        for _ in range(3):  # two more for a requested scan and for an answer
             self.bench.hear(FINE, listed, seen, self.bench.edit({"status": status}))
 
     def signs(self):
         """Return the other allocators that an agent with all reports must know."""
         found = [part for part in self.amounts if part not in {None, "0"}]
         if self.now_s - self.offered_s < 60:
-            found.append("a moment ago")  # a kubelet that restarts forgets its plugin until then
+            found.append("a moment ago")  # until then a restarted kubelet does not know its plugin
         if self.slice or self.now_s - self.slice_gone_s < 300:
             found.append("slice")
         if self.label(DEPLOY) == "true" and self.now_s - self.created_s < 600:
@@ -155,7 +155,7 @@ def test_nothing_is_newly_promised_while_somebody_else_gives_the_gpus_away(patch
         signs = node.signs()
         had, (free, held) = bool(node.pods), node.offers()
         wanted = node.label(SHARE) == "true"
-        if signs and not wanted:  # by the scheduler's count, and by the webhook's
+        if signs and not wanted:  # neither the scheduler nor the webhook finds free memory
             assert free <= 0, (signs, steps[: done + 1])
             assert held or not had, (signs, steps[: done + 1])
         if node.promises():

@@ -76,7 +76,7 @@ def _installed(commit):
     tree.mkdir()
     _run("tar", "--extract", f"--file={folder / 'tree.tar'}", f"--directory={tree}")
     _run(uv, "venv", "--quiet", f"--python={sys.executable}", str(environment))
-    # The same version of each library on both sides, or the comparison would be one of libraries.
+    # Both sides use the same version of each library. Otherwise libraries would be compared.
     beside = folder / "versions.new"
     beside.write_text(wanted)
     install = [uv, "pip", "install", "--quiet", f"--python={side.python}"]

@@ -27,7 +27,7 @@ CLIENTS = (1, 8)
 NONE = "no webhook"
 NOTHING = (None, None, None)
 BY_SENTRY = ROOT / "policies/examples/older-drivers.yaml"
-ROUNDS = settings.ROUNDS * 2  # of a fifth of a second each
+ROUNDS = settings.ROUNDS * 2  # rounds of a fifth of a second each
 
 
 @dataclass(frozen=True, slots=True)

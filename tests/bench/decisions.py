@@ -16,7 +16,7 @@ from tests.support.paths import REVIEWS
 
 ANNOTATED = "mutate-pod-annotated.json"
 TWO = "mutate-pod-from-replicaset-two-containers-init-native-sidecar.json"
-CASES = [  # title, recorded review, phase, whether the pod is translated first
+CASES = [  # title, recorded review, phase, True if the pod is translated first
     ("annotated, mutate", ANNOTATED, "MUTATE", False),
     ("annotated, validate", ANNOTATED, "VALIDATE", True),
     ("two containers, two init, mutate", TWO, "MUTATE", False),
@@ -44,7 +44,7 @@ class Child:
                     text=True,
                 )
             )
-        found = self._process.stdout.readline().strip()  # empty if it ended with a trace
+        found = self._process.stdout.readline().strip()  # empty if it ended with a traceback
         if not Path(found).is_relative_to(side.root):
             raise RuntimeError(f"{side.label}: wants its package in {side.root}, found {found!r}")
 

@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from webhook.sidecar.heartbeat import Heartbeat
 
 INCIDENTS = 48
-OF_A_SCENE = 3  # the fourth stop is that of all processes of the container
+OF_A_SCENE = 3  # a fourth stop would end all processes of the container
 AT_ONCE = 5
 POLL_INTERVAL_S = 1.0  # the default
 PROBES = 500
@@ -61,7 +61,7 @@ def bench_enforcer():
 def bench_probes(folder):
     """Run the kubelet's probes, without the cost of a container runtime."""
     Heartbeat(str(folder)).beat()
-    environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # one heartbeat lasts for all probes
+    environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # one heartbeat for all probes
     for kind in ("startup", "liveness"):
         command = ["/bin/sh", ROOT / "webhook/sidecar/probe.sh", kind, "0", folder]
         before_s = children_s()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 GIB = 2**30
 CAP_BYTES = 8 * GIB
-# Other pods use most of each GPU: if the total were within the cap, no list would be read.
+# Other pods use most of each GPU. If the total were within the cap, no list would be read.
 GPUS = "".join(
     f"gpu GPU-{name} total={80 * GIB} reserved={GIB} used={40 * GIB} mig=0 name=bench\n"
     for name in "ab"

@@ -24,8 +24,8 @@ from webhook import names
 Json = dict[str, Any]
 MEMORY_MIB = "8192"  # the recorded pod's request
 
-# The NVIDIA part of its chart's configuration. It asks each configured vendor about each container,
-# so this is its least work.
+# The NVIDIA part of the configuration in HAMi's chart. HAMi passes each container to each
+# configured vendor, so one vendor is the least work.
 HAMI_DEVICES = {
     "nvidia": {
         "resourceCountName": "nvidia.com/gpu",

@@ -73,7 +73,7 @@ def started(log, program, *arguments, folder, **environment):
         yield process
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGQUIT)  # no drain
+            os.killpg(process.pid, signal.SIGQUIT)  # without draining
         stop(process)
 
 
@@ -83,7 +83,7 @@ def replica(side, folder, *options, **environment):
     port, operations_port = free_port(), free_port()
     options = [*options, f"--port={port}", f"--operations-port={operations_port}"]
     if "--api-server" in (side.root / "webhook/cli/serve.py").read_text():
-        options.append("--api-server=127.0.0.1/32")  # others get a share of its time
+        options.append("--api-server=127.0.0.1/32")  # other addresses get only a part of its time
     with started(
         folder / f"{side.label}.log", side.python,
         *("-P", "-m", "webhook.cli", "serve", f"--cert-dir={folder / 'certs'}"),

@@ -111,7 +111,7 @@ def test_the_agent_misses_a_sentry_only_if_the_chart_has_one_that_acts(values, e
         ({"nvidia.com/gpu.count": "2"}, True),
         ({"vramwarden.io/gpu": "true"}, True),
         ({"vramwarden.io/share": "true"}, True),
-        ({"vramwarden.io/share": "false"}, True),  # until a person decides otherwise
+        ({"vramwarden.io/share": "false"}, True),  # an admin may change the label
     ],
 )
 def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):

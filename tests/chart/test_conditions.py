@@ -292,7 +292,7 @@ def with_container(field="containers", **container):
     )
 
 
-# Each has exactly one reason to be of interest.
+# Each pod has exactly one reason to be sent to the webhook.
 OF_OURS = {
     "limit of VRAM": {"resources": {"limits": {VRAM: "8Gi"}}},
     "request of VRAM": {"resources": {"requests": {VRAM: "8Gi"}}},
@@ -453,7 +453,7 @@ def any_updates(draw):
 def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
     labels = [pod["metadata"].get("labels", {}) for pod in (before, update[0]) if "metadata" in pod]
     if sent.selects_by_label and not any("vramwarden.io/managed" in label for label in labels):
-        update[0].pop("spec", None) if not update[1] else None  # it has no sidecar of ours
+        update[0].pop("spec", None) if not update[1] else None  # it has no sidecar of vramwarden
     try:
         _, name = sent.creating(before, dry_run=False)
         sent.api.request("GET", f"{sent.path}/{name}")
@@ -540,7 +540,7 @@ CHANGED = [
         for whose, labels, entry in (("of ours", LABEL, "demand"), ("of others", {}, HELD))
         for what, (notes, change) in OF_MARKS.items()
     ),
-    *(  # controllers finish their work on our pods without us
+    *(  # controllers finish their work on managed pods without the webhook
         later(what, GATED, change, of_interest=False, validate="")
         for what, change in OF_OTHERS.items()
     ),

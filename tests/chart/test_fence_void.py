@@ -172,7 +172,7 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
-    *(  # the scheduler did not check that the node has it
+    *(  # the scheduler did not check that the node offers it
         row(f"{field} with {what}, whose creator chose the node", "next",
             *["main"] * (field != "containers"),
             *["promised"] * (what not in {"a claim", "the sidecar"}), nodeName="n1", **{
@@ -182,7 +182,7 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
-    *(  # this is left to the rule
+    *(  # the rule of the policy judges these
         row(f"names it: {entry}", "other",
             containers=[a_container(env=[{"name": VISIBLE, **entry}]), a_container("other")])
         for entry in NAMED

@@ -122,6 +122,6 @@ def test_as_many_rules_as_the_parameter_takes_are_read_within_the_api_servers_bu
     few = [a_rule(name=f"f{number}", namespaces=(f"a{number}",)) for number in range(400)]
     cluster.namespace("labelled", labels)
     cluster.under(a_policy(*rules))
-    assert cluster.denies(a_pod("8Gi"), "labelled") == ""  # each rule is read and does not apply
+    assert cluster.denies(a_pod("8Gi"), "labelled") == ""  # all rules are evaluated; none applies
     cluster.under(a_policy(*few, a_rule(name="rest")))
     assert is_denied_by(cluster.denies(a_pod("8Gi"), "labelled"), NAME)

@@ -175,8 +175,8 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, s
     policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
     changed = RULES.replace(" variables annotations void", "")
     server.wait_for("the new policy", lambda: stored(fences).get(RULES_KEY) == changed)
-    # What the webhook's token alone wrote is not accepted, however often and with whatever
-    # checksum.
+    # An object that only the webhook's token wrote is not accepted, however often it is written and
+    # with whatever checksum.
     other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
     for data in (other, {RULES_KEY: ""}, seal_data(other, b"", time.time())):
         fences.who("the webhook").request("PUT", path, parameter(data))
@@ -302,7 +302,7 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
     after = tell(sentry, pod, tells())
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     assert {**after["status"], "conditions": []} == {**pod["status"], "conditions": []}
-    # Once more, for a pod whose kubelet has written since.
+    # The same for a pod whose kubelet has written its status since.
     ready = [{"type": "Ready", "status": "False"}]
     tell(fences.admin, pod, {"status": {"conditions": ready}})
     after = tell(sentry, pod, tells({**HELD, "message": "again"}))

@@ -108,7 +108,7 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
     with running(tmp_path / "a", where) as first, running(tmp_path / "b", where) as second:
         for name, peak_bytes in peaks.items():
             cluster.ends(name, peak_bytes)
-        # Deleted, as by a rollout: its termination message arrives before it is gone.
+        # Deleted, for example by a rollout: its termination message arrives before it is gone.
         cluster.ends("gone", GIB, job="short", finalizers=["example.com/stays"])
         cluster.api.request("DELETE", f"/api/v1/namespaces/{TEAM}/pods/gone")
         cluster.api.request(

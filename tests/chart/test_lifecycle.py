@@ -299,7 +299,7 @@ def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothi
             installed.result()
     left = release.left()
     release.api.request("DELETE", CHECK, {"propagationPolicy": "Background"})
-    assert left == {"job.batch/vramwarden-policy-check"}  # it stays so that its log can be read
+    assert left == {"job.batch/vramwarden-policy-check"}  # it is kept so that its log can be read
     assert release.denies(a_pod()) == ""
     wait_until("nothing of an earlier test holds", lambda: not release.denies(a_pod("8Gi")))
 

@@ -95,7 +95,7 @@ def changed(pod, path, value):
     return pod
 
 
-# Variables that show GPUs, and others
+# Variables that show GPUs, and other variables
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
 OURS, OTHER, FRACTION = (
@@ -156,7 +156,7 @@ def shown(main=(), second=(), namespace="default"):
     return pod
 
 
-# Pods that are created
+# Pods at creation
 
 
 def new(what, pod, said="", namespace="default"):
@@ -432,7 +432,8 @@ CREATED = [
         for key in MARKS
     ),
     *(new(f"marks in {name}", MARKED, "", name) for name in (*NOBODY_HELD, *EXEMPT, "labelled")),
-    # Size must be no way around it; the API server would need seconds for longer lists.
+    # A large size must not bypass the policy. The API server would need seconds to evaluate longer
+    # lists.
     *(new(f"too many {what}", pod, "size") for what, pod in LARGE.items()),
     *(new(f"too many {what}, exempt", pod, "", "nvidia-driver") for what, pod in LARGE.items()),
 ]  # fmt: skip

@@ -583,7 +583,8 @@ FORGED = {
     "annotations": {"vramwarden.io/admitted": "v1 a 0123456789ab", "vramwarden.io/gpu": "GPU-x"},
 }
 TABLE = [
-    # B: the sidecar. A process with its user ID may signal it; under NonRoot the pod has none.
+    # B: the sidecar. A process with the sidecar's user ID may signal it; under NonRoot the pod has
+    # none.
     closed("B1 root under NonRoot", with_security("8Gi", "strict-a", runAsUser=0), PRIVILEGED),
     closed("B1 no user named under NonRoot", with_security("8Gi", "strict-a"), PRIVILEGED),
     limit(

@@ -71,7 +71,7 @@ def left(api):
         if found["apiVersion"].partition("/")[0] in OUTSIDE
         and found["metadata"].get("namespace") in {None, "default"}
     ]
-    # Of a webhook that is not running, since it would deny or delay pods of other tests.
+    # Objects of a webhook that is not running, since it would deny or delay pods of other tests.
     objects = [{**found, "webhooks": []} if "webhooks" in found else found for found in objects]
     for name in NODES:
         put_node(api, name)

@@ -129,7 +129,7 @@ def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer
 
 
 def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, control_plane):
-    # Managed by another controller, so no controller here creates pods or Events for it.
+    # Another controller manages the Job, so no controller here creates pods or Events for it.
     manifest = a_workload("Job", team.namespace, a_pod("8GB"), managedBy="tests.invalid/nobody")
     if "managedBy" not in team.api.create(manifest)["spec"]:
         pytest.skip("needs a Job that another controller may manage: Kubernetes 1.32")

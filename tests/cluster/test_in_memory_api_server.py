@@ -293,7 +293,7 @@ def test_an_answer_that_waits_keeps_nobody_waiting_and_its_parts_arrive_one_by_o
 
 def test_a_name_that_it_makes_up_is_free():
     api = ApiServer()
-    for _ in range(5000):  # of a million
+    for _ in range(5000):  # one million names are possible
         api.kube().create(MAPS, {"metadata": {"generateName": "one-"}})
     assert len(api.objects) == 5000
 

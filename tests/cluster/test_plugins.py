@@ -223,7 +223,7 @@ PLUGINS = "AlwaysPullImages,ExtendedResourceToleration,PodNodeSelector,PodTolera
 
 
 @pytest.fixture(scope="module")
-def strict_control_plane(control_plane):  # for the skip where there is none
+def strict_control_plane(control_plane):  # skips if there is none
     """Start an API server with plugins that are off by default."""
     with ControlPlane(apiserver_args=[f"--enable-admission-plugins={PLUGINS}"]) as started:
         yield started

@@ -245,7 +245,7 @@ def test_a_whole_gpu_is_stored_as_a_share_and_who_creates_it_reads_so(make_team,
     assert [call[:2] for call in team.calls()] == [("mutate", "mutated"), ("validate", "allowed")]
 
 
-# --- pods that are left alone or only warned about
+# --- pods that are not changed, or only warned about
 
 ALL_GPUS = a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
 OPTED_OUT = {"vramwarden.io/webhook": "disabled"}

@@ -81,7 +81,7 @@ def test_overhead_of_the_class_is_added_by_the_api_server(team):
 
 
 def test_scheduling_of_the_class_is_added_by_the_api_server(team):
-    everything = {"operator": "Exists"}  # our toleration is then redundant for its plugin
+    everything = {"operator": "Exists"}  # the toleration added for its plugin is then redundant
     for toleration in (everything, {"key": "pool", "operator": "Exists"}, OURS):
         scheduling = {"nodeSelector": {"pool": "gpu"}, "tolerations": [toleration]}
         with runtime_class(team, scheduling=scheduling):

@@ -40,7 +40,7 @@ def test_a_pod_is_governed_by_its_service_account(team):
 
 def test_a_namespaces_labels_count_as_soon_as_it_is_there(team, make_namespace):
     for labels, rule in (({"tier": "intern"}, "labelled"), ({"tier": "staff"}, EVERYBODY)):
-        for _ in range(3):  # known or not yet: the API server retries
+        for _ in range(3):  # the labels may be unknown at first: the API server retries
             team.namespace = make_namespace(labels)
             assert rule_of(team.accepts(a_pod("8Gi"))) == rule
 

@@ -68,7 +68,7 @@ def replace(kubectl: Any, manifest: dict[str, Any]) -> Any:
     return wait_until("a replacement", replaced)
 
 
-# --- its author
+# --- feedback for the author
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_kubectl_warns_of_what_the_pods_would_be_denied_for(make_team, kubectl, 
     done = kubectl("create", a_workload(kind, team.namespace, a_pod("8GB")))
     assert (done.stderr, "created" in done.stdout) == (denied(KINDS[kind]), True)
     if kind == "CronJob":
-        assert team.calls() == []  # it is no pod
+        assert team.calls() == []  # a CronJob is no pod, so the webhook is not called
 
 
 OTHERS = {
@@ -153,7 +153,7 @@ def test_without_us_a_workload_is_created_in_silence(control_plane, ours, make_n
     assert (done.stderr, "created" in done.stdout) == ("", True)
 
 
-# --- its pods
+# --- pods of the workload
 
 
 @pytest.fixture

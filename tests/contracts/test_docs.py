@@ -62,7 +62,7 @@ IN_CHECKOUT = re.compile(
 def test_every_reason_says_what_users_read_and_what_to_do(reason):
     assert reason.example
     assert reason.cure
-    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # they are in a table
+    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # both are cells of a table
 
 
 @pytest.mark.parametrize("reason", EventReason)
@@ -193,7 +193,7 @@ def test_commands_in_documents_exist(document):
 
 @pytest.mark.parametrize("line", in_sentences("vramwarden"))
 def test_commands_in_sentences_are_known_with_their_options(line):
-    if line != "vramwarden failed on this review":  # which is the text of a denial
+    if line != "vramwarden failed on this review":  # the text of a denial
         words = shlex.split(re.split("[>|]", line)[0])[1:]
         done = runner().invoke(main, [*words, "--help"])
         assert done.exit_code == 0, done.stderr

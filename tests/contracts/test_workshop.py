@@ -159,7 +159,7 @@ def test_what_was_interrupted_begins_again_with_an_empty_environment(made, targe
     installed = (made.folder / ".venv" / ".installed").stat().st_mtime_ns
     os.utime(
         made.folder / "pyproject.toml", ns=(installed + 1, installed + 1)
-    )  # clocks tick slowly
+    )  # file timestamps are coarse
     assert made(target, fails="--editable") == (2, [install])
     assert made(target) == (0, [*BY_PIP, install])
 

@@ -87,7 +87,7 @@ def _on_ends(handler) -> None:
 
 
 def _leave(number: int, _: object) -> None:
-    _on_ends(signal.SIG_IGN)  # the cluster is removed, however often one presses Ctrl-C
+    _on_ends(signal.SIG_IGN)  # repeated Ctrl-C must not prevent removing the cluster
     sys.exit(128 + number)
 
 
@@ -207,7 +207,7 @@ def work(kubeconfig, hello):
     shell, command = os.environ.get("SHELL", "/bin/sh"), os.environ.get("COMMAND")
     if not command:
         print(hello, flush=True)
-    early = []  # signals between the start of the shell and the assignment of its process
+    early = []  # signals received before the shell's process is assigned
     _on_ends(lambda number, _: early.append(number))
     with subprocess.Popen(
         [shell, *(("-c", command) if command else ())],

@@ -35,7 +35,7 @@ class NamedCluster:
         config.load_kube_config(str(self.kubeconfig))
         self._client = client.ApiClient()
         configuration = self._client.configuration
-        # A token; without one, certificates authenticate.
+        # Authenticate with the token if there is one, otherwise with certificates.
         headers = {
             setting["key"]: setting["value"] for setting in configuration.auth_settings().values()
         }

@@ -95,7 +95,7 @@ def release(cluster, values, tmp_path_factory):
     found = Release(charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig))
     reader = Reader(tmp_path_factory.mktemp("reader"), cluster.kubeconfig)
     if isinstance(cluster, NodeCluster) and not NVIDIA_BY_DEFAULT:
-        cluster.offer_whole_gpus(1)  # GPUs of another allocator, until `gpu_node` or a story
+        cluster.offer_whole_gpus(1)  # another allocator has GPUs until `gpu_node` or a story starts
     here = f" --timeout=5m {' '.join(found.helm.values(values))} {images.naming(values)}"
     for command in dict.fromkeys(command for _, command in commands_of(__file__)):
         began = time.monotonic()
@@ -104,7 +104,7 @@ def release(cluster, values, tmp_path_factory):
     yield found
     if found.is_installed():
         found.uninstall()
-    for name in (SYSTEM, SENTRY):  # Helm leaves them
+    for name in (SYSTEM, SENTRY):  # Helm does not delete them
         cluster.api.delete(namespace(name))
 
 
@@ -180,7 +180,7 @@ def toolkit(node):
 @pytest.fixture(scope="session")
 def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
     """Return a team on a node with NVIDIA's own runtime as a RuntimeClass, from here to the end."""
-    team.wait_ready(quiet)  # it got its GPU from a runtime without a RuntimeClass, and keeps it
+    team.wait_ready(quiet)  # it got its GPU without a RuntimeClass, and keeps it
     gpu_node.api.create(nvidia_toolkit.RUNTIME_CLASS)
     began = time.monotonic()
     release.install(values)

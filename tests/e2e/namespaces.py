@@ -85,7 +85,7 @@ class Namespaces:
 
     def __exit__(self, *exception: object) -> None:
         stop(self._process)
-        # It would go by itself too, but only after the kernel forgets the last connection.
+        # The kernel would delete the link too, but only after the last connection has expired.
         with contextlib.suppress(RuntimeError):
             run("ip", "link", "delete", self._link)
 
@@ -149,7 +149,7 @@ def own_cgroup() -> Iterator[str]:
             for left in hierarchy.glob("vramwarden-e2e-*"):
                 if not Path(
                     "/proc", left.name.rpartition("-")[2]
-                ).exists():  # a killed run of the tests
+                ).exists():  # left by a test run that was killed
                     remove_cgroup(left)
             (hierarchy / name).mkdir()
         yield f"/{name}"

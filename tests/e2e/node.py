@@ -26,7 +26,7 @@ from tests.support.schedulers import SCHEDULER
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-# For the chart: no test can write the stub's version into /proc.
+# Version for the chart: no test can write the stub's version into /proc.
 KERNEL = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
 NODE_VALUES = {} if ON_HOST else {"agent": {"extraEnv": [KERNEL]}}
 # Each program with its Debian package; the others belong to Kubernetes.

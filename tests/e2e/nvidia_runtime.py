@@ -35,8 +35,8 @@ LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 DRIVER = "570.86.15"
 R615 = "615.71.09"
 CUDA = "libcuda.so.1"
-DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not the node's
-# NVIDIA's container toolkit takes nothing else for the UUID of a GPU.
+DRIVER_ANNOTATION = "stub.nvml/driver"  # of a pod: the driver's version, if not the node's
+# NVIDIA's container toolkit accepts only this form of a GPU's UUID.
 UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
 PRODUCT = "NVIDIA H200"

@@ -52,7 +52,7 @@ def unready(cluster):
     for name in (SYSTEM, SENTRY):
         delete_namespace(team, name)
     elsewhere = "clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies"
-    elsewhere += ",customresourcedefinitions"  # Helm adopts none that kubectl made
+    elsewhere += ",customresourcedefinitions"  # Helm adopts none that kubectl created
     label = "app.kubernetes.io/name=vramwarden"
     kinds = f"{LEFT},{elsewhere},validatingadmissionpolicybindings"
     cluster.kubectl("delete", kinds, "--all-namespaces", "-l", label)

@@ -21,7 +21,7 @@ CURE = "nvidia.com/gpu.deploy.device-plugin=false"
 def test_two_replicas_are_ready_in_a_restricted_namespace(system):
     status = system.api.request("GET", DEPLOYMENT)["status"]
     assert status["readyReplicas"] == 2
-    # Helm takes a DaemonSet for ready while an update may make this many pods unavailable.
+    # Helm counts a DaemonSet as ready although an update may make this many pods unavailable.
     system.wait("all pods ready", lambda: all(map(is_ready, system.pods())))
     labels = system.api.request("GET", f"/api/v1/namespaces/{SYSTEM}")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"

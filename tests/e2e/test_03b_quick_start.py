@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.pods import container, pod
 
 PODS = {"idle": 20, "busy": 10}  # a busy node takes several times as long
-PATIENCE_S = 60  # finds what is broken; the speed is in the printed figures
+PATIENCE_S = 60  # only detects failures; the measured speed is printed
 SPIN = ["sh", "-c", "while :; do :; done"]
 
 
@@ -54,5 +54,6 @@ def test_the_application_starts_soon_after_its_sidecar_was_created(load, gpu_nod
     )
     print(" ".join(f"{delay_s:.2f}" for delay_s in delays_s))
     assert delays_s[-1] < PATIENCE_S
-    # SIGTERM came when the application had ended; a sidecar that is late is killed: 137.
+    # The sidecar gets SIGTERM once the application has ended. A sidecar that is too slow is killed,
+    # with exit code 137.
     assert [ended["exitCode"] for _, ended in played] == [0] * PODS[load]

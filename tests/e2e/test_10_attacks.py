@@ -17,7 +17,8 @@ from webhook.core.formatting import format_amount
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
 ATTACKS = holding(f"wait_for attack; hold {OVER}; forever")
-# Stops the sidecar: a shell of the workload's container, root like it. It spares itself.
+# Program that stops the sidecar: a root shell in the workload's container. It skips its own
+# processes.
 STOPS = """
 cd /proc
 for pid in [0-9]*; do

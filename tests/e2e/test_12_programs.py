@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.pods import GIB, HOLD, MIB, container, pod
 
 ASKED = "8Gi"
-CONTEXT_MIB = 500  # what CUDA needs of the 900Mi that the fraction leaves for it
+CONTEXT_MIB = 500  # memory of CUDA, out of the 900Mi that the fraction leaves free
 
 # Like JAX, it allocates that fraction of the GPU's memory at once. The shell has no fractions: it
 # computes 10890 - 10000 ten thousandths for `0.0890`.

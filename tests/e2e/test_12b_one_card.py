@@ -243,7 +243,7 @@ def untouched(neighbor, sentry):
     def holds():
         return used_bytes(sentry, "vramwarden_pod_memory_used_bytes", **of_pod) >= GIB
 
-    wait_until("the sentry's figure of it", holds, timeout=30)  # at first it has none
+    wait_until("the sentry's figure of it", holds, timeout=30)  # the sentry has no figures at first
     found = statuses(neighbor.team.pod(neighbor.name))
     assert {item["restartCount"] for item in found.values()} == {0}
     assert "over the VRAM cap" not in neighbor.team.log(neighbor.name, "vram-enforcer")

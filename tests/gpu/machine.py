@@ -85,7 +85,7 @@ class Program:
 def programs(count=1, *before, **where):
     """Run this many programs until the block ends."""
     with contextlib.ExitStack() as ending:
-        ending.callback(time.sleep, 0.3)  # until the driver has forgotten them
+        ending.callback(time.sleep, 0.3)  # until the driver no longer lists them
         made = [Program(*before, **where) for _ in range(count)]
         for item in made:
             ending.callback(item.end)

@@ -77,7 +77,7 @@ def test_inside_a_namespace_its_numbers_and_figures_are_those_of_outside(nvml, g
         scene.communicate("go on\n", timeout=60)
     assert sorted(map(int, seen["listed"])) == sorted(seen["pids"])
     assert sorted(seen["listed"].values()) == sorted(outside.values())
-    assert max(seen["pids"]) < 50  # they are the namespace's
+    assert max(seen["pids"]) < 50  # these PIDs are those of the PID namespace
 
 
 def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):

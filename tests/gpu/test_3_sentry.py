@@ -92,7 +92,7 @@ def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
         before = NAMESPACE
         if shares:
             (first,) = wait_for(lambda: children(sandboxes[1].pid))
-            before = ("nsenter", f"--target={first}", "--pid", "--mount")  # for its /proc
+            before = ("nsenter", f"--target={first}", "--pid", "--mount")  # to use its /proc
         neighbour = Program(*NAMESPACE, cgroup=container(made, 3))
         ending.callback(neighbour.end)
         loud = Program(*before, cgroup=container(made, 4))

@@ -55,7 +55,7 @@ class LimitedNode:
         self.kubepods = self.tree / kubepods
         self.tree.mkdir(exist_ok=True)
         self.control(self.tree, controllers or "")
-        if controllers is None:  # as with version 1
+        if controllers is None:  # cgroup version 1 has no such file
             (self.tree / "cgroup.controllers").unlink()
         own_pod = f"besteffort/pod{OWN}"
         self.run(self.container(own_pod, 1), os.getpid())

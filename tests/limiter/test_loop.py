@@ -69,7 +69,7 @@ def test_it_proves_it_on_itself_and_limits_a_pod_as_its_cgroup_appears(
     proofs, pauses, before, pod, leaf, state = play(
         scenario, own, limits=limits, dmem=dmem, kubepods=kubepods
     )
-    assert proofs == [[0, NONE]] * 2  # and none again
+    assert proofs == [[0, NONE]] * 2  # the limits of the proof are removed again
     assert pauses == [0.1, 0.1]
     assert before == []
     assert pod == leaf == [soft, CAP]
@@ -136,7 +136,7 @@ def test_what_the_driver_lost_or_somebody_changed_is_set_again_and_a_cap_never_m
     kept, left, said, limited = play(scenario)
     again = "a pod's limit was lost, and is set anew"
     assert kept == [[CAP, CAP]] * 2
-    assert left == [2 * CAP, 2 * CAP]  # also once it has left the list
+    assert left == [2 * CAP, 2 * CAP]  # also after the pod has left the list
     new = "a pod is limited"
     assert [msg for (msg,) in said[1:]] == [new, again, new, again]
     assert limited == []
@@ -157,7 +157,7 @@ def test_a_replaced_driver_is_proved_and_told_everything_anew(play):
         return len(sets), node.state()["proof"], node.said("back_end", "why")[-1]
 
     sets, proof, said = play(scenario)
-    assert sets == 2 * 2 + 1  # a proof on each GPU, and the pod, although it read as it should
+    assert sets == 2 * 2 + 1  # one proof per GPU, and the pod, although its limit reads as expected
     assert proof["holds"] is False
     assert said == ["the driver holds no caps here", None, proof["why"]]
 
@@ -190,7 +190,7 @@ def test_a_containers_own_limit_becomes_the_cap_and_is_told_once(limits, own, to
     leaf, below, events, counts = play(scenario, own, limits=limits, dmem=True)
     soft = CAP if limits == "misc" else 0
     assert leaf == below == [soft, CAP]
-    assert counts == [len(events)] * 3  # a hook may set it moments after a container appears
+    assert counts == [len(events)] * 3  # a hook may set the limit moments after a container appears
     assert [event["number"] for event in events] == ([1] if told else [])
     assert all(event["uid"] == uid_of(1) and told in event["why"] for event in events)
 
@@ -339,7 +339,7 @@ def test_what_a_tenant_makes_does_not_lengthen_the_search_for_itself(play):
         from webhook.limiter import cgroups  # noqa: PLC0415
 
         cgroups.MOST_SEARCHED = 20
-        for number in range(30):  # nearer to the root than our own
+        for number in range(30):  # folders nearer to the root than our pod
             (node.tree / ("pod" + uid_of(1)) / id_of(number)).mkdir(parents=True)
         node.limiter.step(0.0)
         return node.state()["proof"]["holds"]

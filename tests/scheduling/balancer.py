@@ -41,7 +41,7 @@ def _serve(near: socket.socket, ports: Sequence[int], turn: int) -> None:
             for item in (
                 near,
                 far,
-            ):  # a half of a TLS record must not wait 40 ms for an acknowledgement
+            ):  # half of a TLS record must not wait 40 ms for an acknowledgement
                 item.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with far, contextlib.suppress(OSError):
                 _pump(near, far)

@@ -57,8 +57,9 @@ def placing(control_plane, folder):
     api = control_plane.api
     with contextlib.ExitStack() as stack:
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-        # One certificate, and so one path for bindings, as the replicas of a release share.
-        names = ["localhost", "127.0.0.1", "::1"]  # those that a server wants
+        # One certificate, and therefore one path for bindings, since replicas of a release share
+        # both.
+        names = ["localhost", "127.0.0.1", "::1"]  # the names that a server needs
         made = issue_into_folder(folder / "certs", names, datetime.now(UTC))
         for name in ("a", "b"):
             shutil.copytree(folder / "certs", folder / name / "certs")
@@ -96,7 +97,7 @@ class Cluster:
             remove_pod(self.api, pod)
         for name in self.nodes:
             remove_node(self.api, name)
-            # With a garbage collector it would go with its owner.
+            # A garbage collector would delete the ConfigMap with its owner.
             path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{name}"
             with contextlib.suppress(ApiError):
                 self.api.request("DELETE", path)

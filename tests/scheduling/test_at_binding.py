@@ -25,7 +25,7 @@ from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_QUESTION_LABEL, NODE_SENTRY_LABEL
 
-GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
+GIVEN = {  # annotations of a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
     "vramwarden.io/visible-devices": "GPU-n1-0",
     "vramwarden.io/gpu-memory-fraction": "0.5151",  # 5Gi less 900Mi
@@ -115,7 +115,7 @@ def test_of_two_nodes_who_requires_the_drivers_limit_runs_on_the_one_that_has_it
         "b": "n2",
         "c": "n1",
     }
-    of_cap = {"vramwarden.io/gpu-memory-fraction": "0.8242"}  # 5Gi less 900Mi, of 5Gi
+    of_cap = {"vramwarden.io/gpu-memory-fraction": "0.8242"}  # (5Gi - 900Mi) / 5Gi
     given = {
         pod["metadata"]["name"]: {
             key: pod["metadata"]["annotations"].get(key) for key in (*label, *of_cap)
@@ -338,7 +338,8 @@ def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, h
             return refused(lambda: cluster.bind(pod, "n1", dryRun="All"))
         return None
 
-    # Until the pod is known no request is made for a node without GPUs: it can do no harm there.
+    # Until the pod is known, no request is sent for a node without GPUs: the pod can do no harm
+    # there.
     error = wait_until("a refusal", refusal)
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
     assert "node n1 does not show its GPUs (annotation vramwarden.io/gpus)" in error.message
@@ -384,7 +385,7 @@ def test_a_binding_by_name_alone_reserves_nothing(cluster, held):
     pod = held("a", "5Gi")
     nameless = cluster.binding(pod, "n1")
     del nameless["metadata"]["uid"]
-    nameless["metadata"]["resourceVersion"] = "1"  # so it fails, after we were asked
+    nameless["metadata"]["resourceVersion"] = "1"  # so that it fails after the webhook was called
     assert refused(lambda: cluster.post_binding("a", nameless)).code == 409
     assert cluster.lists() == {}
     cluster.bind(held("b", "8Gi"), "n1")
@@ -433,7 +434,8 @@ def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(clust
 def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
-    # As if the binding failed after we were asked: the reservation is there, the pod is not.
+    # Simulates a binding that failed after the webhook was called: there is a reservation, but no
+    # pod.
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
     cluster.bind(held("other", "1Gi"), "n1")
     assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
@@ -460,7 +462,7 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
         ca = (server.certificates / "ca.crt").read_bytes()
         url = f"https://127.0.0.1:{server.port}"
         (manifest,) = webhook_configurations(url, ca, path=BINDING, bind_path=server.bind_path)
-        # Beside ours, and called after it.
+        # An additional webhook, called after that of vramwarden.
         manifest["metadata"]["name"] = "zzz"
         with installed(control_plane.api, manifest):
             cluster.bind(pod, "n1")
@@ -468,5 +470,5 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
     assert [(line["decision"], line["reasons"]) for line in lines] == [
         ("untouched", ["APIServerAway"])
     ]
-    chosen = {"a": ("n1", "GPU-n1-0")}  # by ours, at once or late: it may not know the new node yet
+    chosen = {"a": ("n1", "GPU-n1-0")}  # by our webhook, at once or late: the node may be unknown
     wait_until("its GPU", lambda: bound(cluster.api, cluster.namespace) == chosen)

@@ -58,7 +58,7 @@ def annotations(cluster):
 ASSIGNED = {
     "gpu": "GPU-n1-0",
     "visible-devices": "GPU-n1-0",
-    "gpu-memory-fraction": "0.5151",  # of 8Gi, 5Gi less 900Mi
+    "gpu-memory-fraction": "0.5151",  # (5Gi - 900Mi) / 8Gi
 }
 NAMES = "vramwarden.io/device-names"
 

@@ -54,7 +54,7 @@ def free_by_gpu(cluster):
         size = int(pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"].removesuffix("Gi"))
         node = pod["spec"].get("nodeName")
         gpus = pod["metadata"]["annotations"].get("vramwarden.io/gpu", "").split(",")
-        if gpus == [""]:  # not bound, or bound while its replica was killed: assigned late
+        if gpus == [""]:  # not bound, or its replica was killed at the binding: assigned late
             waiting.append((size, count, node))
             continue
         assert len(set(gpus)) == count, pod["metadata"]
@@ -101,7 +101,7 @@ def create_all(cluster, pods, during=lambda: None):
     """Create the pods with all clients at once; return the seconds it took."""
     started = time.monotonic()
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
-        pool.submit(during)  # after them it would wait until the last of them began
+        pool.submit(during)  # first, or it would wait until the last creation starts
         done = [
             pool.submit(create, cluster, f"pod-{number:04}", f"{size}Gi", count)
             for number, (size, count) in enumerate(pods)

@@ -45,8 +45,8 @@ def sliced(**profiles):
     return found
 
 
-# Labels, and what the device plugin offers. 1g.10gb of an A100 with 40 GB has more than that of one
-# with 80 GB.
+# Labels, and resources that the device plugin offers. A slice 1g.10gb has more memory on an A100
+# with 40 GB than on one with 80 GB.
 NODES = {
     "a100-40": (
         sliced(_1g_5gb=4864, _1g_10gb=9856),
@@ -119,7 +119,7 @@ def test_the_same_name_is_taken_only_where_it_has_enough(make_team):
     first = team.accepts(a_pod("9800Mi"))
     assert limits(first) == {"nvidia.com/mig-1g.10gb": "1"}
     assert nodes_of(team) == ["a100-40"]
-    second = team.accepts(a_pod("9800Mi"))  # that node has one alone, and seven are free elsewhere
+    second = team.accepts(a_pod("9800Mi"))  # that node has only one, and seven are free elsewhere
     name = second["metadata"]["name"]
     wait_until("it is said", lambda: messages(team.api, team.namespace, name))
     (said, *_) = messages(team.api, team.namespace, name)
@@ -163,7 +163,7 @@ def test_a_slot_is_one_of_time_slicing_alone_on_a_gpu_that_is_large_enough(make_
     assert nodes_of(team) == ["l40s"]
     for _ in range(7):
         team.accepts(a_pod("8Gi"))
-    assert nodes_of(team, 8) == ["l40s"] * 4 + ["t4"] * 4  # never where GPUs are whole
+    assert nodes_of(team, 8) == ["l40s"] * 4 + ["t4"] * 4  # never on a node with whole GPUs
 
 
 def test_neither_is_changed_by_a_resize_or_an_update(make_team):

@@ -173,7 +173,7 @@ def test_one_gpu_pods_leave_a_whole_node_for_a_pod_of_two(cluster):
 def test_without_a_profile_they_spread_and_the_pod_of_two_waits(cluster):
     two_nodes(cluster)
     first = cluster.binds("8Gi")
-    assert cluster.binds("8Gi") != first  # by CPU and memory, of which each has half a node's
+    assert cluster.binds("8Gi") != first  # spread by CPU and memory; each pod uses half a node
     assert f"2 Insufficient {VRAM_RESOURCE}" in cluster.leaves_pending("8Gi", 2)
 
 

@@ -85,7 +85,7 @@ def steered(control_plane, tmp_path, tmp_path_factory, request):
         stack.enter_context(placing(control_plane, tmp_path))
         agents = contextlib.ExitStack()
         made = stack.enter_context(SteeredCluster(control_plane, tmp_path, library, agents))
-        stack.enter_context(agents)  # they stop before their nodes go
+        stack.enter_context(agents)  # agents stop before their nodes are removed
         yield made
 
 
@@ -117,7 +117,7 @@ def test_a_pod_is_not_tried_for_ever_where_the_sum_fits_and_no_gpu_does(steered)
     steered.keep_busy("busy")
     steered.wait_free("full", 3)
     assert steered.bind("5Gi")[0] == "busy"
-    # Two GPUs with 3Gi each are free on the one, 8Gi and 3Gi on the other.
+    # `full` has two GPUs with 3Gi free, `busy` has GPUs with 8Gi and 3Gi free.
     assert steered.bind("3Gi", 2)[0] == "full"
     print(f"{refusals(steered.api, 'default')} refusals")
 

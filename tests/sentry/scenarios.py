@@ -85,8 +85,8 @@ def attacked(node, sent):
     early = [*pods.values(), bystander, *capped.values()]
     late = {pod: pod.line() | {"late_s": 1.0} for pod in early}
     late[pods["supervisor"]]["late_s"] = 6.0
-    late[pods["ghost"]]["late_s"] = 240.0  # lowered below, once it has ended by itself
-    # A sidecar that is to stop somebody has all the time that it needs.
+    late[pods["ghost"]]["late_s"] = 240.0  # lowered below, after the process has ended
+    # A sidecar that must stop processes gets enough time.
     late |= {pod: pod.line() | {"late_s": 120.0} for pod in guarded.values()}
     late[unheld] = unheld.line() | {"act": False}
     promise(sent, *late.values())

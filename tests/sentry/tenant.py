@@ -159,13 +159,13 @@ def main(how):
         for _ in range(12):
             child(fork)
     if how == "ghost":
-        # It hands its files on to a child that holds nothing of its own, and ends.
+        # The process passes its files to a child that uses no memory itself, and exits.
         child(wait)
         holds(71680, "ghost")
         is_seen()
         os._exit(0)
     if how in ("crowd", "crowded"):
-        # Each holds less than a context, and the driver counts none of it.
+        # Each process uses less than a context, and the driver counts none of it.
         crowd(200 if how == "crowd" else 60, 400)
         wait()
     if how in ("orphan", "orphaned"):
@@ -179,15 +179,15 @@ def main(how):
     if how == "chroot":
         os.chroot("/run")  # a mount, so its mounts are not empty
     if how == "namespace":
-        # It holds nothing, and its child in a process namespace of its own holds all.
+        # The process uses no memory. Its child, in a PID namespace of its own, uses all of it.
         assert LIBC.unshare(0x20000000) == 0  # CLONE_NEWPID
         child(lambda: (holds(71680), wait()))
         wait()
     if how in ("supervisor", "again"):
         supervise()
     if how in ("contexts", "beside", "within"):
-        # The driver counts the cap, and nothing of what is held in addition to it: seven contexts,
-        # 4,800 MiB of another process, or 4,800 MiB of the same one.
+        # The driver counts the cap, but not the memory in addition to it: seven contexts, 4,800 MiB
+        # of another process, or 4,800 MiB of the same process.
         holds(CAP_MIB)
         crowd(7, CONTEXT_MIB if how == "contexts" else 1)
         if how == "within":
@@ -196,7 +196,7 @@ def main(how):
             crowd(1, 4800)
         wait()
     if how in ("capped", "forked"):
-        # The driver gives it all of its cap, and counts no context, of which "forked" has two.
+        # The driver counts all of the cap but no context. "forked" has two contexts.
         holds(CAP_MIB)
         if how == "forked" and LIMITED:
             crowd(1, CONTEXT_MIB)

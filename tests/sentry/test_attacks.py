@@ -44,7 +44,7 @@ def played(request, library, tmp_path_factory):
     folder = tmp_path_factory.mktemp("node")
     for path in (folder, *folder.parents):
         if path.stat().st_uid == 0 and "pytest" in path.name:
-            path.chmod(0o755)  # tenants of other users read here
+            path.chmod(0o755)  # tenants with other user IDs read files here
     with nodes.Api(tmp_path_factory.mktemp("api")) as api:
         result = nodes.play(folder, library, api, "attacked", **request.param)
     more = {"by": "Sidecar", "pauses": True} | request.param
@@ -138,7 +138,7 @@ def test_by_sentry_sigterm_comes_first_to_who_handles_it_and_sigkill_after_the_g
     killed = {event["uid"] for event in events if event["msg"] == "killing a process"}
     assert killed == {new("handler"), new("handler-as-user")}
     for attack in ("handler", "handler-as-user"):
-        assert by_sentry["pods"][attack]["lasted_s"] >= 1.0  # the grace
+        assert by_sentry["pods"][attack]["lasted_s"] >= 1.0  # the grace period
         assert of(events, new(attack))[:2] == ["stopping a process", "killing a process"]
 
 

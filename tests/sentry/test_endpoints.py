@@ -129,7 +129,7 @@ def test_silent_connections_keep_nobody_else_out(plain, source):
     wait_until("no more threads", lambda: threads() - before <= MOST_CONNECTIONS)
     assert silent[0].recv(1) == b""  # the oldest was closed
     mine.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
-    # Whose address has one connection is not the one to go.
+    # A connection from an address without other connections is not closed.
     assert (mine.recv(12) == b"HTTP/1.0 200") is (source != "127.0.0.1")
     for item in (mine, *silent):
         item.close()

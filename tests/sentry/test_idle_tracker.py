@@ -144,5 +144,5 @@ def test_what_an_earlier_sentry_knew_counts_for_who_idles_still(early, old_s, fi
         else:
             told(idleness, first, every_s=1000)
     assert told(idleness, {}, every_s=1010)[-1] == since
-    idleness.seed({TRAINER: 1.0}, 1010.0)  # too late: it is known here
+    idleness.seed({TRAINER: 1.0}, 1010.0)  # too late: this sentry has its own times already
     assert told(idleness, {}, every_s=1020)[-1] == since

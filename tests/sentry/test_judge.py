@@ -88,7 +88,7 @@ def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
     scans = [a_scan(held(50, 700), held(51, 900))] * 10 + [
         a_scan(held(50, 800), held(51, 900))
     ] * 14
-    assert stops(scans) == [(LATE_S, TRAINER, 51)]  # and not the one that grew last
+    assert stops(scans) == [(LATE_S, TRAINER, 51)]  # not the process that grew last
     assert stops(scans[:-1]) == []
 
 
@@ -373,7 +373,7 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
 @given(st.lists(LOOKS, max_size=60), st.booleans())
 def test_a_pod_that_may_not_be_stopped_never_is(script, known):
     lines = {TRAINER: an_assignment("*", terms=cap_terms(enforce=False))}
-    if not known:  # its terms cannot be read
+    if not known:  # the terms are unreadable
         lines = {TRAINER: replace(an_assignment("*"), memory_bytes=1, terms=None)}
     assert list(signals(script, lines)) == []
 
@@ -394,9 +394,9 @@ def test_what_has_no_figure_never_leads_to_a_signal(script):
 @given(
     st.lists(
         st.tuples(
-            st.integers(1, 13),  # half seconds over: a sidecar ends it within late_s, 6.5 s
+            st.integers(1, 13),  # half seconds over: a sidecar stops it within late_s, 6.5 s
             st.integers(CAP_MIB + 21, 80_000),
-            st.integers(14, 60),  # and the pod is within its cap at least as long
+            st.integers(14, 60),  # then the pod is within its cap for at least as long
             st.integers(0, CAP_MIB),
         ),
         max_size=6,

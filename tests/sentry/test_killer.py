@@ -76,7 +76,7 @@ def own_namespaces(*, pause=True):
     del node.alive[41], node.alive[42]
     node.inner |= {50: 1, 60: 1}
     node.ends_with[50] = 51
-    if not pause:  # CRI-O makes none
+    if not pause:  # CRI-O creates no pause process
         del node.alive[40]
     node.alive[60] = owner(60, container=OTHER_ID, started=5)
     return node
@@ -97,9 +97,9 @@ def test_by_sentry_only_the_sandbox_is_spared():
     [
         (True, {ID: GIB}, {40}),
         (True, {ID: GIB, OTHER_ID: GIB}, {40}),
-        (False, {ID: GIB}, {60}),  # the oldest container has one process, which holds nothing
+        (False, {ID: GIB}, {60}),  # the oldest container has one process, which uses no memory
         (False, {ID: GIB, OTHER_ID: 1}, set()),
-        (False, {ID: GIB, OTHER_ID: 0}, set()),  # the driver lists it without a figure
+        (False, {ID: GIB, OTHER_ID: 0}, set()),  # the driver lists the process without an amount
         (False, {OTHER_ID: GIB}, set()),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_program_that_a_debugging_container_targets_is_no_sandbox(readable):
     If its main thread ended, its mounts cannot be read.
     """
     node = own_namespaces(pause=False)
-    del node.inner[60]  # the debugging container's
+    del node.inner[60]  # the process of the debugging container
     node.alive[60] = owner(60, container=OTHER_ID, started=20)
     node.kubelets = {50, 60}
     if not readable:
@@ -202,8 +202,8 @@ def test_a_process_whose_handlers_cannot_be_read_gets_sigkill():
             {41},
             {ENFORCER_ID: CONTEXT_BYTES + 1},
             set(),
-        ),  # its image was changed, or somebody did it
-        ({41, 60}, {OTHER_ID: 70 * GIB}, {41, 42}),  # a debugger has the volume
+        ),  # the image was changed, or a process was started in it
+        ({41, 60}, {OTHER_ID: 70 * GIB}, {41, 42}),  # a debugging container mounts the volume
         ({41, 60}, {ENFORCER_ID: 1, OTHER_ID: CONTEXT_BYTES}, {41, 42}),
         ({41, 60}, {ENFORCER_ID: 1, OTHER_ID: 1}, {41, 42, 60}),
     ],
@@ -224,10 +224,10 @@ def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_co
 @pytest.mark.parametrize(
     ("held", "again", "left"),
     [
-        ({"gone": 70 * GIB}, False, {40, 41, 42}),  # others of the pod may have its files
+        ({"gone": 70 * GIB}, False, {40, 41, 42}),  # other processes may have its device files open
         ({"gone": 70 * GIB}, True, {40}),
         ({"gone": CONTEXT_BYTES}, True, {40, 41, 42}),
-        ({PAUSE_ID: 70 * GIB}, True, {40, 41, 42}),  # the sandbox holds it
+        ({PAUSE_ID: 70 * GIB}, True, {40, 41, 42}),  # the sandbox uses the memory
     ],
 )
 def test_what_ended_processes_hold_is_the_enforcers_where_nobody_else_was_left(held, again, left):

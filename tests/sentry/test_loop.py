@@ -47,7 +47,7 @@ from webhook.sentry.scanner import DUTY
 from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
-NOBODY = 4_999_999  # more than any process's number
+NOBODY = 4_999_999  # larger than the PID of any process
 SEEN = AssignmentsSeen({TRAINER: an_assignment()})
 NOTHING_STORED = NodeFigures(name="n1", observed_s=0.0, driver_version="", enforcement="")
 
@@ -121,7 +121,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def bench(tmp_path, clock):
     made = Bench(tmp_path, clock)
-    made.sentry._obstacle = ""  # its own cgroup is not in that folder
+    made.sentry._obstacle = ""  # its own cgroup is not in the test's folder
     return made
 
 
@@ -437,7 +437,7 @@ MEASURED = CapTerms(cap_bytes=GIB, tolerance_bytes=0, delay_s=6.5, enforce=False
 )
 def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, terms, act, why):
     bench = over(line=replace(an_assignment(), terms=terms), act=act)
-    bench.sentry._actions._killer = None  # whoever is asked to stop anybody fails
+    bench.sentry._actions._killer = None  # stopping a process would fail
     for held in (5 * GIB, 0, 5 * GIB):
         bench.hold(held)
         bench.run(30)

@@ -53,7 +53,7 @@ def test_after_a_scan_that_took_long(true, took_s, expected_s):
         (NAMES[2:], 0.001, 30.0, 1.0),
         (NAMES[2:], 0.001, 0.4, 0.4),
         (NAMES[2:], 0.001, 0.1, 0.25),
-        (NAMES[2:], 0.1, 1.0, 1.0),  # and not 2.0: no other enforcer measures them meanwhile
+        (NAMES[2:], 0.1, 1.0, 1.0),  # not 2.0: no other enforcer measures these pods
         (NAMES[2:], 0.6, 1.0, HURRY * 0.6),
         (NAMES[1:], 0.001, 1.0, 0.5),
         (NAMES[1:], 0.001, 0.4, 0.4),

@@ -54,7 +54,7 @@ def test_clients_are_answered_while_a_decision_takes_seconds(tmp_path):
         with posting(server, body, CLIENTS, damage.told):
             watched(server, damage, lambda: {200, 503} <= set(damage.told))
         assert set(damage.told) == {200, 503}
-        assert damage.rounds() > damage.told.total()  # attackers do not wait for each other
+        assert damage.rounds() > damage.told.total()  # attackers do not wait for one another
 
 
 @pytest.mark.parametrize("note", ["", "x" * 100_000], ids=["small", "large"])

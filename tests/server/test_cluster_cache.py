@@ -203,7 +203,7 @@ def test_slices_are_as_last_reported(plain, reports, known):
 def test_the_view_is_the_same_object_until_a_fact_changes(plain):
     """A node's status changes often, but the view does not depend on the status."""
     plain.send_reports(plain.cache.nodes, BOTH)
-    for plain.limits in (False, True):  # from placement's nodes
+    for plain.limits in (False, True):  # reported by placement's nodes
         assert plain.view.limits is plain.limits
     before = plain.view
     same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})

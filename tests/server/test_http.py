@@ -61,7 +61,7 @@ def send_parts(router, *parts):
 
     async def story():
         connection, line, _ = connected(router)
-        line.connections._sweep()  # runs each second, and sets the date
+        line.connections._sweep()  # runs each second, and updates the Date header
         written = []
         for part in parts:
             before = len(line.written)

@@ -200,7 +200,7 @@ def test_replicas_with_different_keys_accept_each_others_path_and_seldom_write()
 def test_owners_are_written_without_a_path_of_bind():
     api = Api(owned=False)
     one = Replica(api)
-    assert one.sync() is False  # its version is older than the written path
+    assert one.sync() is False  # its resourceVersion is older than that of the written path
     assert one.sync() is True
     assert api.owners == [[OWNER], [OWNER]]
     assert api.writes == [

@@ -120,7 +120,7 @@ class Pod:
         (folder / "pids").mkdir()
         for path in (*self.outputs, self.seconds):
             path.touch()
-        (folder / "pids").chmod(0o777)  # a workload says by itself what it holds
+        (folder / "pids").chmod(0o777)  # each workload process writes its own amount
         self.cages = CGROUPS / f"vramwarden-{folder.parent.name}-{folder.name}"
         self.leaf = folder / "cgroups" / "pod" / "leaf"
         self._charges = []
@@ -365,7 +365,7 @@ class Pod:
         """Stop the enforcer if it runs, and check the invariants of every incident."""
         if self.enforcer is not None and self.enforcer.poll() is None:
             wait_until(self.ends_with_the_last_verdict)
-            self.enforcer.send_signal(signal.SIGINT)  # at once, whoever else still runs
+            self.enforcer.send_signal(signal.SIGINT)  # at once, even if others still run
             code = self.end()
             assert (code, self.messages[-1]) == (0, "stopped"), (code, self.messages)
         assert self.ends_with_the_last_verdict(), self.termination_message

@@ -46,7 +46,7 @@ if how == "breeds":
 while how in ("restarts", "breeds"):
     try:
         child = os.fork()
-    except OSError:  # as many as may be
+    except OSError:  # the limit of processes is reached
         time.sleep(0.002)
         continue
     if not child:

@@ -123,7 +123,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_mod
     assert events == ["self-test", "stopping a process", "memory came back", "stopped"]
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
-    assert others - {"org"} == {"pynvml", "webhook"}  # copy searches for Jython's org.python.core
+    assert others - {"org"} == {"pynvml", "webhook"}  # `copy` imports Jython's org.python.core
     assert files(names) == FILES - {STARTED, PROBE}
     assert not names & LARGE
 

@@ -96,7 +96,7 @@ def test_a_beat_that_is_older_than_it_may_get_is_stale(shell, tmp_path):
         *[("", 15), ("100ms", 15), ("1s", 15), ("5s", 15), ("5000ms", 15)],
         *[("5.1s", 15.3), ("20s", 60), ("10.0625s", 30.18), ("00020s", 60), ("0.5m", 90)],
         *[("1m", 180), ("60s", 180), ("59s999ms", 179.99), ("20", 60), ("8.05", 24.15)],
-        *[("1h", 180), ("9999999999999999h", 15), ("60000h60000h", 180)],  # more than is allowed
+        *[("1h", 180), ("9999999999999999h", 15), ("60000h60000h", 180)],  # beyond the maximum
         *[("1d", 15), ("s", 15), ("-60s", 15), (" 60s", 15), ("1.2.3m", 15), ("1msm", 15)],
         *[("a[$(id)]", 15), ("60s" + "0" * 40, 15), (".", 15), ("1..s", 15), ("60sm", 15)],
     ],
@@ -270,7 +270,7 @@ def test_at_the_end_of_its_wait_a_probe_scans_again(tmp_path):
 
 
 def test_a_probe_that_has_waited_leaves_no_program_behind(shell, tmp_path):
-    seconds = 1_000_000 + os.getpid()  # nobody else's
+    seconds = 1_000_000 + os.getpid()  # unique to this process
     waiting = Waiting(tmp_path, shell, seconds=seconds)
 
     def sleeping():
@@ -288,7 +288,7 @@ def test_a_probe_that_can_make_no_pipe_does_not_wait(shell, tmp_path):
     assert asked(tmp_path, "startup", 600, shell=shell) == (1, f"{NOT_YET}\n")
 
 
-# --- what a tenant may put into the folder, who runs as the sidecar's own user
+# --- files that a tenant with the sidecar's user ID may put into the folder
 
 
 def a_pipe(path):
@@ -363,7 +363,7 @@ def test_nobody_waiting_costs_a_beat_nothing(tmp_path):
     assert asked(tmp_path) == GUARDING
 
 
-# --- what the kernel says of the process that a heartbeat names
+# --- the kernel's data about the process that a heartbeat names
 
 
 @pytest.mark.parametrize("kind", ["startup", "liveness"])

@@ -42,7 +42,7 @@ def test_a_pod_that_is_held_starts_before_the_first_observation(mode, pod):
         ("missing", 0, NONE),
         ("off", 0, NONE),
         ("dmem", 0, NONE),
-        ("dmem enabled=1", 0, NONE),  # it answers that there is none
+        ("dmem enabled=1", 0, NONE),  # the driver reports that there is no limit
         ("misc", 1001, MORE),
     ],
 )
@@ -125,13 +125,13 @@ def test_what_a_limit_leaves_to_the_sidecar_is_judged_less_what_the_driver_count
         p.limits(1000)
         p.counts(700)
         hog = p.process("plain")
-        p.holds(hog, 1300)  # a context's worth of it is not counted
+        p.holds(hog, 1300)  # one context of it is not counted
         p.guard(VRAM_DRIVER_LIMIT="Auto", VRAM_GPUS="GPU-a")
-        p.observations(1)  # which finds the GPUs
+        p.observations(1)  # finds the GPUs
         asked = len(p.calls(total))
         p.observations(5)
         spared, asked = hog.code, len(p.calls(total)) - asked
-        p.holds(hog, 1700)  # more than that
+        p.holds(hog, 1700)  # exceeds the cap by more than one context
         p.wait_for("memory came back")
         return spared, asked, hog.wait(), p.events("stopping a process")[0]["sum_bytes"]
 

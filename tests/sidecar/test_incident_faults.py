@@ -30,7 +30,7 @@ def test_a_driver_that_fails_stops_nobody_and_the_cap_holds_when_it_is_back(pod,
         p.observations(3)
         during = [hog.code, p.probe(), p.messages]
         p.script()
-        p.later(1)  # after which it asks a driver that was down again
+        p.later(1)  # then a driver that was down is queried again
         p.wait_for("memory came back")
         return blind, during, hog.wait(), p.messages[2:]
 
@@ -44,7 +44,7 @@ def test_a_driver_that_fails_stops_nobody_and_the_cap_holds_when_it_is_back(pod,
 @pytest.mark.parametrize("name", OF_LISTS)
 def test_lists_that_fail_stop_nobody_nor_end_a_grace_before_they_are_back(pod, name):
     def incident(p, lines):
-        # A victim whose grace is long keeps the enforcer at its lists.
+        # A victim with a long grace period makes the enforcer keep reading lists.
         hog, victim = p.process("plain"), p.process("stays")
         p.holds(hog, 500)
         p.holds(victim, 1200)

@@ -30,7 +30,7 @@ def test_the_process_over_the_cap_reads_why_and_ends_and_its_neighbour_is_left_a
     first, stop, back = events
     assert (first["level"], first["ability"]) == ("info", "full")
     assert message == f"stopping a process: {stop['why']}\n"
-    assert notes == ["SIGTERM", *said, message.strip()]  # written before it was signalled
+    assert notes == ["SIGTERM", *said, message.strip()]  # the message was written before the signal
     figures = {
         "level": "warning", "gpu": "GPU-a", "pid": pid, "used_bytes": 1200 * MIB + 1,
         "sum_bytes": 1500 * MIB + 1, "peak_bytes": 1500 * MIB + 1, "cap_bytes": 1000 * MIB,
@@ -112,7 +112,7 @@ def test_the_cap_and_its_tolerance_are_of_each_gpu_by_itself(pod):
         p.observations(3)
         within = p.messages
         p.holds(on_one, 420, gpu="GPU-b", more_bytes=1)
-        p.later(10)  # after which lists are read though the total hardly moved
+        p.later(10)  # then lists are read although the total hardly changed
         stop = p.wait_for("stopping a process")
         on_one.wait()
         p.wait_for("memory came back")

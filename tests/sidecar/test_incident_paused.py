@@ -12,7 +12,7 @@ def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
         p.guard()
         before = p.probe()
         p.pause()
-        p.forge(p.enforcer.pid)  # as a tenant may
+        p.forge(p.enforcer.pid)  # a tenant can do this
         p.holds(hog, 1200)
         stuck = p.probe()
         p.later(6)

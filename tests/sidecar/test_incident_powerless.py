@@ -53,7 +53,7 @@ def test_a_pod_that_ends_takes_the_other_containers_processes_along(pod):
         p.guard(VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0.5s")
         p.script("fail nvmlDeviceGetMemoryInfo_v2 4")
         p.wait_for("the pod must restart")
-        p.observations(3)  # or rather beats: the probe must not fail while a grace lasts
+        p.observations(3)  # heartbeats, in fact: the probe must not fail during a grace period
         code = p.end()
         fates = [item.wait() for item in (obeys, ignores, unmeasured)]
         return code, fates, ignores.notes, [mine.code, mine.notes], p.messages

@@ -242,7 +242,7 @@ def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(p
         p.observations(2)
         p.enforcer.send_signal(signal.SIGTERM)
         code = p.end()
-        message.write_text("")  # of which nobody heard an event
+        message.write_text("")  # no event reported this
         p.heartbeat.unlink()
         return code
 

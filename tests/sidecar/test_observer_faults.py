@@ -153,7 +153,7 @@ def test_a_driver_that_opens_and_fails_at_once_is_not_retried_any_sooner(method,
 def test_a_driver_that_was_replaced_ends_the_program(before, method, observe, nvml):
     observe(0)
     nvml.codes = before
-    observe(40)  # so that it is searched for again, or opened
+    observe(40)  # so that the library is searched for or opened again
     nvml.codes = {method: 18}
     with pytest.raises(DriverChangedError, match="only a new container gets the new one"):
         observe(80)
@@ -174,7 +174,7 @@ def test_any_other_failure_of_one_gpu_makes_that_one_unknown_and_no_other(
     assert f" returned {code}" in seen.fault
     assert WORDS.get(code, "") in seen.fault
     assert nvml.times("close") == []
-    if code not in LOST:  # it is over with the next observation
+    if code not in LOST:  # such a fault ends with the next observation
         nvml.codes = {}
         seen = observe(2)
         assert (held(seen), seen.fault) == (A | B, "")

@@ -110,7 +110,7 @@ def test_a_number_used_again_after_it_was_listed_nowhere_is_another_process(pod)
     assert pod.observe(1).usages == ()
     pod.ends(7)
     pod.nvml.listed["GPU-a"] = {7: 70}
-    assert pod.observe(2).usages == ()  # the one before would be a name for somebody else's memory
+    assert pod.observe(2).usages == ()  # the old identity would name the memory of another process
     pod.runs(7, started=4712)
     assert listed(pod.observe(3)) == [("GPU-a", 7, 4712)]
 

@@ -79,7 +79,7 @@ def test_an_empty_list_of_gpus_ends_it_with_seventy(command, arguments, ground):
     (verdict,) = ended.events
     assert (ended.code, verdict["msg"], verdict["ability"]) == (70, "self-test", "blind")
     assert verdict["why"].startswith("VRAM_GPUS: is empty: ")
-    # A self-test beside the enforcer that guards leaves nothing for that one's probes.
+    # A self-test in addition to the running enforcer must leave nothing for the enforcer's probes.
     assert bool(list(ground.run_folder.iterdir())) is not bool(arguments)
 
 

@@ -124,7 +124,7 @@ def test_what_cannot_be_noted_is_not_reported_and_fails_no_probe(kind, name, she
     else:
         (tmp_path / name).symlink_to("/nowhere/at/all")
     asked(tmp_path, shell=shell)
-    if name != "verdict" or kind == "a folder":  # which replaces a link
+    if name != "verdict" or kind == "a folder":  # writing a verdict replaces a link
         write_verdict(str(tmp_path), "why")
     assert [asked(tmp_path, shell=shell) for _ in range(3)] == [GUARDING] * 3
 
@@ -267,7 +267,7 @@ def test_the_numbers_leave_room_for_a_report():
 
 MOMENTS = st.fixed_dictionaries(
     {
-        "answers": st.booleans() | st.just(value=True),  # or times out, and runs nothing of ours
+        "answers": st.booleans() | st.just(value=True),  # False: it times out before any code runs
         "beats": st.booleans() | st.just(value=True),
         "verdict": st.booleans(),
         "after_s": st.sampled_from([0.0, 1.0, 3.0, TIMEOUT_S - 0.1]),

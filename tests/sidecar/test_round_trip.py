@@ -103,7 +103,7 @@ def _value(entry, gpus):
     path = entry["valueFrom"]["fieldRef"]["fieldPath"]
     if entry["name"] == VISIBLE_DEVICES_ENV:
         assert path == f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
-        return "runtime.nvidia.com/gpu=0"  # as a node may spell it
+        return "runtime.nvidia.com/gpu=0"  # one of the ways in which a node may name devices
     key = path.removeprefix("metadata.annotations['").removesuffix("']")
     written = {DRIVER_LIMIT_ANNOTATION: "", GPU_MEMORY_FRACTION_ANNOTATION: "0.5"}
     return {GPU_ANNOTATION: gpus, **written}[key]

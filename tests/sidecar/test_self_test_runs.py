@@ -95,6 +95,7 @@ def test_a_real_process_of_another_user_leaves_a_plain_user_observing(pod):
         return [*found, *map(judged, (1000, 1234, 0, None))], other.pid
 
     found, pid = pod.run(incident)
-    # Nobody else; of another user; of the same; to root without CAP_KILL, and with it.
+    # No other process; one of another user; one of the same user; root without CAP_KILL; root with
+    # it.
     assert [ability for ability, _ in found] == ["full", "observe", "full", "observe", "full"]
     assert f"process {pid} is user 1234" in found[1][1]

@@ -29,7 +29,7 @@ def test_a_driver_that_hangs_does_not_hold_up_the_end(function, guards, number, 
             p.script(f"hold {function}")
             p.enforcer = p.start(by=PROGRAM)
             p.wait_until(lambda: p.calls("held"))
-        for _ in range(3):  # the others disturb nothing
+        for _ in range(3):  # repeated signals have no effect
             p.enforcer.send_signal(number)
         return p.end(), p.messages, p.probe()[1].removeprefix(f"process {p.enforcer.pid}")
 

@@ -632,7 +632,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(length)) if length else None
             headers = {name: ", ".join(self.headers.get_all(name) or ()) for name in self.headers}
             request = Request(self.command, self.path, headers, body)
-            if api._over or self.server is not api._server:  # the server stopped or was replaced
+            if api._over or self.server is not api._server:  # the server was stopped or replaced
                 self.close_connection = True
                 return
             try:

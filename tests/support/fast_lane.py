@@ -31,7 +31,7 @@ def pytest_runtest_protocol(item):
             patch.setattr(time, "sleep", _short_sleep)
             patch.setattr(os, "fork", lambda: _fail("forks"))
             patch.setattr(subprocess.Popen, "__init__", lambda *_, **__: _fail("starts a process"))
-            patch.setattr(subprocess.Popen, "__del__", lambda _: None)  # nothing to reap
+            patch.setattr(subprocess.Popen, "__del__", lambda _: None)  # no process to reap
         return (yield)
 
 

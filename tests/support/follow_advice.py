@@ -126,9 +126,9 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
         without_demand(pod, VRAM)
         return put(pod, path.replace(".requests[", ".limits["), str(number))
     written = pod["metadata"]["annotations"].get(MEMORY)
-    if written is None:  # another message had it removed
+    if written is None:  # another message advised removing it
         return pod
-    without_demand(pod, VRAM)  # an explicit amount has the same bound
+    without_demand(pod, VRAM)  # the bound also applies to an explicit amount
     first, *others = COMMA.split(written)
     name, equals, size = first.rpartition("=")
     value = found[1] if others else str(int(tighter(parse_quantity(size.strip()), bound)))
@@ -181,7 +181,7 @@ def without_volume(pod: Json, path: str, _: re.Match[str]) -> Json:
 def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     fewer = drop(copy.deepcopy(pod), path)
     if path != (limit := path.replace(".requests[", ".limits[")):
-        drop(fewer, limit)  # the limit that another message had added
+        drop(fewer, limit)  # the limit that following another message added
     return [fewer, without_demand(copy.deepcopy(pod), found[1])]
 
 

@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 PAGES = sorted(
     path
     for path in ROOT.rglob("*.md")
-    if not path.relative_to(ROOT).parts[0].startswith(".")  # made by tools
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # folders that tools create
 )
 
 

@@ -9,7 +9,7 @@ LONGEST_LINE: Final = 200  # characters of a title, which has to fit on one line
 LONGEST_HOST_PATH: Final = 4096  # PATH_MAX of Linux
 MOST_CPU: Final = 1024  # more cores than any node has; catches sizes, as 64Mi is a number
 LEAST_CPU_LIMIT: Final = "10m"  # the sidecar needs half a second of one core to start
-LEAST_MEMORY: Final = 48 * 2**20  # the sidecar takes 18 MB without NVML; a probe may take as much
+LEAST_MEMORY: Final = 48 * 2**20  # the sidecar takes 18 MB without NVML; a probe can take as much
 
 # Decoding: the bounds limit time and memory.
 MOST_POLICY_BYTES: Final = 2**20  # bytes of a policy file; a ConfigMap cannot be larger

@@ -14,7 +14,7 @@ MAX_KEY_LENGTH: Final = 128  # a key in the path of a template
 MAX_STRING_LENGTH: Final = 256  # a string of an object; a driver's name has at most 63 characters
 MAX_REASON_LENGTH: Final = 500  # the reason why a pod of a node cannot be counted
 MAX_PATH_LENGTH: Final = (
-    512  # a field's path; the longest has an annotation's key of 317 characters
+    512  # path of a field; the longest has the key of an annotation, 317 characters
 )
 MAX_SENTENCE_LENGTH: Final = 1024
 """Maximum length of the reason for which a pod waits, is denied or was stopped, also in the log
@@ -39,8 +39,8 @@ MAX_FRACTIONS: Final = 32  # memory fractions per container that are judged
 MAX_HINT_KEYS: Final = 4096  # keys of one map; nothing else limits the keys of a workload
 MAX_COMPARED_KEYS: Final = 32  # keys whose similarity to vramwarden's is computed, which takes time
 MAX_COMPARED_LENGTH: Final = 80  # characters of such a key
-MAX_QUANTITY_LENGTH: Final = 256  # no honest quantity is longer; limits the time for hostile digits
-MAX_EXPONENT: Final = 40  # beyond it, a value is over int64 or under a billionth for all digits
+MAX_QUANTITY_LENGTH: Final = 256  # no honest quantity is longer; limits the time for hostile input
+MAX_EXPONENT: Final = 40  # beyond it a value exceeds int64 or is below a billionth for all digits
 MAX_DIGITS: Final = 19  # digits of an amount that Kubernetes can count
 MAX_TEMPLATE_DEPTH: Final = 64  # levels of nesting; the deepest known template is at level 8
 MAX_VALUES: Final = 2**20  # values in one object: ten times as many as the API server can store
@@ -56,5 +56,5 @@ MAX_INT32: Final = 2**31 - 1  # a count, a process ID, an amount in another prod
 MAX_RUN_STOPS: Final = 1_000  # stops in one run
 MAX_TIME_S: Final = 2**53  # the largest integer that is exact in JSON
 MAX_DELAY_S: Final = 86_400.0  # delay of the sentry for a pod's cap
-MAX_GRACE_S: Final = 3_600.0  # between SIGTERM and SIGKILL, as in policies
+MAX_GRACE_S: Final = 3_600.0  # maximum time between SIGTERM and SIGKILL, as in policies
 MAX_TIME_DIGITS: Final = 12  # digits of a time in seconds

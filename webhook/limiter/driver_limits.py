@@ -175,7 +175,7 @@ class PodLimiter:
                 self._set(uuid, path, want)
             except OSError:  # the container ended meanwhile
                 continue
-            except LimitDeniedError as error:  # it holds more already, or ended meanwhile
+            except LimitDeniedError as error:  # it uses more already, or has ended
                 denied = error if self._cgroups.exists(leaf.path) else denied
                 continue
             if self.misc or found.hard_bytes != NO_LIMIT:

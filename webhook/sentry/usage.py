@@ -101,7 +101,7 @@ class UsageTracker:
             if process.owner is not None and (pod := process.owner.place.pod):
                 before, count = held.get(pod, (0, 0))
                 held[pod] = _plus(before, process.used_bytes), count + 1
-        self._lists.pop(gpu.uuid, None)  # GPUs whose lists are older are reported first
+        self._lists.pop(gpu.uuid, None)  # reinserted last: GPUs with older lists are reported first
         self._lists[gpu.uuid], self._pods[gpu.uuid] = processes, held
         self._unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
 

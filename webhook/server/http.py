@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._slot.due_s = self._connections.loop.time() + REQUEST_S
         endpoint, size = self._endpoint, len(self._body)
         if endpoint is None:
-            return  # the head is not complete
+            return  # the head is incomplete
         if isinstance(endpoint, Answer):
             self._write(endpoint)
             return

@@ -207,7 +207,7 @@ class Registration:
         self._bind_path.set_configured(current)
         self._log.forget("path")
         self._log.info("path of bind written", configuration=registered.title)
-        self._changed.set()  # a write of the owner needs the new resourceVersion
+        self._changed.set()  # writing the owner needs the new resourceVersion
         return True
 
     def _has_settled(self, configured: str, current: str) -> bool:

@@ -80,7 +80,8 @@ class Router:
         )
         self._is_bind_path = is_bind_path
         self._bindings = bindings
-        # One thread: two would decode at the same time, and delay the event loop twice as long.
+        # A single thread: two that decode at the same time would delay the event loop twice as
+        # long.
         self._thread = ThreadPoolExecutor(1, "large-review")
         self._large_reviews: dict[bool, deque[_LargeReview]] = {True: deque(), False: deque()}
         """Reviews that wait for the thread, keyed by whether their address is trusted."""

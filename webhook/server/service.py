@@ -348,5 +348,5 @@ class DrainingWorker(Worker):  # type: ignore[misc]  # gunicorn is not typed
             now_s = self.loop.time()
             if self._connections.slots:
                 last_seen_s = now_s
-        # Connections that are still open are idle.
+        # The connections that are still open are idle.
         self.loop.stop()

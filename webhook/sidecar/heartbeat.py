@@ -62,7 +62,7 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Record that the pod was observed just now; raises OSError on failure."""
-        # The probe reads the same file: /proc/uptime includes suspend, and may be a mount.
+        # The probe reads the same file. /proc/uptime includes suspend, and may be a mount.
         with open(f"{self._proc}/uptime", encoding="ascii") as file:  # noqa: PTH123
             now = int(file.read().split()[0].replace(".", ""))
         _write_file(self._folder, _FILE, f"{self._process} {now}")

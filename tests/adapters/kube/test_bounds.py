@@ -114,7 +114,7 @@ def test_pages_double_up_to_five_hundred_objects():
 def test_a_page_that_is_too_large_is_asked_for_again_with_the_number_that_fits():
     store = Store(*[5_000] * 12, *[100] * 600)
     assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
-    # The fourth object of a page does not fit; then pages grow as the objects become smaller.
+    # The fourth object does not fit into its page. Later pages grow as the objects become smaller.
     assert store.limits[:10] == [50, 3, 3, 3, 3, 3, 6, 12, 24, 48]
     assert max(store.limits[10:]) > 50
 
@@ -179,7 +179,7 @@ def test_whatever_the_sizes_are_each_object_is_listed_once_and_in_order(sizes):
         patch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
         patch.setattr(client, "MAX_OBJECT_BYTES", MAX_OBJECT_BYTES)
         assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
-    # Each object can spoil one page, and each page that is read has one object at least.
+    # Each object can make one page too large, and each page that is read has at least one object.
     assert len(store.limits) <= 2 * len(sizes) + 1
 
 
@@ -259,7 +259,7 @@ def test_a_bug_in_what_is_kept_is_no_failure_of_the_api_server():
         kube.find_parsed(THINGS, keep)
 
 
-# Single answers
+# Single objects
 
 
 @pytest.mark.usefixtures("_small")

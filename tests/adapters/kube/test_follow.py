@@ -42,7 +42,7 @@ def followed(script, report=None, jitter=max, **of):
     return reported
 
 
-# What is asked for
+# Requests
 
 
 def test_what_exists_and_each_change_is_reported_from_the_version_of_the_list():
@@ -85,7 +85,7 @@ def test_one_object_is_read_before_each_watch_and_asks_for_no_right_to_list():
     assert script.watches[0] == (THINGS, query | {"timeoutSeconds": f"{WATCH_S:.0f}"})
 
 
-# What follows on what
+# Order of requests, reports and pauses
 
 
 def busy(after_s):
@@ -142,7 +142,7 @@ COLLECTIONS = {
         ["5", "5"],
         [1, 2, 4, 8, 15, 15, 0, 1, 2],
     ),
-    # And a little longer, since the API server sends the same value to all clients.
+    # The pause is a little longer, since the API server sends the same value to all clients.
     "a pause is as long as the API server asks for, within reason": (
         [busy(0), busy(30), busy(3600), busy(3)],
         [],
@@ -193,7 +193,7 @@ ONE_OBJECT = {
         [Listed(["one"]), Changed("MODIFIED", "one"), Changed("DELETED", "one"), Listed([])],
         ["7", "0"],
     ),
-    # Otherwise an unchanged object would be read again and again, without a working watch.
+    # Otherwise an unchanged object would be read again and again, and the watch would not work.
     "where its version is too old it is watched from what exists": (
         [one(), one(), one(), one("900")],
         [[410], [an_event("ADDED", "7", "one"), A_MINUTE], [A_MINUTE]],

@@ -36,7 +36,7 @@ class Stub:
 
     def __init__(self, folder, packages, built):
         self.folder = folder
-        self.folders = [str(packages), str(ROOT), str(HERE)]  # with `tests` it would load more
+        self.folders = [str(packages), str(ROOT), str(HERE)]  # the package `tests` would load more
         self.built = built
 
     def run(self, scenario, *arguments, without=(), library=None):

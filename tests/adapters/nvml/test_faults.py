@@ -120,7 +120,7 @@ def test_a_missing_library_fails_with_the_loaders_words_until_it_exists(stub, tm
         Path(built).replace(f"{folder}/libnvidia-ml.so.1")
         return first, len(nvml.open().devices())
 
-    (tmp_path / "libnvidia-ml.so.1").touch()  # not even a node's own library can take its place
+    (tmp_path / "libnvidia-ml.so.1").touch()  # even the node's library cannot replace it
     beside = tmp_path / "beside"
     beside.write_bytes((stub.built(()) / "libnvidia-ml.so.1").read_bytes())
     first, devices = stub.run(scenario, str(tmp_path), str(beside), library=tmp_path)

@@ -25,7 +25,7 @@ def tree(tmp_path):
         ("off", "", [None, False, None, None]),
         ("misc", "mig=1", [None, False, None, None]),
         ("misc", "", [None, True, [100, 100, 0], [100, 100, 0]]),
-        ("dmem", "", [None, False, None, None]),  # the cgroups have not its files
+        ("dmem", "", [None, False, None, None]),  # the cgroups do not have its files
         ("dmem enabled=1", "", [[0, 2**64 - 1, 0], True, [100, 100, 0], [0, 2**64 - 1, 0]]),
     ],
 )

@@ -79,7 +79,7 @@ def test_drivers_from_535_are_read_whatever_the_layout_of_their_entries(read, ve
         (["Compute"], 10, "stuck"),
         (["Graphics"], 10, "stuck"),
         (["MPSCompute"], 10, "stuck"),
-        (["Compute", "Graphics"], 3, "not-supported"),  # never taken for an empty one
+        (["Compute", "Graphics"], 3, "not-supported"),  # never treated as an empty list
     ],
     ids=str,
 )
@@ -117,7 +117,7 @@ def test_a_list_is_read_whole_however_long(stub, length):
         listed, calls = s.listed(nvml), s.calls().count("ComputeRunningProcesses_v3")
         return len(listed), sum(used for _, used in listed), calls
 
-    calls = 1 if length <= 128 else 2  # the driver said how many there are
+    calls = 1 if length <= 128 else 2  # the driver returned the number of processes
     assert stub.run(scenario, length) == [length + 1, 5 * length + 70, calls]
 
 

@@ -61,7 +61,7 @@ def test_a_whole_node_is_seen_with_ones_own_numbers_of_each_pods_processes(stub)
         s.script(f"live figures\npods {pods}\n")
         nvml = s.open()
         hidden = outer
-        for _ in range(2):  # of unshare, then of the first process there
+        for _ in range(2):  # child of unshare, then the first process in its namespace
             children = type(s.file)(f"/proc/{hidden}/task/{hidden}/children")
             (hidden,) = children.read_text().split()
         return s.listed(nvml) == [[int(hidden), 70]], nvml.device_used_bytes("GPU-a")

@@ -72,7 +72,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
 def test_a_rule_names_programs_in_any_number(tmp_path, programs):
     (rule,) = load_spec(tmp_path, f"{MINIMAL}    programs: {json.dumps(programs)}\n").rules
     assert rule.programs == tuple(programs)
-    assert {type(name) for name in rule.programs} <= {str}  # the core's policy has no programs
+    assert {type(name) for name in rule.programs} <= {str}  # strings, not members of `Program`
 
 
 OF_THE_SIDECAR = {
@@ -319,7 +319,7 @@ KEPT = [
     ("hostPaths: [/data, //mnt//models/./, /a b]", "host_paths", ("/data", "/mnt/models", "/a b")),
     ("isolation: NonRoot\n    enforcement: {runAs: Auto}", "isolation", Isolation.NON_ROOT),
     ("isolation: NonRoot\n    enforcement: {runAs: Root}", "isolation", Isolation.NON_ROOT),
-    # what a cluster decides, or a name
+    # a name, or Auto, which the cluster decides
     ("runtimeClassName: Auto", "runtime_class_name", "Auto"),
     ("runtimeClassName: null", "runtime_class_name", None),
     ("runtimeClassName: nvidia", "runtime_class_name", "nvidia"),
@@ -327,14 +327,14 @@ KEPT = [
     # every form of a quantity
     *((f"memory: {{max: {text}}}", "memory.max_bytes", 2**33) for text in ("8Gi", "8192Mi", "8589934592", "'8589934592'")),
     ("memory: {max: 8e9}", "memory.max_bytes", 7630 * 2**20),
-    # the sidecar's amounts, exactly and in one way
+    # the sidecar's amounts, exact and normalized
     ("enforcement: {resources: null}", "enforcement.resources", ResourceAmounts()),
     ("enforcement: {resources: {}}", "enforcement.resources", ResourceAmounts()),
     ("enforcement: {resources: {limits: {cpu: 1000m, memory: 0.25Gi}}}", "enforcement.resources", ResourceAmounts(cpu_limit="1", memory_limit="256Mi")),
     ("enforcement: {resources: {requests: {cpu: 0.5, memory: 64M}}}", "enforcement.resources", ResourceAmounts("500m", None, "62500Ki", None)),
     ("enforcement: {resources: {requests: {cpu: 0, memory: 48Mi}, limits: {cpu: 2, memory: 67108864}}}", "enforcement.resources", ResourceAmounts("0", "2", "48Mi", "64Mi")),
     ("enforcement: {resources: {requests: {cpu: null}, limits: {memory: null}}}", "enforcement.resources", ResourceAmounts()),
-    # its image, secrets and restarts
+    # the sidecar's image, pull secrets and restarts
     ("enforcement: {image: mirror/enforcer@sha256:a}", "enforcement.image", "mirror/enforcer@sha256:a"),
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),
     ("enforcement: {podRestart: None}", "enforcement.restarts_pod", False),

@@ -61,7 +61,7 @@ def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     for example, rule in judged:
         found = decided(policy, example, resource)
         if rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource:
-            assert found.outcome is Outcome.MUTATED  # the slot that the rule itself gives
+            assert found.outcome is Outcome.MUTATED  # the slot that the rule itself sets
             continue
         assert Reason.WHOLE_GPU_AND_SHARE in found.reasons
         assert (found.outcome is Outcome.DENIED) is (rule.action is Action.ENFORCE)

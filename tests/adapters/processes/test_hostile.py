@@ -12,7 +12,7 @@ from tests.support.fake_proc import ID, put, put_self, stat_line, status_lines
 from tests.support.workload_processes import host_environment, processes
 from webhook.core.enforcement.model import Process
 
-PID = 2**22 + 7  # larger than any PID of Linux, so no real process is meant
+PID = 2**22 + 7  # larger than any PID of Linux, so no real process has it
 KNOWN = Process(PID, 4711)
 NUMBERS = st.integers() | st.sampled_from([0, 1, -1, PID, 2**63, 10**5000])
 

@@ -16,7 +16,7 @@ VRAM = "vramwarden.io/vram"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GI = 2**30
 CONFIG_MAP = {"configMapKeyRef": {"name": "settings", "key": "gpus"}}
-# The problem, then the advice; or a bound, which states both.
+# A problem is followed by advice. A message about a bound states both.
 SAYS_WHAT_TO_DO = re.compile("; |must be greater than|is less than .*, the smallest")
 EVERYWHERE = ["main", "second", "init", "side"]
 WITHOUT_SIDECAR = a_rule(enforcement={"by": EnforceBy.NONE})

@@ -160,7 +160,7 @@ def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(p
             for container in holder["spec"].get(field) or []:
                 for amounts in (container.get("resources") or {}).values():
                     (amounts or {}).pop("vramwarden.io/vram", None)
-    # Some of these are denied under Deny, for the GPUs that they show.
+    # Under Deny some of these pods are denied for the GPUs that they show.
     policy = a_policy(replace(rule, visible_devices=VisibleDevices.VOID))
     fresh, restored = mutated(pod, policy).obj, mutated(again, policy).obj
     for container in fresh["spec"]["containers"]:

@@ -93,7 +93,7 @@ def test_each_container_has_its_own_slice_and_all_are_of_one_node():
     pod = a_pod("a=9Gi,b=15Gi", containers=containers)
     nodes = (a_sliced_node(A100), a_sliced_node(H200))
     stored = translate_under(pod, policy_and_cluster(MIG, *nodes))
-    # Alone they would get 1g.10gb (A100) and 1g.18gb (H200), which no node has together.
+    # Each alone would get 1g.10gb (A100) and 1g.18gb (H200), but no node offers both.
     assert read_limits(stored) == {
         "a": {f"{SLICE}1g.10gb": "1"},
         "b": {f"{SLICE}1g.20gb": "1"},

@@ -87,7 +87,7 @@ def ways(pod, said):
                 if index == chosen:
                     after = followed(after, where, what)[number]
                 elif number and where != path:
-                    left |= {(reason, where), (reason, "")}  # perhaps of another container
+                    left |= {(reason, where), (reason, "")}  # may be of another container
                 elif made := followed(after, where, what):
                     after = made[0]
             yield detail, after, left

@@ -244,7 +244,7 @@ def test_laws_hold_for_what_was_a_whole_gpu(pod, rule):
     assert decision.outcome is Outcome.MUTATED, decision.message
     verify_patch(
         a_request(pod), decision.patch, policy, UNKNOWN_CLUSTER
-    )  # once is twice, and the pod is stored
+    )  # translating twice changes nothing more, and the pod may be stored
     sent = condense(pod, decision.patch, "spec")
     assert apply_patch(pod, sent) == decision.obj
     assert decided(defaulted(decision.obj), policy).patch == ()

@@ -55,8 +55,8 @@ def test_a_long_command_is_cut_in_the_sentence():
     assert f"process 42 (python {'x' * 72}…) holds" in text
 
 
-SLOW = {"call_s": 0.05}  # a crowded GPU
-LIMITED = {"limited": True}  # the total is what the driver counts of the pod
+SLOW = {"call_s": 0.05}  # a GPU with many processes
+LIMITED = {"limited": True}  # the total is the driver's count for the pod
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ LIMITED = {"limited": True}  # the total is what the driver counts of the pod
         (False, CAP - 1, LIST_FLOOR_S, {}, False),
         (False, CAP, LIST_EVERY_S, {}, True),
         (False, CAP, LIST_EVERY_S / 2, {}, False),
-        (False, None, LIST_FLOOR_S, SLOW, False),  # it is read half as often
+        (False, None, LIST_FLOOR_S, SLOW, False),  # slow lists are read half as often
         (False, None, 2 * LIST_FLOOR_S, SLOW, True),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_total_higher_than_at_any_list_is_a_peak_to_be_seen(total, since_s, wa
 def test_peaks_cost_no_more_lists_than_fit_into_a_gpu():
     pace, lists = Pace().after(0.0, 0, 0.0), 0
     for second in range(1, 9):
-        for total in (second * GIB // 2, 0):  # up and down within the cap
+        for total in (second * GIB // 2, 0):  # rises and falls within the cap
             if wants_lists(pace, total, CAP, float(second), judging=False):
                 pace, lists = pace.after(0.0, total, 0.0), lists + 1
     assert lists == 8

@@ -143,11 +143,11 @@ def test_the_process_that_grew_last_is_stopped_not_the_largest():
 @pytest.mark.parametrize(
     ("usages", "want"),
     [
-        ([(TRAINER, 700), (LOADER, 600)], TRAINER),  # both seen at once: the largest
-        ([(TRAINER, 650), (LOADER, 650)], LOADER),  # as large: the youngest
-        ([(Process(1, 1), 900), (LOADER, 300)], LOADER),  # never PID 1
-        ([(Process(7, 5000), 900), (LOADER, 300)], LOADER),  # never itself
-        ([(TRAINER, 900, "GPU-a"), (LOADER, 1100, "GPU-b")], LOADER),  # by GPU
+        ([(TRAINER, 700), (LOADER, 600)], TRAINER),  # both observed at once: the largest is stopped
+        ([(TRAINER, 650), (LOADER, 650)], LOADER),  # equal sizes: the youngest
+        ([(Process(1, 1), 900), (LOADER, 300)], LOADER),  # PID 1 is never stopped
+        ([(Process(7, 5000), 900), (LOADER, 300)], LOADER),  # the enforcer never stops itself
+        ([(TRAINER, 900, "GPU-a"), (LOADER, 1100, "GPU-b")], LOADER),  # judged by GPU
     ],
 )
 def test_ties_are_broken_by_size_then_youth_and_some_are_never_stopped(usages, want):

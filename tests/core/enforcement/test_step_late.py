@@ -45,12 +45,12 @@ def test_an_excess_must_have_lasted(every_s, want):
     [
         ("O" * 13, [12]),
         ("O" * 12, []),
-        ("O" * 7 + "U" * 7 + "O" * 12, []),  # 6 s over, 6 s within: nothing is left
-        ("O" * 12 + "UU" + "O" * 5, [16]),  # 11 over, 1 within, then 2 of 12 more
-        ("O" * 9 + "U" + "O" * 6, [14]),  # a moment within the cap costs the time around it
-        ("OU" * 30, []),  # when it changed is unknown each time
-        ("O" * 6 + "?" * 3 + "O" * 6, [12]),  # not seen is not within the cap
-        ("O" * 12 + "?" * 3 + "O" * 3, [16]),  # two samples in a row, still
+        ("O" * 7 + "U" * 7 + "O" * 12, []),  # 6 s over, then 6 s within: the timer is 0 again
+        ("O" * 12 + "UU" + "O" * 5, [16]),  # 11 s over, 1 s within, then 2 s more make 12 s
+        ("O" * 9 + "U" + "O" * 6, [14]),  # one sample within the cap costs the time around it
+        ("OU" * 30, []),  # the time of each change is unknown
+        ("O" * 6 + "?" * 3 + "O" * 6, [12]),  # an unobserved pod does not count as within the cap
+        ("O" * 12 + "?" * 3 + "O" * 3, [16]),  # two consecutive samples are still required
     ],
 )
 def test_time_over_adds_up_and_time_within_the_cap_takes_it_off(pattern, want):
@@ -78,7 +78,7 @@ def test_no_more_time_is_kept_than_is_asked_for():
     [
         (VictimOrder.GREW_LAST, 300, LOADER, "it grew last, by 200Mi within 1.0 s"),
         (VictimOrder.LARGEST, 300, TRAINER, "it holds the most"),
-        (VictimOrder.LARGEST, 800, LOADER, "it holds the most"),  # as large: the youngest
+        (VictimOrder.LARGEST, 800, LOADER, "it holds the most"),  # equal sizes: the youngest
     ],
 )
 def test_the_program_sets_the_order_of_victims(order, grows_to, want, why):

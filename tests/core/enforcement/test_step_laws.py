@@ -215,7 +215,7 @@ def test_what_the_driver_does_not_count_is_judged_beyond_two_contexts(figures, c
 @pytest.mark.parametrize(
     ("cap", "figures", "counted", "over"),
     [
-        (64, [518], 0, 390),  # at most as much again as the cap
+        (64, [518], 0, 390),  # the allowance is at most the cap
         (64, [600] * 8, 0, 4672),
         (64, [4800, *[1] * 7], 0, 4679),
         (8192, [8192 + 590, *[590] * 7], 8192, 4720 - 1190),

@@ -95,7 +95,7 @@ UNMEASURED = a_history(*runs(1, peak_bytes=None))
 )
 def test_objects_are_named_by_kind_and_workload_and_by_a_hash_where_that_is_no_name(workload, name):
     found = history_name(workload)
-    if found != name:  # a hash at the end
+    if found != name:  # ends with a hash
         assert re.fullmatch(f"{re.escape(name.rpartition('-')[0])}-[0-9a-f]{{12}}", found)
     assert len(found) <= 253
 
@@ -233,7 +233,7 @@ def test_a_history_is_over_thirty_days_after_its_last_run():
     assert is_expired(a_history(FORGED), NOW_S)
 
 
-# The rows of `advise`'s table, each by one example and those that nearly are one.
+# The rows of `advise`'s table, each with an example and with cases that nearly match.
 ROWS = {
     "never": [(LLAMA, 90 * GIB, 79 * GIB), (a_history(), 90 * GIB, 79 * GIB)],
     "few": [
@@ -262,10 +262,10 @@ ROWS = {
         (a_history(*runs(6, requested_bytes=6 * GIB, peak_bytes=int(3.4 * GIB))), None, None),
     ],
     "fits": [
-        (RAG, 10 * GIB, None),  # has asked for more since
-        (RAG, 40 * GIB, None),  # but who fills a cap is not advised less
+        (RAG, 10 * GIB, None),  # a later run requested more
+        (RAG, 40 * GIB, None),  # a workload that fills its cap is not advised to request less
         (a_history(*runs(6, limited=True, peak_bytes=12 * GIB)), None, None),
-        (EMBED, 12 * GIB, None),  # has asked for more since
+        (EMBED, 12 * GIB, None),  # a later run requested more
         (a_history(*runs(5, peak_bytes=11 * GIB)), None, None),
         (a_history(*runs(5, requested_bytes=2 * GIB, peak_bytes=GIB // 8)), None, None),
         (a_history(a_run(0, stops=1), *(a_run(number) for number in range(1, 6))), None, None),

@@ -58,14 +58,14 @@ def test_the_labels_are_one_for_each_number_of_gpus():
         ([], "2000", "1000"),
         ([("b", 1)], "1984", "1000"),
         ([("b", 80)], "1920", "1000"),
-        ([("b", 1500)], "1000", "448"),  # now the other one has most
+        ([("b", 1500)], "1000", "448"),  # now the other GPU has the most free memory
         ([("b", 1500), ("b", 500)], "1000", "0"),
         ([("ab", 700)], "1280", "288"),
         ([("ab", 1)], "1984", "992"),
-        ([("*", 700)], "1280", "288"),  # it sees all
-        ([("b", 2500)], "1000", "0"),  # taken past us: no number below zero
+        ([("*", 700)], "1280", "288"),  # the pod sees all GPUs
+        ([("b", 2500)], "1000", "0"),  # assigned without the webhook: never a negative number
         ([("ab", 2500)], "0", "0"),
-        ([("x", 2500)], "2000", "1000"),  # a GPU that left
+        ([("x", 2500)], "2000", "1000"),  # a GPU that was removed
     ],
 )
 def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):

@@ -107,7 +107,7 @@ def test_the_driver_s_numbering_names_and_version_are_followed_at_once():
     [
         ({}, ""),
         ({"recovery": 0}, ""),
-        ({"recovery": 99}, ""),  # a value of the future
+        ({"recovery": 99}, ""),  # a value of a future driver
         ({"recovery": -1}, ""),
         ({"remap_pending": True}, ""),
         ({"recovery": 1}, "needs a reset of the GPU"),
@@ -138,7 +138,7 @@ def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state,
     b = replace(a_gpu("b", 2000, 1), healthy=not fault, fault=fault)
     assert inventory.gpus == (a_gpu("a"), b)
     assert inventory.vram_bytes == 3000 * MIB
-    assert after((10.0, FINE), start=inventory).gpus == BOTH.gpus  # as soon as that is fine
+    assert after((10.0, FINE), start=inventory).gpus == BOTH.gpus  # once the scan is fine again
 
 
 def test_a_compute_mode_that_cannot_be_read_is_as_it_was():

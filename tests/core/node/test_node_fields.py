@@ -40,7 +40,7 @@ ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index
 @pytest.mark.parametrize(
     ("more", "total_bytes", "healthy"),
     [
-        ({}, None, True),  # as an older agent writes it
+        ({}, None, True),  # written by an older agent
         ({"total": 1000 * MIB, "healthy": True}, 1000 * MIB, True),
         ({"total": 1000 * MIB - 1}, None, True),
         ({"total": 2**50 + 1}, None, True),
@@ -189,7 +189,7 @@ def test_whatever_a_node_lists_no_text_of_it_is_long_or_steers_a_terminal(entrie
     [
         ({}, {}, False),
         ({"vramwarden.io/gpus": GPU_LIST}, {}, True),
-        ({"vramwarden.io/gpus": GPU_LIST}, {VRAM_RESOURCE: "0"}, True),  # zeroed by a kubelet
+        ({"vramwarden.io/gpus": GPU_LIST}, {VRAM_RESOURCE: "0"}, True),  # set to 0 by a kubelet
         ({"vramwarden.io/gpus": "[]"}, {VRAM_RESOURCE: "0"}, False),
         ({"vramwarden.io/gpus": "what"}, {VRAM_RESOURCE: "1Gi"}, True),
         ({}, {VRAM_RESOURCE: "1Gi"}, True),

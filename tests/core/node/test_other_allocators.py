@@ -32,7 +32,7 @@ OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS = (
 @pytest.mark.parametrize(
     ("capacity", "allocatable", "labels", "beside", "cure"),
     [
-        # As a kubelet writes it: of a plugin that is there, restarts or is gone, and forgotten.
+        # Resources of a kubelet whose plugin is registered, restarts, is gone, or is forgotten.
         ("2", "2", {}, {}, OFFERED),
         ("2", "0", {}, {}, OFFERED),
         ("0", "0", {}, {}, None),
@@ -43,7 +43,7 @@ OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS = (
         ("2", "2", {PLUGIN: "false"}, {}, HEEDLESS),
         ("2", "0", {PLUGIN: "false"}, {}, FORGOTTEN),
         ("0", "0", {PLUGIN: "false"}, {"age_s": 0}, None),
-        # What NVIDIA's operator says before its plugin comes, or its DRA driver.
+        # Labels of NVIDIA's operator before it starts its plugin or DRA driver.
         ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES - 1}, OPERATOR),
         ("0", "0", {PLUGIN: "true"}, {"age_s": -5}, OPERATOR),
         ("0", "0", {PLUGIN: "true"}, {"age_s": TEN_MINUTES}, None),
@@ -53,7 +53,7 @@ OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS = (
         ("0", "0", {DRA: "true"}, {"age_s": 0, "dra_drivers": None}, OPERATOR),
         ("0", "0", {DRA: "true"}, {"age_s": TEN_MINUTES, "dra_drivers": None}, None),
         ("0", "0", {}, {"age_s": 0, "dra_drivers": None}, None),
-        # A DRA driver that is there.
+        # A DRA driver on the node.
         ("0", "0", {}, {"dra_drivers": ("gpu.nvidia.com",)}, CLAIMS),
         ("0", "0", {PLUGIN: "false", DRA: "false"}, {"dra_drivers": ("gpu.nvidia.com",)}, CLAIMS),
         ("0", "0", {}, {"dra_drivers": ("gpu.amd.com", "gpu.nvidia.com")}, CLAIMS),
@@ -109,7 +109,7 @@ def test_whole_gpus_are_what_is_offered_of_them(allocatable, offered):
     ("capacity", "allocatable", "offered"),
     [
         ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0"}, True),  # the plugin restarts
-        ({"nvidia.com/gpu": "0"}, {"nvidia.com/gpu": "0"}, True),  # the kubelet did
+        ({"nvidia.com/gpu": "0"}, {"nvidia.com/gpu": "0"}, True),  # the kubelet restarted
         ({}, {"nvidia.com/gpu.shared": "8"}, True),
         ({"nvidia.com/mig-1g.10gb": "7", VRAM_RESOURCE: "80Gi"}, {"amd.com/gpu": "1"}, False),
     ],

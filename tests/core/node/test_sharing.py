@@ -129,11 +129,11 @@ def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
     assert (
         said({}, "false") == "its label vramwarden.io/share is false; remove it to share the node"
     )
-    both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the remedy is that for whole GPUs
+    both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the remedy for whole GPUs is shown
     assert "nvidia.com/gpu.deploy.device-plugin=false" in said(both)
     node = make_node({"nvidia.com/gpu": "20"})
     node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
-    assert HAMI_REMEDY in judge_with(node).sentence  # its plugin heeds a label of its own
+    assert HAMI_REMEDY in judge_with(node).sentence  # HAMi's plugin has its own label
     node["metadata"]["annotations"] = {"hami.io/node-amd-register": "[]"}
     assert HAMI_REMEDY not in judge_with(node).sentence
     node["status"] = {}
@@ -141,7 +141,7 @@ def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
         "HAMi gives AMD's GPUs away (hami.io/node-amd-register); take HAMi's AMD plugin off the "
         "node and remove the annotation, or share both ways (vramwarden.io/share=true)"
     )
-    gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # as such a plugin leaves it
+    gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # left by such a plugin
     assert judge_with(make_node(gone)) == SharingDecision(Shared.YES)
 
 
@@ -199,7 +199,7 @@ def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, know
     """Only one list of names differs from the sentence with short names."""
     node = {"metadata": {"name": "n" * 253, **metadata}, "status": {"capacity": amounts}}
     found = judge_with(node, is_advertised=shares, has_pods=True, documentation_url=url, **known)
-    if found.shared is Shared.YES:  # its GPUs are its pods'
+    if found.shared is Shared.YES:  # only if the node was advertised
         assert shares
         return
     assert len(found.sentence) <= 256
@@ -222,7 +222,7 @@ LONG = "https://docs.platform.corp.example/k8s/vramwarden/{page}.html"
         ("", False, "deploy/take-the-plugin-off.md in the documentation"),
         ("https://d.example/{page}", True, "https://d.example/deploy/take-the-plugin-off"),
         (LONG, False, LONG.replace("{page}", "deploy/take-the-plugin-off")),
-        (LONG, True, "deploy/take-the-plugin-off.md in the documentation"),  # the longer sentence
+        (LONG, True, "deploy/take-the-plugin-off.md in the documentation"),  # a longer sentence
     ],
 )
 def test_a_remedy_leads_to_the_page_by_its_url_if_the_sentence_keeps_all_of_it(url, shares, named):
@@ -316,10 +316,10 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
         ("8Mi", 3 * MIB, 3 * MIB),
         ("3Mi", 3 * MIB, 3 * MIB),
         ("3Mi", 5 * MIB, 5 * MIB),
-        ("8Mi", 9 * MIB, 8 * MIB),  # pods that see all GPUs may have more than there is
+        ("8Mi", 9 * MIB, 8 * MIB),  # pods that see all GPUs may have more than the node has
         ("8Mi", None, 8 * MIB),
         ("3Mi", None, 3 * MIB),
-        ("0", None, 8 * MIB),  # zeroed by a kubelet that started again
+        ("0", None, 8 * MIB),  # set to 0 by a kubelet that restarted
     ],
 )
 def test_a_node_that_drains_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
@@ -342,7 +342,7 @@ def test_question_claim_and_verdict_are_those_of_now(shared, is_shown):
     assert gone.labels["vramwarden.io/whole-gpu-pods"] is None
     assert gone.annotations["vramwarden.io/dra-driver"] is None
     codes = dict(zip(Shared, ("Shared", "Draining", "NotShared", "InUse"), strict=True))
-    # On a node that is advertised it may be all that closes it, while its agent starts.
+    # If a node is advertised while its agent starts, only this annotation may close it.
     verdict = "old" if is_shown and shared is Shared.NOT_YET else codes[shared]
     assert gone.annotations.get(SHARING, "old").partition(":")[0] == verdict
     there = apply_sharing(node, NodeState(), found, question="2", dra_drivers=("a", "b"))

@@ -127,7 +127,7 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
     }
     assert build_desired_state(inventory) == NodeState()
     assert not build_patches(by_hand, build_desired_state(inventory))
-    assert not build_patches(NODE, build_desired_state(GONE))  # which shows nothing, either
+    assert not build_patches(NODE, build_desired_state(GONE))  # an unmarked node stays as is
 
 
 @pytest.mark.parametrize("names", [*DeviceNames])
@@ -135,7 +135,7 @@ def test_the_names_of_its_gpus_are_shown_and_read_back(names):
     node = put_right(NODE, replace(TWO, device_names=names.value))
     assert node["metadata"]["labels"]["vramwarden.io/device-names"] == names.value
     assert read_inventory(node).device_names == names.value
-    assert put_right(node, replace(TWO, device_names="")) == node  # not known now
+    assert put_right(node, replace(TWO, device_names="")) == node  # unknown now
 
 
 @pytest.mark.parametrize("label", ["", "UUID", "of.the.future"])

@@ -64,7 +64,7 @@ def test_a_context_is_left_beside_what_a_framework_may_allocate(cap_bytes, usabl
     assert usable_bytes(cap_bytes) == usable
 
 
-# --- the two variables of ours: the table of the module, row by row
+# --- the two variables of vramwarden, by row of the module's table
 
 
 @pytest.mark.parametrize("rest", [[], [OTHER], [OTHER, OTHER]])

@@ -29,7 +29,7 @@ def test_a_node_that_resolves_no_name_gives_no_gpu():
 @pytest.mark.parametrize(
     ("label", "names"),
     [
-        (None, DeviceNames.UUID),  # an agent of a release that knew no other
+        (None, DeviceNames.UUID),  # label missing: the agent's release supports only UUIDs
         ("uuid", DeviceNames.UUID),
         ("runtime.nvidia.com", DeviceNames.RUNTIME),
         ("none", DeviceNames.NONE),

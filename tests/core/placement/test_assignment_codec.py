@@ -145,9 +145,9 @@ def written(**changes):
         written(since=-1),
         written(since=10**400),
         written(since=...),
-        written(count=2),  # of GPUs that are named
+        written(count=2),  # a count of GPUs that are also named
         *(written(gpus=["*"], count=count) for count in (0, -1, 65, 10**400, 2.0, "2", True, None)),
-        written(uid="u-1"),  # twice
+        written(uid="u-1"),  # the UID occurs twice
     ],
 )
 def test_a_line_that_cannot_be_read_hides_no_other_and_is_reported(line):
@@ -200,12 +200,12 @@ def test_what_a_pod_is_held_to_is_read():
         {"grace_s": "5s"},
         {"grace_s": True},
         *({"by": by} for by in ("sidecar", "", True, 1, [], {})),
-        {"by": "None"},  # and acts
+        {"by": "None"},  # by None, but acts
         {"by": "None", "act": False, "report": True},
         {"act": 1},
         {"act": "true"},
         {"act": []},
-        {"report": True},  # and acts
+        {"report": True},  # both acts and only reports
         {"act": False, "report": 1},
         {"act": False, "report": None},
         *({"limit": limit} for limit in ("auto", "", None, True, 1, [], {})),

@@ -141,7 +141,7 @@ def test_a_pod_that_sees_all_gpus_is_promised_its_amount_for_each_gpu_of_its_req
 
 
 def test_who_is_planned_after_another_gets_what_that_one_left():
-    has = pod("has", 800, node=NODE, gpus="a")  # and is not entered
+    has = pod("has", 800, node=NODE, gpus="a")  # it is bound but has no entry
     wanted = [pod("one", 300), has, pod("two", 900), pod("three", 700), pod("four", 200)]
     draft = plan_assignments(NODE, TWO, {}, {"has": has}, wanted, NOW_S)
     got = [None if isinstance(result, Denial) else result for result in draft.results]
@@ -199,11 +199,11 @@ def test_on_a_held_node_nobody_gets_another_gpu_than_before():
     [
         (pod("old", finished=True, node=NODE), False),
         (pod("old", finished=True), False),
-        (pod("old", gone=True, node=NODE), True),  # until the API server says so, too
+        (pod("old", gone=True, node=NODE), True),  # until the API server also reports it as deleted
         (pod("old", node="n2"), False),
         (pod("old", node=NODE), True),
-        (pod("old"), True),  # not bound yet: it may be, any moment
-        (None, True),  # not known: the watch may lag
+        (pod("old"), True),  # not bound, but may be bound at any moment
+        (None, True),  # unknown: the watch may lag behind
     ],
 )
 def test_pods_that_are_finished_or_elsewhere_make_room(leaving, stays):
@@ -245,21 +245,21 @@ def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():
 @pytest.mark.parametrize(
     ("known", "free"),
     [
-        (pod("p", 300, node=NODE, gpus="a"), (700, 1000)),  # came past us
+        (pod("p", 300, node=NODE, gpus="a"), (700, 1000)),  # bound without the webhook
         (pod("p", 300, 2, node=NODE, gpus="ab"), (700, 700)),
-        (pod("p", 300, node=NODE, gpus="ab"), (850, 850)),  # once in all
+        (pod("p", 300, node=NODE, gpus="ab"), (850, 850)),  # the amount is for all GPUs together
         (pod("p", 100, node=NODE, gpus="abx"), (966, 966)),  # rounded up to MiB
         (pod("p", 300, 2, node=NODE, gpus="a"), (700, 1000)),
-        (pod("p", 300, node=NODE, at_binding=False), (700, 700)),  # it sees all
+        (pod("p", 300, node=NODE, at_binding=False), (700, 700)),  # the pod sees all GPUs
         (pod("p", 300, node=NODE, gpus="a", at_binding=False), (700, 700)),
-        (pod("p", 300, node=NODE), (1000, 1000)),  # bound, and nobody knows where
+        (pod("p", 300, node=NODE), (1000, 1000)),  # bound, but its GPU is unknown
         (pod("p", 300, node=NODE, gpus="x"), (1000, 1000)),
         (pod("p", 300, node="n2", gpus="a"), (1000, 1000)),
         (pod("p", 300, gpus="a"), (1000, 1000)),
         (pod("p", 300, node=NODE, gpus="a", finished=True), (1000, 1000)),
         (pod("p", 300, node=NODE, gpus="a", gone=True), (1000, 1000)),
         (pod("p", None, node=NODE, gpus="a"), (1000, 1000)),
-        (pod("in", 300, node=NODE, gpus="b"), (900, 1000)),  # entered: counts once, as entered
+        (pod("in", 300, node=NODE, gpus="b"), (900, 1000)),  # has an entry: only the entry counts
     ],
 )
 def test_what_is_free_counts_pods_that_are_not_entered(known, free):

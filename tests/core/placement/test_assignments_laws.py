@@ -138,9 +138,7 @@ def test_an_entry_has_the_limit_that_is_written_with_its_gpus(entered, pods, one
 def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pods, wanted, now_s):
     uids = {item.uid for item in wanted}
     pods = {uid: found_pod for uid, found_pod in pods.items() if uid not in uids}
-    pods |= {
-        item.uid: item for item in wanted[::2]
-    }  # of the others the watch has not said anything
+    pods |= {item.uid: item for item in wanted[::2]}  # the watch has not reported the other pods
     results, assignments, changed = [], entered, False
     for item in wanted:
         made = plan(NODE, GPUS, assignments, pods, item, now_s)

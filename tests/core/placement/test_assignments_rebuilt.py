@@ -28,7 +28,7 @@ HOLD, OTHER = (
     ("known", "adopted"),
     [
         (pod("p", 300, node=NODE, gpus="b"), "b"),
-        (pod("p", 600, node=NODE, gpus="ab"), "ab"),  # once in all
+        (pod("p", 600, node=NODE, gpus="ab"), "ab"),  # the amount is for all GPUs together
         (pod("p", 300, node=NODE), ""),
         (pod("p", 300, node=NODE, gpus="b", gone=True), ""),
         (pod("p", None, node=NODE, gpus="b"), ""),
@@ -85,7 +85,7 @@ def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promi
     [
         (pod("p", 300, node=NODE, gpus="b"), True),
         (pod("p", 300, node=NODE, at_binding=False), True),
-        (pod("p", 300, node=NODE), False),  # it waits
+        (pod("p", 300, node=NODE), False),  # it still waits for a GPU
         (pod("p", None, node=NODE, gpus="b"), False),
         (pod("p", 300, node=NODE, gpus="b", finished=True), False),
         (pod("p", 300, node=NODE, gpus="b", gone=True), False),

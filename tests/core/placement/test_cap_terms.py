@@ -250,7 +250,7 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         [enforcer(command=None)],
         [enforcer(args=["x"])],
         [enforcer(name="another")],
-        [enforcer(), enforcer()],  # no API server stores it
+        [enforcer(), enforcer()],  # the API server would reject it
         [enforcer(env=[])],
         [enforcer(env=None)],
         [enforcer(variable("VRAM_CAP_BYTES", None))],
@@ -281,7 +281,7 @@ LABEL = "vramwarden.io/driver-limit"
         ([], {LABEL: "true"}, "Off"),
         ([LIMIT], None, "Auto"),
         ([LIMIT], {LABEL: "false"}, "Auto"),
-        ([LIMIT], {"a": "b", LABEL: "true"}, "Require"),  # whoever wrote that
+        ([LIMIT], {"a": "b", LABEL: "true"}, "Require"),  # regardless of the selector's author
     ],
 )
 def test_a_pods_own_spec_says_what_it_was_promised_of_the_drivers_limit(env, selector, limit):

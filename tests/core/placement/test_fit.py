@@ -37,20 +37,20 @@ def placed(gpus, free, mib, count=1, order=best_fit):
 @pytest.mark.parametrize(
     ("free", "mib", "count", "chosen"),
     [
-        # enough GPUs: the least free that still fits
+        # enough GPUs: the one with the least free memory that still fits
         ([400, 300, 200, 100], 150, 1, "c"),
-        ([400, 300, 200, 100], 100, 1, "d"),  # exactly
+        ([400, 300, 200, 100], 100, 1, "d"),  # fits exactly
         ([400, 300, 200, 100], 101, 1, "c"),
         ([400, 300, 200, 100], 400, 1, "a"),
-        # ties: the lowest index
+        # ties: the GPU with the lowest index
         ([500, 300, 300, 300], 300, 1, "b"),
         ([300, 300, 300, 300], 1, 1, "a"),
-        # several: distinct, the least free ones that fit, in the driver's order
+        # several GPUs: distinct, those with the least free memory that fit, in the driver's order
         ([400, 300, 200, 100], 150, 2, "bc"),
         ([100, 200, 300, 400], 150, 2, "bc"),
         ([900, 100, 800, 200], 50, 3, "bcd"),
         ([300, 300, 300, 300], 300, 4, "abcd"),
-        # below zero is full
+        # a negative amount counts as full
         ([-5, 10, -1, 20], 1, 1, "b"),
     ],
 )

@@ -37,30 +37,30 @@ NOT_ASKED = object()
 @pytest.mark.parametrize(
     ("known", "answer", "since_s", "stays"),
     [
-        # is bound here and not finished
+        # the pod is bound here and has not finished
         (pod("u", node=NODE), NOT_ASKED, OLD, True),
         (pod("u"), pod("u", node=NODE), OLD, True),
         (None, pod("u", node=NODE), OLD, True),
-        # is finished, or bound elsewhere
+        # the pod has finished, or is bound to another node
         (pod("u", node=NODE, finished=True), NOT_ASKED, YOUNG, False),
         (pod("u", node="n2"), NOT_ASKED, YOUNG, False),
         (None, pod("u", node=NODE, finished=True), YOUNG, False),
         (pod("u", node=NODE), pod("u", node="n2"), YOUNG, False),
-        # is gone, as the API server said; another may have its name
+        # the API server reports the pod as deleted; another pod may have its name
         (pod("u", node=NODE), None, YOUNG, False),
         (None, None, YOUNG, False),
         (None, pod("another", node=NODE), YOUNG, False),
-        # is not bound, as the API server said, and the entry is older, or younger
+        # the API server reports the pod as not bound; the entry is old, then young
         (pod("u"), pod("u"), OLD, False),
         (None, pod("u"), OLD, False),
         (pod("u"), pod("u"), YOUNG, True),
         (None, pod("u"), YOUNG, True),
         (pod("u", node=NODE), pod("u"), OLD, False),  # the answer counts, not the watch
-        # is gone, as a watch said, and was asked for or not
+        # the watch reports the pod as deleted; the API server was asked, then not asked
         (pod("u", node=NODE, gone=True), None, YOUNG, False),
         (pod("u", node=NODE, gone=True), pod("u", node=NODE), OLD, True),
         (pod("u", node=NODE, gone=True), NOT_ASKED, OLD, True),
-        # is not known, or not bound, and was not asked for
+        # the pod is unknown or not bound, and the API server was not asked
         (None, NOT_ASKED, OLD, True),
         (pod("u"), NOT_ASKED, OLD, True),
     ],

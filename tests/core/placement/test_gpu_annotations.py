@@ -19,7 +19,7 @@ from webhook.core.policy.model import DriverLimit
 GIB = 1024 * MIB
 SMALL = replace(a_gpu("a", 15_000), total_bytes=16_000 * MIB)
 LARGE = replace(a_gpu("b", 80_000, 1), total_bytes=81_920 * MIB)
-SILENT = a_gpu("c", 40_000, 2)  # its node tells no total
+SILENT = a_gpu("c", 40_000, 2)  # its node reports no total
 CAPS = st.integers(1, 2**39) | st.integers(1, 2**19).map(lambda mib: mib * MIB)
 TOTALS = st.integers(MIB, 5 * 2**40 - 1)
 SEVERAL = st.lists(TOTALS, min_size=1, max_size=4)
@@ -37,7 +37,7 @@ def test_a_pod_is_given_its_gpus_for_people_for_containers_and_for_programs(name
     assert given == {
         "vramwarden.io/gpu": "GPU-a,GPU-b",
         "vramwarden.io/visible-devices": spelled,
-        "vramwarden.io/gpu-memory-fraction": "0.0976",  # 8000 / 81920, of the larger one
+        "vramwarden.io/gpu-memory-fraction": "0.0976",  # 8000 / 81920: the total of the larger one
     }
 
 
@@ -45,7 +45,7 @@ def test_a_pod_is_given_its_gpus_for_people_for_containers_and_for_programs(name
     ("uuids", "fraction"),
     [
         (("GPU-a",), "0.5000"),
-        (("GPU-c",), "0.2000"),  # of what is usable
+        (("GPU-c",), "0.2000"),  # fraction of the usable memory
         (("GPU-a", "GPU-c"), "0.2000"),
         (("GPU-lost",), "0.0001"),
         (("GPU-a", "GPU-lost"), "0.0001"),
@@ -77,17 +77,17 @@ def test_where_no_name_works_nothing_is_given():
     ("cap", "total", "fraction"),
     [
         (8 * GIB, 80 * GIB, "0.0890"),  # 7292 / 81920 = 0.08901
-        (1800 * MIB, 24_000 * MIB, "0.0375"),  # half, and less the margin, are the same
-        (1799 * MIB, 24_000 * MIB, "0.0374"),  # half
+        (1800 * MIB, 24_000 * MIB, "0.0375"),  # half the cap equals the cap less the margin
+        (1799 * MIB, 24_000 * MIB, "0.0374"),  # half the cap
         (1801 * MIB, 24_000 * MIB, "0.0375"),
         (1802 * MIB, 8 * MIB * 1000, "0.1127"),
         (512 * MIB, 80 * GIB, "0.0031"),
         (MIB, 80 * GIB, "0.0001"),  # not 0.0000
         (1, 80 * GIB, "0.0001"),
         (20_000, 40_000, "0.2500"),
-        (3 * MIB, 10 * MIB, "0.1500"),  # an odd cap loses nothing
+        (3 * MIB, 10 * MIB, "0.1500"),  # half of an odd cap is not rounded
         (80 * GIB, 80 * GIB, "0.9890"),
-        (90 * GIB, 80 * GIB, "1.0000"),  # a GPU that shrank under its pods
+        (90 * GIB, 80 * GIB, "1.0000"),  # a GPU that became smaller than its pods' caps
     ],
 )
 def test_a_fraction_is_the_cap_less_a_context_of_the_total(cap, total, fraction):

@@ -150,12 +150,12 @@ def test_an_annotation_without_an_amount_takes_nothing_whatever_it_says(memory, 
         ("8Gi", "4", Need(2 * GIB, 4)),
         ("8Gi", "3", Need(2731 * MIB, 3)),  # rounded up to MiB
         ("1", None, Need(MIB)),
-        (str(MAX_BYTES), None, Need(MAX_BYTES)),  # what a list can hold
-        # nobody knows on how many GPUs: all of it, on each
+        (str(MAX_BYTES), None, Need(MAX_BYTES)),  # maximum of an assignment list
+        # the number of GPUs is unknown: the full amount on each
         ("8Gi", "0", Need(8 * GIB)),
         ("8Gi", "9" * 5, Need(8 * GIB)),
         ("8Gi", "two", Need(8 * GIB)),
-        # nothing that a kubelet would admit
+        # amounts that no kubelet admits
         ("0", None, None),
         ("-8Gi", None, None),
         ("8Ei", None, None),
@@ -169,9 +169,9 @@ def test_the_amount_in_resources_counts_by_the_number_of_gpus(vram, count, need)
     assert read_pod_state(raw).need == need
 
 
-BEYOND = [asking("8E"), asking("7E", a_container("b"))]  # the sum, for any kubelet
+BEYOND = [asking("8E"), asking("7E", a_container("b"))]  # the sum is too large for any kubelet
 UNEQUAL = a_container(resources={"requests": {VRAM: "2Gi"}, "limits": {VRAM: "1Gi"}})
-LIMITED = a_container(resources={"limits": {VRAM: "1Gi"}})  # which the API server would copy
+LIMITED = a_container(resources={"limits": {VRAM: "1Gi"}})  # the API server copies it to requests
 OURS = asking("8Gi", a_container("vram-enforcer"))
 FETCHES = stored(None, containers=[asking("2Gi")], initContainers=[asking("5Gi", a_container("f"))])
 
@@ -231,14 +231,14 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
     [
         *((empty, ()) for empty in ("", ",", ",,")),
         ("GPU-a,GPU-b", ("GPU-a", "GPU-b")),
-        ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # twice counts once
+        ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # a repeated UUID counts once
         ("G" * MAX_UUID_LENGTH, ("G" * MAX_UUID_LENGTH,)),
         ("G" * (MAX_UUID_LENGTH + 1) + ",GPU-a", ("GPU-a",)),
         (",".join(map(str, range(9999))), tuple(map(str, range(MAX_GPUS)))),
         (",".join(map(str, range(MAX_GPUS + 1))), tuple(map(str, range(MAX_GPUS)))),
         ("," * 9999 + "GPU-a", ()),
-        ("*,GPU-a", ("GPU-a",)),  # which stands for all in the list
-        ('GPU-",GPU-\\,GPU-\u0663,GPU-a', ("GPU-a",)),  # longer in the list than here
+        ("*,GPU-a", ("GPU-a",)),  # `*` means all GPUs in the assignment list
+        ('GPU-",GPU-\\,GPU-\u0663,GPU-a', ("GPU-a",)),  # escaped, it is longer in the list
     ],
 )
 def test_the_gpus_that_an_annotation_names_are_read_within_bounds(written, uuids):
@@ -284,7 +284,7 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
     rounded = -(-admitted // MIB) * MIB
     taken = [before[uuid] - after[uuid] for uuid in before]
     assert max(taken) <= rounded
-    if state.at_binding:  # then of all of them together
+    if state.at_binding:  # the amount is for all GPUs together
         assert sum(taken) < rounded + len(TWO) * MIB
 
 

@@ -157,7 +157,7 @@ def test_an_explicit_amount_is_for_all_gpus_together():
         (["9000000001"], "2", 4292 * 2**20),
         (["8589934593"], "2", 4097 * 2**20),
         (["8000000001"], "1", 7630 * 2**20),
-        (["1048577", "1048577", "1048577"], "1", 4 * 2**20),  # not 6Mi: the sum is rounded up once
+        (["1048577", "1048577", "1048577"], "1", 4 * 2**20),  # not 6Mi: only the sum is rounded up
     ],
 )
 def test_the_cap_of_explicit_amounts_is_what_is_counted_rounded_up_per_gpu(

@@ -17,7 +17,7 @@ PARTS = st.lists(st.tuples(NUMBERS, st.sampled_from(sorted(MS))), min_size=1, ma
 
 
 @given(PARTS)
-@example([("0.0001", "h"), ("0.0004", "s"), ("0.6", "ms")])  # parts that are whole together
+@example([("0.0001", "h"), ("0.0004", "s"), ("0.6", "ms")])  # fractions with a whole sum
 def test_a_duration_is_the_exact_sum_of_its_parts(parts):
     text = "".join(number + unit for number, unit in parts)
     want = sum(Fraction(number) * MS[unit] for number, unit in parts)

@@ -138,7 +138,7 @@ def test_an_amount_in_resources_is_not_rounded(written, bytes_written):
         ("1.1GB", "use 1.1G or 1127Mi$"),
         ("1.5", "^is a fraction of a byte; write a size"),
         ("500m", "parts of a GPU are not counted"),
-        ("8k", "^is 8000 bytes; for MiB write 8000Mi$"),  # of 8000, by the API server
+        ("8k", "^is 8000 bytes; for MiB write 8000Mi$"),  # the API server converts 8000 to this
         ("0", "greater than zero"),
         ("8Ei", "larger than"),
         ("9223372036854775807", "larger than"),

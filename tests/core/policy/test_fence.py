@@ -75,7 +75,7 @@ def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
     bringing, networks = fence_data(shipped)[GPUS_KEY].split(" ")
     below = resource.startswith("nvidia.com/") and not re.search(networks, resource)
     assert bool(re.search(bringing, resource) or below) is brings
-    # Of what is ours itself the webhook says more than that it may bring GPUs.
+    # For vramwarden's own resource the webhook's message says more than that it may bring GPUs.
     assert shipped.may_provide_gpus(resource) is (brings and resource != "vramwarden.io/vram")
 
 
@@ -121,7 +121,7 @@ A, B = Match(namespaces=("a-*",)), Match(namespace_labels={"b/c": "", "a": "d"})
 )
 def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
     assert lines(a_rule(match=match)) == [f"{fields} {ALL}"]
-    # What the API server cannot see of a pod makes the line one for all that it might match.
+    # If the API server cannot see a criterion, the line is for all pods that might match.
     for more in ({"pod_labels": {"x": "y"}}, {"action": Action.IGNORE}):
         rule = {"match": match, **more} if "action" in more else {"match": replace(match, **more)}
         assert lines(a_rule(**rule)) == [fields]

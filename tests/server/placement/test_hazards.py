@@ -499,7 +499,7 @@ def terms_of(world, uid, node="n0"):
 @pytest.mark.parametrize("late", [False, True])
 def test_terms_are_written_once_and_change_with_no_later_policy(world, replicas, first, late):
     (sentry,), (none,), (sidecar,) = (create(world, 1, by=by) for by in (BY_SENTRY, NONE, SIDECAR))
-    world.policy = policy_with(grace="2s")  # in force when they are entered
+    world.policy = policy_with(grace="2s")  # the policy in force when the entries are written
     for uid in (sentry, none, sidecar):
         if late:
             world.bind_bare(uid, "n0")
@@ -572,7 +572,7 @@ def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first,
     first.bind(one)  # this replica therefore caches the list
     task = second.answer_question("n0", "7")
     for _ in range(3):
-        task.step()  # list, pods, and the list again, to be written
+        task.step()  # reads the list, the pods, and the list again for the write
     first.bind(two)
     second.finish(task)
     assert (entered(world), answered(world)) == ({one, two}, WholeGpuPods("7", 0, ()))
@@ -585,7 +585,7 @@ def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first,
 
 
 def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, first):
-    first.tracker._on_nodes([])  # not shared yet
+    first.tracker._on_nodes([])  # the node is not shared yet
     first.finish(first.answer_question("n0", "7"))
     first.tidy_now()
     assert answered(world) == WholeGpuPods("7", 0, ())
@@ -643,7 +643,7 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, first):
     assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid)) == 4  # list, pods, write and its response
     assert requests(first.ask(other)) == 2  # write and its response
-    assert requests(first.ask(other)) == 1  # again: list
+    assert requests(first.ask(other)) == 1  # repeated: reads the list
 
 
 def test_what_is_answered_where_nothing_is_placed(world, first):
@@ -835,10 +835,10 @@ def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(
     given = {
         GPU_ANNOTATION: "G0-1",
         VISIBLE_DEVICES_ANNOTATION: "G0-1",
-        GPU_MEMORY_FRACTION_ANNOTATION: "0.2727",  # 3 of 11
+        GPU_MEMORY_FRACTION_ANNOTATION: "0.2727",  # 3 of 11 MiB
     }
     assert verdict.annotations == given
-    world.delete(other)  # now the first GPU would be chosen
+    world.delete(other)  # the first GPU would be chosen now
     relabel(world, DeviceNames.RUNTIME)
     named = given | {VISIBLE_DEVICES_ANNOTATION: "runtime.nvidia.com/gpu=G0-1"}
     world.resync()
@@ -894,7 +894,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     world.limit("n0", proven=True)  # this replica has not seen the change
     verdict = first.bind(requiring, arrives=False)
     assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
-    assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # of the cap
+    assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # half of the cap
     world.hear_node()
     # The pod's entry decides, which the limiter may have read.
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
@@ -929,7 +929,7 @@ def test_fraction_entry_and_annotation_agree_also_when_the_label_changes(proven,
     (uid,) = create(world, 4, limit=DriverLimit.AUTO)
     given = first.bind(uid, arrives=False).annotations
     assert given.get(DRIVER_LIMIT_ANNOTATION) == ("Auto" if proven else None)
-    assert (given[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000") is proven  # of the cap
+    assert (given[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000") is proven  # half of the cap
     world.limit("n0", proven=not proven)
     world.hear_node()
     assert first.bind(uid).annotations == given

@@ -112,7 +112,7 @@ def test_what_was_entered_for_a_binding_that_was_given_up_is_what_the_pod_gets(w
     replica.bind(other)
     assert replica.bind(uid, arrives=False).uuids == ("G0-1",)
     world.bind_bare(uid, "n0")
-    world.delete(other)  # now the first GPU would be chosen
+    world.delete(other)  # the first GPU would be chosen now
     late(replica)
     assert world.pods[uid].uuids == ("G0-1",)
 

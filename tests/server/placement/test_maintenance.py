@@ -142,7 +142,7 @@ def test_all_lists_are_collected_now_and_then_and_failures_are_reported_once(
     maintenance = maintain(lists)
     maintenance.start()
     assert maintenance._log.is_over.wait(60)
-    assert ("n1", stored) in lists.collected  # as it was read: no list is read twice
+    assert ("n1", stored) in lists.collected  # the list that was read: none is read twice
     assert [line[:2] for line in maintenance._log.lines[:2]] == [
         ("error", "lists of GPUs cannot be tidied; retrying"),
         ("info", "lists of GPUs are tidied again"),

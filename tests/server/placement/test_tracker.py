@@ -272,7 +272,7 @@ def test_each_question_of_a_node_is_reported_once(tracker):
         tracker._on_question("MODIFIED", question)
     tracker._on_questions([again, other])
     assert (tracker.asked, tracker.lost) == ([first, other, again], [])
-    tracker._on_nodes([NODE])  # shared by now
+    tracker._on_nodes([NODE])  # shared now
     tracker._on_question("DELETED", again)
     tracker._on_questions([])
     assert tracker.lost == ["n2"]

@@ -317,7 +317,7 @@ def test_a_group_of_ray_that_asks_for_vram_says_its_number_of_gpus(text, said):
     assert result.code == 0
     assert [note.partition(": note: ")[2] for note in notes] == [said] * (said is not None)
     assert all(note.startswith("a.yaml:8: ") for note in notes)
-    if said:  # the line is followed
+    if said:  # write the suggested line
         line = said.partition(": write ")[2].partition(";")[0]
         followed = re.sub("(num-gpus|GPU): '[^']*'", "", text)
         followed = re.sub(r"(rayStartParams|g\n      resources): {", rf"\1: {{{line}, ", followed)

@@ -69,7 +69,7 @@ def test_held_gpus_count_once(pods, held):
     [
         ([a_pod(str(number)) for number in range(5)], 2, 2),
         ([a_pod(gpus=2)], 1, 1),
-        ([a_pod(gpus=8)], 2, 1),  # all of one GPU
+        ([a_pod(gpus=8)], 2, 1),  # as a share at most one whole GPU
         ([a_pod(str(number), form=RequestForm.REPLICA, gpus=2) for number in range(4)], 2, 2),
     ],
 )

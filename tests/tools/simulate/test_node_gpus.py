@@ -65,7 +65,7 @@ def found_on(raw, *given_memory):
         # MIG strategy single: GPUs are slices.
         (gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"), [], 1),
         (gfd_node("n", 0, "", "A100-MIG-INVALID"), [], 1),
-        # MIG strategy mixed, without slices: one GPU is in MIG mode, all are, none is.
+        # MIG strategy mixed, without slices: one GPU, all GPUs, or no GPU is in MIG mode.
         (a_node("n", MIXED, **{GPU: 1}), [1], 1),
         (a_node("n", MIXED), [], 1),
         (a_node("n", MIXED, **{GPU: 2}), [1, 1], 1),

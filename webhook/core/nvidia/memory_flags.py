@@ -86,9 +86,9 @@ PROGRAMS: Final = (
         in_file="config.pbtxt",
         of="free",
     ),
-    # NVIDIA-AI-Blueprints/video-search-and-summarization sets both variables where models share a
+    # NVIDIA-AI-Blueprints/video-search-and-summarization sets both variables when models share a
     # GPU (deploy/docker/services/nim/*/hw-*-shared.env), and NIM_PASSTHROUGH_ARGS for vLLM's flags.
-    # Other NIMs than those for language models do not read them.
+    # Only NIMs for language models read them.
     SizedProgram(
         name="NIM",
         bound="NIM_KVCACHE_PERCENT",
@@ -158,7 +158,7 @@ PROGRAMS: Final = (
         runs=rf"lmdeploy{SEPARATOR_PATTERN}serve{SEPARATOR_PATTERN}(?:api_server|gradio)",
         of="free",
     ),
-    # comfy/cli_args.py; comfy/model_management.py plans by what is free on the GPU.
+    # comfy/cli_args.py; comfy/model_management.py plans with the memory that is free on the GPU.
     SizedProgram(
         name="ComfyUI",
         takes="what is free on the whole GPU",
@@ -186,7 +186,7 @@ FRACTION: Final = re.compile(
     "|client_mem_fraction"  # XLA: jaxlib/xla_client.py, with and without PYTHON
     "|per_process_gpu_memory_fraction"  # tensorflow_serving/model_servers/main.cc
     "|per_process_memory_fraction"  # PyTorch: c10/core/AllocatorConfig.h
-    # dask_cuda/cli.py: a number up to 1 is a fraction of the GPU, a larger one are bytes
+    # dask_cuda/cli.py: a number up to 1 is a fraction of the GPU, a larger one is in bytes
     "|rmm_pool_size|rmm_maximum_pool_size"
     "|(?P<free>free_gpu_mem(?:ory)?_fraction"  # TensorRT-LLM, also in Triton
     "|cache_max_entry_count)"  # LMDeploy
@@ -312,7 +312,7 @@ def find_gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
         if known if runs is None else re.search(runs, plain):
             flags[factor] = found
     if re.search("__enable_dp_attention|lmdeploy", plain):
-        flags.pop("data", None)  # these divide the GPUs of "tensor"
+        flags.pop("data", None)  # data parallelism divides the GPUs of "tensor"
     processes = [flags.pop("processes")] if "processes" in flags else []
     model = [] if _SEVERAL_NODES.search(plain) else list(flags.values())
     return max(processes, model, key=lambda found: prod(int(match["count"]) for match in found))

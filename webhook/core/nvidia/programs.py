@@ -104,9 +104,9 @@ PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
             "XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)
         ),
     ),
-    # Read from 2.10 on, where the older name takes precedence: c10/cuda/CUDAAllocatorConfig.h of
-    # the wheels 2.9.1 and 2.10.0. Earlier versions read only the older name, and raise for an
-    # unknown option, so the new name breaks no older PyTorch.
+    # Read from 2.10 on, and the older name takes precedence there: c10/cuda/CUDAAllocatorConfig.h
+    # of the wheels 2.9.1 and 2.10.0. Earlier versions read only the older name. They raise for an
+    # unknown option in it, but the new name breaks no older PyTorch.
     Program.PYTORCH: (
         ProgramVariable(
             "PYTORCH_ALLOC_CONF",
@@ -118,8 +118,9 @@ PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
     Program.CUPY: (ProgramVariable("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
     # Bytes, from 3.13 on: CUDA.jl, parse_limit.
     Program.JULIA: (ProgramVariable("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
-    # Ollama has no limit. OLLAMA_GPU_OVERHEAD is an amount to leave free and needs the GPU's total.
-    # Settings that grow with the GPU can be bounded: models at a time, requests, context length.
+    # Ollama has no memory limit. OLLAMA_GPU_OVERHEAD is an amount to leave free, so computing it
+    # needs the GPU's total. The settings that grow with the GPU can be bounded: loaded models,
+    # requests, context length.
     Program.OLLAMA: (
         ProgramVariable("OLLAMA_MAX_LOADED_MODELS", "1"),
         ProgramVariable("OLLAMA_NUM_PARALLEL", "1"),

@@ -118,7 +118,7 @@ def free_bytes(gpus: Iterable[Gpu], taken: Iterable[tuple[Iterable[str], int]]) 
     """
     free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
     for uuids, taken_bytes in taken:
-        for uuid in uuids:  # repeats `allocate`: no call for each pod
+        for uuid in uuids:  # as in `allocate`, without a call for each pod
             if uuid in free:
                 free[uuid] -= taken_bytes
             elif uuid == EVERY_GPU:

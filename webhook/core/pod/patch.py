@@ -167,7 +167,7 @@ class _Copy:
     def edit(self, op: str, name: str, value: Any) -> None:
         """Add or remove the value at a name or an index."""
         if type(self.value) is list:
-            self._inner.clear()  # indices may change
+            self._inner.clear()  # indices may have changed
             if op == "add":
                 self.value.insert(int(name), value)
             else:

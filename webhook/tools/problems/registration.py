@@ -123,7 +123,7 @@ def check_ca_bundle(installation: Installation) -> Finding:
     """
     hooks, code = installation.own_webhooks, Code.CERTIFICATE
     if not hooks:
-        return None  # see check_registration
+        return None  # `check_registration` reports it
     trusted = {f"{hook.name} ({hook.kind})": installation.ca_days_left(hook) for hook in hooks}
     days_left = [days for days in trusted.values() if days is not None]
     fix = f"in mode `self` a replica restores it: {logs_command(installation.namespace)}; "

@@ -202,7 +202,7 @@ def test_a_pod_that_asks_twice_is_denied_and_reads_no_hint():
     decision = decide_pod(pod, policy=policy)
     assert decision.reasons == ("WholeGPUAndShare",)
     assert decision.notes == ()
-    (note,) = decide_pod(pod).notes  # under a policy for which it is no GPU
+    (note,) = decide_pod(pod).notes  # under a policy that does not count it as a GPU
     assert note.endswith("[nvidia.com/gpumem]: remove it; HAMi reads it, vramwarden does not")
 
 

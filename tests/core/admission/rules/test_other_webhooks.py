@@ -32,7 +32,7 @@ OWN = a_rule(enforcement={"image": "registry.example/own:2"})
         (a_rule(), "mirror.example:5000/enforcer:1", True),
         (OWN, "mirror.example/own:2", True),
         (a_rule(), "vramwarden/enforcer:1", False),
-        (a_rule(), "vramwarden/enforcer:0", False),  # of another release
+        (a_rule(), "vramwarden/enforcer:0", False),  # from another release
         (a_rule(), "mirror.example/vramwarden/enforcer:0", False),
         (BY_SENTRY, "mirror.example/vramwarden/enforcer:1", False),
     ],
@@ -87,7 +87,7 @@ def test_an_image_that_is_rewritten_last_is_named_with_values_that_have_the_pod_
         f'another webhook changed the image from "vramwarden/enforcer:1" to "{image}"'
     )
     values = dict(re.findall(r'enforcer\.(\w+): "([^"]+)"', lines))
-    written = values["repository"]  # as the chart builds it
+    written = values["repository"]  # built as by the chart
     written += f"@{values['digest']}" if "digest" in values else f":{values.get('tag', 1)}"
     for wanted in (written, image):
         rule = a_rule(enforcement={"image": wanted})

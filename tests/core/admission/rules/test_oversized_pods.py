@@ -117,7 +117,8 @@ def long_names(count: int) -> dict[str, Any]:
 ALL, MAIN, AFFINITY = "spec.containers", "spec.containers[0]", "spec.affinity"
 NODE = "nodeAffinity"
 TERMS = f"{AFFINITY}.{NODE}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-# Content that reaches a bound exactly, the bound, the path of one more, and the word for it.
+# A function that returns content of a given size, the bound, the path of the first item beyond it,
+# and a word of the message.
 BOUNDS = [
     (lambda n: {"containers": [a_container(), *named(n - 1)]}, 256, ALL, ""),
     (lambda n: {"containers": [a_container()], "initContainers": named(n - 1)}, 256, ALL, ""),
@@ -277,7 +278,7 @@ def test_the_rule_decides_about_size_as_about_all_else(rule, outcome):
     assert (decision.outcome, decision.patch, decision.obj) == (outcome, (), pod)
 
 
-# --- pods of others
+# --- pods that vramwarden does not manage
 
 LARGE = {"tolerations": [{"operator": "Exists"}] * 257}
 NOT_OURS = [
@@ -433,7 +434,7 @@ def test_debugging_containers_count_as_containers_and_only_new_ones_are_judged()
     )
 
 
-# --- pods with our label or annotations, whoever wrote them
+# --- pods with our label or annotations, written by any client
 
 
 MARKED = [

@@ -50,7 +50,8 @@ CASES = {
         asking({"requests": {"cpu": "800m"}}, of_pod("1", "1")),
         GUARANTEED,
     ),
-    # There the QoS class does not depend on the sidecar's amounts. A lack of room only costs time.
+    # In this case the QoS class does not depend on the sidecar's amounts. A lack of room only costs
+    # time.
     "pod-level, Guaranteed, too little room": (
         asking({"requests": {"cpu": "801m"}}, of_pod("1", "1")),
         ("10m", "1"),

@@ -65,7 +65,8 @@ def immutable(case: Case) -> Iterator[Finding]:
     before, after = _fixed_fields(old), _fixed_fields(new)
     changes = [place for place in after if _differs(place[0], before.get(place), after[place])]
     if _DEFAULT_CONTAINER in changes and not (read_demand(new)[1] and not read_demand(old)[1]):
-        # Only a name that contradicts the amounts would change the demand.
+        # Changing the default container affects the demand only if the new name contradicts the
+        # amounts.
         changes.remove(_DEFAULT_CONTAINER)
     by_developers = any(key in _WRITTEN_BY_DEVELOPERS for key, _ in changes)
     problem = _recreation_problem(case) if by_developers else ""

@@ -389,7 +389,7 @@ def _find_our_names(holder: Mapping[str, Any], key: str, path: str) -> list[tupl
     found = []
     for index, entry in enumerate(get_objects(holder, key, path)):
         name = entry.get("name")
-        # For most entries nothing else is read, and no path is built.
+        # For most entries only the name is read, and no path is built.
         if (type(name) is not str or name in OUR_VOLUMES) and get_string(
             entry, "name", path, f"{key}[{index}]"
         ):

@@ -144,7 +144,7 @@ def _build_edits(
     _edit_metadata(source, asked, entries, edits)
     for container in source.pod.containers:
         _edit_resources(container, source.place(container), product, edits)
-    if not edits.operations:  # the rest requests nothing, and is its author's choice
+    if not edits.operations:  # the other fields request nothing, so they are kept
         return ()
     for container in source.pod.containers:
         _edit_env(container, source.place(container), edits)
