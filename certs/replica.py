@@ -39,7 +39,7 @@ from certs.rotate import (
     is_obsolete,
 )
 
-# A CA this old counts as settled. Otherwise a new replica would always wait.
+# A CA of this age counts as settled. Otherwise a new replica would always wait.
 _OLD = timedelta(days=1)
 
 

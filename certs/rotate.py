@@ -94,7 +94,7 @@ class SetUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA certificate, with its private key if the set contains the key."""
+    """A CA certificate, and its private key if the set contains it."""
 
     certificate: x509.Certificate
     key: PrivateKeyTypes | None = field(default=None, repr=False)
@@ -235,7 +235,7 @@ def authority_uses(bundle: Bundle, now: datetime) -> tuple[str, ...]:
 def find_signer(
     leaf: x509.Certificate | None, authorities: Sequence[Authority]
 ) -> Authority | None:
-    """Return the given CA that signed the leaf, or None."""
+    """Return the CA that signed the leaf, or None if it is not among `authorities`."""
     if leaf is None:
         return None
     return next((a for a in authorities if is_signed_by(leaf, a.certificate)), None)

@@ -81,7 +81,7 @@ ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 
 
 def default_enforcer_image() -> str:
-    """Return the sidecar image for rules without one: from the environment, or this release's."""
+    """Return the default sidecar image: from the environment, or this release's image."""
     return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
 
 

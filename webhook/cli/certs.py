@@ -41,7 +41,7 @@ from webhook.options import (
 )
 
 CaBundles = tuple[tuple[str, bool], ...]
-"""Names of webhooks, each with True if its caBundle contains all CAs."""
+"""Webhook names, each with True if the webhook's caBundle contains all CAs."""
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 

@@ -155,7 +155,7 @@ def _annotation_text(pod: Json) -> str:
 
 
 def _program_name() -> str:
-    """Return the command as the user typed it, in case its name is not on the PATH."""
+    """Return the typed command if it is a relative path, otherwise its name."""
     program = Path(sys.argv[0])
     is_relative = program.name == "vramwarden" and not program.is_absolute()
     return str(program) if is_relative else "vramwarden"

@@ -224,7 +224,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _read_key(path: Path | None) -> bytes:
-    """Return the key, or empty bytes if the file does not exist yet, like its Secret."""
+    """Return the key, or empty bytes if the file, and thus the key's Secret, is missing."""
     try:
         key = path.read_bytes().strip() if path else None
     except FileNotFoundError:

@@ -77,7 +77,7 @@ class CertificateKeeper(ServerPart):
         """Load a replaced certificate; called at the start of each handshake."""
 
     def _load(self, bundle: Bundle) -> None:
-        """Serve this certificate from now on. Raises CertificatesError if unusable."""
+        """Serve this certificate from now on; raises CertificatesError if it is unusable."""
         context = _create_context()
         load_into(context, bundle, str(self))
         self.bind_path.use_certificate(bundle)

@@ -1,15 +1,14 @@
 """Facts about the cluster that decisions depend on, in addition to the policy.
 
-| fact | needed by | until it is known |
+| fact | needed by | assumed while unknown |
 | --- | --- | --- |
-| the RuntimeClass `nvidia` exists | rules with runtimeClassName `Auto` | there is none |
-| nodes with slices of GPUs (MIG) | rules with accounting `MIG` | there are none |
-| the driver of a node enforces caps, from placement | rules with driverLimit `Require` | unknown |
-| labels of namespaces | rules that select by them | the review is not answered |
+| the RuntimeClass `nvidia` exists | rules with runtimeClassName `Auto` | no |
+| nodes with GPU slices (MIG) | rules with accounting `MIG` | no such nodes |
+| a node's driver enforces caps (from placement) | rules with driverLimit `Require` | unknown |
+| namespace labels | rules that select by namespace label | nothing: reviews are not answered |
 
-Placement watches the nodes whose memory the node agent advertises. Nodes with slices are others,
-because an agent ignores GPUs in MIG mode. If a cluster has no such nodes, the API server sends
-nothing.
+Placement watches the nodes whose memory the node agent advertises. Nodes with slices are watched
+here, because an agent ignores GPUs in MIG mode. Without such nodes the API server sends nothing.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ class ClusterCache:
         clock: Callable[[], float] = time.monotonic,
         limits: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """Store the settings without sending requests.
-
-        `policy` returns the policy in force, and `limits` the value of `Cluster.limits`.
-        """
+        """`policy` returns the policy in force, and `limits` the value of `Cluster.limits`."""
         self._limits = limits
         self._kube = kube
         self._policy = policy

@@ -85,14 +85,14 @@ class TimeShare:
     burst_s: float
     """Maximum unused time that can be saved up."""
     covered_at_s: float = 0.0
-    """Time at which the share will have paid for all time used."""
+    """Time at which the share covers all time used so far."""
 
     def has_time(self, now_s: float) -> bool:
-        """Return True if more time may be used."""
+        """Return True if the share has time left."""
         return (self.covered_at_s - now_s) * self.share < self.burst_s
 
     def charge(self, used_s: float, now_s: float) -> None:
-        """Charge time that was used."""
+        """Charge the used time to the share."""
         self.covered_at_s = max(self.covered_at_s, now_s) + used_s / self.share
 
 
@@ -102,7 +102,7 @@ class Peer:
 
     address: str
     is_configured: bool = False
-    """The settings list this address as one of an API server."""
+    """True if the settings list this address as an API server's."""
     is_trusted: bool = False
     slots: dict[Slot, None] = field(default_factory=dict)
     """Connections of this address, oldest first."""
@@ -150,9 +150,9 @@ def choose_slot_to_close(slots: Iterable[Slot], newcomer: Peer) -> Slot | None:
 
     | closed | connections |
     | --- | --- |
-    | never | that are being answered; of a trusted address, if `newcomer` is not trusted |
-    | first | of an address that is not trusted; of the address with most connections |
-    | of those | without an answered request, then idle, then receiving; the oldest |
+    | never | being answered, or of a trusted address while `newcomer` is untrusted |
+    | first | of an untrusted address, then of the address with most connections |
+    | among these | without an answered request, then idle, then receiving, then oldest |
     """
     return min(
         (
@@ -173,7 +173,7 @@ class Connections:
     """
 
     is_draining = False
-    """Each response is the last one on its connection."""
+    """True if each response is the last one on its connection."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Connections:
         self.slots: dict[Slot, None] = {}
         """All connections, oldest first."""
         self.peers: dict[str, Peer] = {}
-        """Addresses that have connections, are trusted, or have used up time."""
+        """Peers, keyed by address, that have connections or trust, or have used time."""
         self.date = b""
         """Value of the `date` header (RFC 9110 section 6.6.1)."""
         self.count_closed = count_closed
@@ -211,7 +211,7 @@ class Connections:
         self._clock = clock
         self._untrusted = TimeShare(MAX_TIME_OF_UNTRUSTED, MAX_BURST_OF_UNTRUSTED_S)
         self._trusted: dict[Peer, float] = {}
-        """End of trust for peers that used the path of /bind; the latest is last."""
+        """End of trust keyed by peer, for peers that used the path of /bind; the latest last."""
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -292,7 +292,7 @@ class Connections:
             self._distrust(next(iter(self._trusted)))
 
     def reserve(self, peer: Peer, more_bytes: int) -> bool:
-        """Count bytes of a large body; return False if they exceed the limit."""
+        """Reserve memory for a large body; return False if this exceeds the limit."""
         self.body_bytes += more_bytes
         peer.body_bytes += more_bytes
         limit = MAX_LARGE_BYTES
@@ -306,7 +306,7 @@ class Connections:
         self._forget_unused(peer)
 
     def _forget_unused(self, peer: Peer) -> None:
-        """Remove an address without connections, unless it has used up time."""
+        """Drop a peer without connections or trust once its share covers its used time."""
         is_covered = peer.shares[0].covered_at_s <= self._clock()
         if not peer.slots and peer not in self._trusted and is_covered:
             self.peers.pop(peer.address, None)

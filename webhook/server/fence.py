@@ -35,13 +35,13 @@ class FenceKeeper(ServerPart):
 
     | stored | written |
     | --- | --- |
-    | the text of this replica, under any seal | no |
+    | this replica's text, under any seal | no |
     | nothing | yes |
     | another text, and this replica's text is new | yes |
     | a text that a replica sealed less than `SETTLE_S` ago | no |
-    | any other, such as an older text or one without a valid seal | yes |
+    | any other text, such as an older one or one without a valid seal | yes |
 
-    No review waits for it. Without the ConfigMap the fence denies nothing, and the webhook decides.
+    No review waits for the ConfigMap. Without it the fence denies nothing, and the webhook decides.
     """
 
     def __init__(

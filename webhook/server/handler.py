@@ -28,14 +28,14 @@ class Endpoint:
     """Answers all requests of one kind."""
 
     max_bytes: int
-    """Maximum size of a body."""
+    """Maximum size of a request body, in bytes."""
     answer: Callable[[bytes, Peer], Answer | Coroutine[Any, Any, Answer]]
     """Returns the response to a body from an address, or a coroutine if it takes time."""
     too_large: Callable[[bytes], Answer]
     """Answers a body that is too large, given its first bytes (`prefix_bytes`)."""
     prefix_bytes: int = 0
     is_secret: bool = False
-    """Clients that request this endpoint have their address trusted."""
+    """True if the address of a client that requests this endpoint becomes trusted."""
 
 
 class Handler(Protocol):

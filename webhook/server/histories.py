@@ -24,7 +24,7 @@ def history_key(stored: StoredHistory) -> HistoryKey:
 
 
 class _Contents:
-    """Histories by key, and their number per namespace."""
+    """Histories keyed by namespace and workload, and their number per namespace."""
 
     def __init__(self) -> None:
         self.histories: dict[HistoryKey, StoredHistory] = {}
@@ -69,7 +69,7 @@ class HistoryCache:
         return self._contents.has_room(namespace)
 
     def find_replaceable(self, namespace: str) -> StoredHistory | None:
-        """Return the history to delete so that the namespace can have another, or None.
+        """Return the history to delete so that the namespace can get a new one, or None.
 
         Otherwise a user with several namespaces could leave other users no history for `MAX_AGE_S`.
         """
@@ -119,7 +119,7 @@ class Advisor:
         self._cache = cache
         self._largest_gpu_bytes = largest_gpu_bytes
         self._cached: dict[tuple[HistoryKey, int], tuple[History, int | None, str]] = {}
-        """Warnings with their inputs: a controller creates many pods from one template."""
+        """Cached warnings with their inputs: a controller creates many pods from one template."""
 
     def warn(self, namespace: str, metadata: Mapping[str, Any], requested_bytes: int) -> str:
         """Return the warning for a pod that requests this amount per GPU, or an empty string."""

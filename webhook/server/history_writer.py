@@ -43,7 +43,7 @@ MAX_ATTEMPTS: Final = 5
 GIVE_UP_S: Final = 900.0
 """Time after which runs that cannot be written are dropped."""
 MAX_FIGURES_AGE_S: Final = 5.0
-"""Maximum age of a node's figures that are reused, as several of its pods may end together."""
+"""Maximum age of a node's cached figures, which are shared by pods that end together."""
 MAX_END_AGE_S: Final = 600.0
 """Time in seconds after which an ended pod is no longer in the figures of its node's sentry."""
 
@@ -269,7 +269,7 @@ class HistoryWriter:
         return False
 
     def _can_create(self, namespace: str) -> bool:
-        """Return True if the namespace may have another history; delete another one if necessary.
+        """Return True if the namespace may get a history; delete another history if necessary.
 
         Raises KubeError.
         """

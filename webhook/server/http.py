@@ -44,7 +44,7 @@ KEEPALIVE_S: Final = 120.0
 If the webhook closed it first, a call could meet an EOF."""
 
 PREFIX_S: Final = 1.0
-"""Time in seconds for the prefix of a body that is too large. It arrives with the headers."""
+"""Maximum wait for the prefix of a body that is too large, which arrives with the headers."""
 
 _SINGLE_HEADERS: Final = frozenset(
     {b"content-type", b"content-length", b"transfer-encoding", b"expect", b"host"}
@@ -76,9 +76,9 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
-        """The client is not reading the responses."""
+        """True while the client does not read the responses."""
         self._is_closing = False
-        """No further request is read."""
+        """True if no further request is read."""
         self._framing_bytes = 0
         self._reserved_bytes = 0
         self._reset()
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._header_count = 0
         self._chunk_count = 0
         self._endpoint: Endpoint | Answer | None = None
-        """Set from the end of the request's head until its response."""
+        """Endpoint or response of the current request; None until its head is complete."""
         self._content_length = 0
         self._body: bytes | bytearray = b""
         self._has_begun = False
@@ -97,9 +97,9 @@ class Connection(asyncio.Protocol):
         self._is_last = False
         self._is_head_request = False
         self._expects_continue = False
-        """The client waits for `100 Continue` before it sends the body."""
+        """True if the client waits for `100 Continue` before it sends the body."""
 
-    # Called by the transport
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport, after the TLS handshake."""
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
             if self._task is None and not self._has_begun:
                 self._become_idle()
 
-    # Called by the parser
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         """Start a request. Raises _AbusiveError if the previous request is not answered yet."""
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         """Mark the request complete; it is answered after the parser has read all data."""
         self._is_complete = True
 
-    # Requests and responses
+    # Requests and responses.
 
     def _bound_partial_request(self) -> None:
         """Limit size and time of an incomplete request."""

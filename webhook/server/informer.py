@@ -26,8 +26,8 @@ class Informer(Generic[T]):
     | nothing yet | nothing | no | no |
     | a list, and then each change | the objects | yes | yes |
     | a list, but the watch has failed | the objects of the list | no | yes |
-    | the right to read is missing | as before, at first nothing | no | yes |
-    | no answer any more | as before | no | as before |
+    | read permission is missing | as before, at first nothing | no | yes |
+    | no response any more | as before | no | as before |
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Informer(Generic[T]):
             self._log.over(self._log_key, f"{self._title} are followed again")
 
     def _sleep(self, pause_s: float) -> None:
-        """Sleep; `follow` calls it after every watch."""
+        """Sleep; called by `follow` after every watch."""
         time.sleep(pause_s)
         self._raise_if_stopped()
 

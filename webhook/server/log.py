@@ -103,7 +103,7 @@ class _LogHandler(logging.Handler):
 
 
 class ServerLogger(GunicornLogger):  # type: ignore[misc]  # gunicorn is not typed
-    """Gunicorn's logger with JSON lines."""
+    """Gunicorn's logger, which writes JSON lines."""
 
     def setup(self, cfg: Any) -> None:
         """Send the messages of gunicorn and asyncio to `JsonLog`, which has each request."""

@@ -121,7 +121,7 @@ class Metrics:
         histogram.observe(duration_s)
 
     def _count_request(self, webhook: str, operation: str, decision: str, reason: str) -> None:
-        """Count a review. The dictionary is faster than `Counter.labels`."""
+        """Count a review; looking up a dictionary is faster than `Counter.labels`."""
         labels = webhook, operation, decision, reason
         counter = self._request_counters.get(labels)
         if counter is None:

@@ -64,9 +64,9 @@ class BindPath:
 
     | path | accepted |
     | --- | --- |
-    | of the certificate that is served | yes |
-    | of a certificate that this replica served before | until the CA of that one is forgotten |
-    | in the webhook configuration, as last read | yes, if `is_bind_path` |
+    | derived from the served certificate | yes |
+    | derived from a previously served certificate | until its CA is forgotten |
+    | last read from the webhook configuration | yes, if `is_bind_path` |
     | any other, such as `/bind` | no |
     """
 
@@ -124,16 +124,16 @@ class BindPath:
 
 
 class Registration:
-    """Reconciles the webhook configurations; replicas with the same key write the same.
+    """Reconciles the webhook configurations; replicas with the same key write the same path.
 
-    | path of bind in the configuration | written |
+    | path of /bind in the configuration | written |
     | --- | --- |
-    | the current one of this replica | nothing |
-    | none, or one of another shape, as after a re-installation | the current one, at once |
-    | another path of that shape | the current one, if both are unchanged for the settling time |
+    | this replica's current path | nothing |
+    | none, or one of another form, as after a re-installation | the current path, at once |
+    | another path of this form | the current path, if both are unchanged for the settling time |
 
-    The last may be the path of another replica, whose certificate is newer or older. It is
-    accepted while it is in the configuration.
+    The last row may be the path of another replica with a newer or older certificate. This path is
+    accepted while the configuration contains it.
     """
 
     def __init__(

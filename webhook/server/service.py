@@ -57,7 +57,7 @@ _HOST_ERRORS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Addresses of the server, and all parts that it needs."""
+    """Addresses, certificates, policies and optional parts of the server."""
 
     policy: Path
     certificates: Callable[[Metrics, JsonLog], CertificateKeeper]

@@ -109,8 +109,7 @@ class AssignmentLists:
         """Queues requests against a node's list; returns at once."""
         self._copies: dict[str, StoredList] = {}
         self.assigns_late = False
-        """True if GPUs are reserved for pending pods, which requires the permission to assign
-        late."""
+        """True if GPUs are reserved for pending pods, which requires permission to assign late."""
         metrics.entries.set_function(self._count_entries)
 
     def wait(self, answer: Future[T]) -> T:
@@ -124,8 +123,8 @@ class AssignmentLists:
     def nodes_with_entries(self, pods: Iterable[PodState]) -> set[str]:
         """Return the nodes whose cached lists have an entry of one of these pods.
 
-        A bound pod can only have an entry on its own node. For the other pods all lists are
-        searched once.
+        A bound pod uses only its own node's GPUs, so only that list is searched. For the other pods
+        all lists are searched once.
         """
         found, unbound = set(), set()
         for pod in pods:
@@ -168,8 +167,8 @@ class AssignmentLists:
 
         | the list | callers are answered |
         | --- | --- |
-        | cached | after the write, which proves that it was the stored one |
-        | just read | at once if nothing changes, else after the write |
+        | cached | after the write, which proves that the cached list was the stored one |
+        | just read | at once if nothing changes, otherwise after the write |
 
         Raises KubeError, also if other replicas always write first.
         """
@@ -196,7 +195,7 @@ class AssignmentLists:
         raise KubeError(f"others keep writing the list of node {name}")
 
     def _read_node(self, name: str, requests: list[ListRequest]) -> GpuNode:
-        """Return a node with its GPUs, and deny the pods that cannot get any of them.
+        """Return a node with its GPUs, and deny the pods that cannot get any GPU of the node.
 
         The node is read again before a denial, since the reason may no longer apply.
         """
@@ -342,7 +341,7 @@ def _verdict(pod: PodState, planned: PlannedWrite, node: GpuNode) -> BindingVerd
     if not pod.at_binding:
         return NO_DEMAND
     cap_bytes = pod.need.memory_bytes if pod.need else 0
-    # A dry run has no entry.
+    # In a dry run no entry was written.
     entered = planned.assignments.get(pod.uid)
     limit = (
         entered.terms.limit

@@ -45,14 +45,14 @@ class Binder:
         self._lists = lists
 
     def decide_from_memory(self, binding: Binding) -> BindingVerdict | UndecidedBinding:
-        """Decide a binding without a request if possible; see `bind` for the others.
+        """Decide a binding without sending a request if possible; otherwise use `bind`.
 
         | the pod | the node | answer |
         | --- | --- | --- |
-        | unknown | without GPUs, as far as known | untouched |
+        | unknown | without known GPUs | untouched |
         | without a demand | any | untouched |
-        | finished | any | untouched; the API server rejects it itself |
-        | placed here, with a demand that cannot be read | any | denied |
+        | finished | any | untouched; the API server rejects the binding |
+        | with an unreadable demand, to be placed at binding | any | denied |
         """
         pod = self._tracker.pod(binding.uid)
         if pod is not None:
@@ -70,13 +70,13 @@ class Binder:
         | the pod | the node | answer |
         | --- | --- | --- |
         | as in `decide_from_memory` | | the same, after one request at most |
-        | gone | any | untouched; the API server rejects it itself |
-        | it sees all GPUs | any | untouched, once it is entered |
-        | it sees all GPUs | any, and the API server is away | untouched |
-        | with a demand | without GPUs, or without names of them, as read now | denied |
-        | requires the driver's limit | without its label, as read now | denied |
+        | gone | any | untouched; the API server rejects the binding |
+        | sees all GPUs | any | untouched, once the pod is entered |
+        | sees all GPUs | any, and the API server is unreachable | untouched |
+        | with a demand | without GPUs or their names, as just read | denied |
+        | requires the driver's limit | without the limit's label, as just read | denied |
         | with a demand | with GPUs | placed or denied (`plan_assignments`) |
-        | any | the API server is away | `fallback_verdict` |
+        | any | any, and the API server is unreachable | `fallback_verdict` |
         """
         binding, pod = undecided.binding, undecided.pod
         answer: Future[BindingVerdict] = Future()

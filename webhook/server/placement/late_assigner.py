@@ -37,8 +37,7 @@ DELAY_S: Final = 0.5
 """Maximum random delay in seconds, so that replicas do not all try at once."""
 
 PATIENCE_S: Final = 300.0
-"""Seconds from the first denial until a pod with a controller is deleted, to be placed
-elsewhere."""
+"""Seconds from the first denial until a pod with a controller is deleted and thus moved."""
 
 ANNOTATE_EVERY_S: Final = 30.0
 """Minimum interval in seconds between two changes of a pod's annotation `gpu-waits`."""
@@ -48,8 +47,7 @@ CHECK_RIGHTS_EVERY_S: Final = 300.0
 
 NODES_AT_ONCE: Final = 16
 """Maximum number of nodes that are tried at a time. After an outage thousands of nodes may have
-pending pods, and each may use one of the threads that bindings share
-(`assignment_lists.AT_ONCE`)."""
+pending pods, and each may use a thread that bindings share (`assignment_lists.AT_ONCE`)."""
 
 TRIES: Final = 3
 """Maximum number of attempts to change a pod. The kubelet also changes the status of a new pod."""
@@ -141,22 +139,22 @@ class LateAssigner:
             return due
 
     def _forget_others(self, uids: set[str]) -> None:
-        """Forget the times of all other pods, which are not pending any more."""
+        """Forget the times of all pods except these, which are still pending."""
         for remembered in (self._denied_since_s, self._annotated_at_s):
             for uid in remembered.keys() - uids:
                 del remembered[uid]
 
     def assign(self, lists: AssignmentLists, waiting: Mapping[str, Sequence[PodState]]) -> None:
-        """Try to give these pods their GPUs, by the node on which they wait: each list once.
+        """Try to give pending pods their GPUs. `waiting` is keyed by node; each list is used once.
 
         | GPUs of its node | the pod |
         | --- | --- |
         | free, or entered for it already | gets them |
         | none is free, or none has a name | gets `gpu-waits`; with a controller it is deleted \
 after `PATIENCE_S`, even if some of its containers run |
-        | any, but it got GPUs, ended or is gone meanwhile | is not changed |
+        | any, but the pod has got GPUs, ended or gone meanwhile | is not changed |
 
-        A bug is raised after all of them were tried.
+        An unexpected exception is raised after all pods were tried.
         """
         if not any(waiting.values()) or not self._may_assign(lists):
             return

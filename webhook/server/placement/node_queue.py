@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def resolve(answer: Future[T], result: T) -> None:
-    """Set the result, unless the request was cancelled or answered before."""
+    """Set the result, unless the request was already cancelled or answered."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_result(result)
 
 
 def fail(answer: Future[Any], error: Exception) -> None:
-    """Set an exception, unless the request was cancelled or answered before."""
+    """Set an exception, unless the request was already cancelled or answered."""
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_exception(error)
 

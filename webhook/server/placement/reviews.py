@@ -112,7 +112,7 @@ class BindingReviews:
     def _fail(self, review: Review, binding: Binding | None) -> Answer:
         """Answer a review after a vramwarden bug; only pods that need placement are denied.
 
-        A failed call would be ignored (`failurePolicy: Ignore`), but a denial is not.
+        A failed call would bind the pod (`failurePolicy: Ignore`), but a denial does not.
         """
         uid = review.request.uid
         if binding and self._binder and self._binder.needs_placement(binding):

@@ -42,11 +42,7 @@ class PlacementService:
         policy: Callable[[], Policy],
         view_for: Callable[[Policy], Cluster],
     ) -> None:
-        """Store the settings without sending requests.
-
-        `policy` returns the policy in force, and `view_for` the state of the cluster for that
-        policy.
-        """
+        """`policy` returns the policy in force, and `view_for` the cluster's state for it."""
         self._policy = policy
         self._view_for = view_for
 

@@ -23,7 +23,7 @@ from webhook.server.metrics import PlacementMetrics
 T = TypeVar("T")
 
 _REMEMBERED: Final = 10_000
-"""Maximum number of remembered deleted pods, about which the API server need not be asked."""
+"""Maximum number of deleted pods that are remembered, to save requests about them."""
 
 
 class Tracker:
@@ -122,7 +122,7 @@ class Tracker:
             return [pod for there in self._pending.values() for pod in there.values()]
 
     def nodes_with_pending(self, nodes: Iterable[str] | None = None) -> list[str]:
-        """Return those of the given nodes, or of all nodes, on which pods are pending."""
+        """Return the names of all or the given nodes on which pods are pending."""
         with self._lock:
             if nodes is None:
                 return list(self._pending)

@@ -34,7 +34,7 @@ def node_denial(name: str, node: GpuNode | None) -> BindingVerdict | None:
 def pod_denial(
     name: str, node: GpuNode | None, pod: PodState, find_terms: FindTerms
 ) -> BindingVerdict | None:
-    """Return the denial for a pod that could not get a GPU of a node even if all were free."""
+    """Return the denial for a pod that cannot run on a node, whatever GPUs are free, or None."""
     denial = node_denial(name, node)
     if denial or node is None:
         return denial
