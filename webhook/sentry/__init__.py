@@ -1,9 +1,9 @@
 """The sentry: measures the GPU memory of pods from outside the pods, and enforces their caps.
 
 A sidecar runs in its tenant's pod, often as the tenant's user. The sentry runs once per node, in a
-pod with `hostPID`. It applies the same rules as a sidecar: to pods by Sidecar later than a healthy
-sidecar would, to pods by Sentry as their only enforcer. It finds pods in the node's assignment list
-and cannot read them from the API. Its rights are:
+pod with `hostPID`, and applies the same rules. It stops pods by Sidecar later than a healthy
+sidecar would. For pods by Sentry it is the only enforcer. It finds pods in the node's assignment
+list and cannot read them from the API. Its permissions are:
 
 | API group | resource | verbs |
 | --- | --- | --- |
@@ -24,11 +24,11 @@ and cannot read them from the API. Its rights are:
 
 Effect of the assignment list:
 
-| the list | a pod on it | a pod that is not on it |
+| the list | a pod on the list | a pod that is not on the list |
 | --- | --- | --- |
 | was never read | | none: absent from the metrics |
 | was read, and its changes are reported | may be stopped | its memory is unmanaged after a minute |
-| was read, and cannot be watched now | may be stopped: pods only leave it as they end | none |
+| was read, and cannot be watched now | may be stopped: only ended pods leave the list | none |
 
 A pod that left the list and still holds memory, for example after a forced deletion, may be stopped
 by its last assignment until it holds none.

@@ -1,4 +1,4 @@
-"""Carries out what the judge decides: log line first, then the signal, then Event and condition."""
+"""Executes the judge's actions: log line first, then the signal, then Event and condition."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from webhook.sentry.node_status import NodeStatus
 from webhook.sentry.scanner import DUTY, ProcessScan
 
 STUCK_S: Final = 5.0
-"""Grace period before reporting that no process of a pod could be stopped, in seconds."""
+"""Time before the sentry reports that no process of a pod could be stopped, in seconds."""
 
-_MOST_PIDS: Final = 8  # in a log line
+_MOST_PIDS: Final = 8  # PIDs in a log line
 _POLICY_REPORTS: Final = "the policy only reports (onExcess: Report)"
 _SENTRY_REPORTS: Final = "the sentry only reports"
 
@@ -67,7 +67,7 @@ class _Pod:
 
     @property
     def sidecar_note(self) -> str:
-        """End of a message, about the sidecar; empty for a pod by Sentry."""
+        """End of a message about the sidecar; empty for a pod by Sentry."""
         if self.by_sentry:
             return ""
         delay_s = self.terms.delay_s + LATER_S
@@ -89,11 +89,11 @@ class _Pod:
 
 @dataclass(slots=True)
 class _StuckPod:
-    """A pod over its cap of which no process could be stopped."""
+    """A pod over its cap in which no process could be stopped."""
 
     since_s: float
     retry_s: float = 0.0
-    """Time of the next try, which reads all processes of the node."""
+    """Time of the next attempt, which reads all processes of the node."""
     reported: bool = False
 
 
@@ -125,7 +125,7 @@ class ActionRunner:
         assignments: NodeAssignments,
         now_s: float,
     ) -> None:
-        """Carry out the actions of a scan."""
+        """Execute the actions of a scan."""
         self._stuck = {uid: stuck for uid, stuck in self._stuck.items() if uid in judgement.active}
         freed: dict[_Pod, list[Freed]] = {}
         for uid, action in judgement.actions:
@@ -138,9 +138,10 @@ class ActionRunner:
             self._log_freed(pod, returned)
 
     def _perform(self, pod: _Pod, action: Action, scan: ProcessScan, now_s: float) -> None:
-        """Carry out one action.
+        """Execute one action.
 
-        Without a grace period a `Kill` comes with its `Terminate`, which has sent SIGKILL already.
+        Without a grace period a `Kill` comes together with its `Terminate`, which has already sent
+        SIGKILL.
         """
         match action:
             case Terminate(process, excess):
@@ -160,9 +161,9 @@ class ActionRunner:
                 self._journal.line("error", LogMessage.STAYED, values)
 
     def _with_inner_pid(self, process: Process) -> Process:
-        """Return the process with its PID in its pod, if that can be read.
+        """Return the process with its PID in its pod, if that PID can be read.
 
-        Sentences have that PID, the other values of a log line the node's.
+        Sentences contain this PID; the other values of a log line contain the node's PID.
         """
         try:
             pid = self._node.inner_pid(process.pid)
@@ -171,7 +172,7 @@ class ActionRunner:
         return replace(process, pid=pid) if pid else process
 
     def _log_freed(self, pod: _Pod, freed: list[Freed]) -> None:
-        """Log memory that came back, in one line for a pod: it may have had many processes."""
+        """Log freed memory, in one line per pod: a pod may have had many processes."""
         self._journal.event(
             "info",
             LogMessage.CAME_BACK,
@@ -215,7 +216,7 @@ class ActionRunner:
         return delivery
 
     def _end(self, pod: _Pod, why: str, scan: ProcessScan, now_s: float) -> None:
-        """End all processes of a pod. If none can be stopped, report it once and keep trying."""
+        """End all processes of a pod. If none can be stopped, report that once and keep trying."""
         stuck = self._stuck.get(pod.uid)
         if stuck is not None and now_s < stuck.retry_s:
             return
@@ -255,7 +256,7 @@ class ActionRunner:
         self._status.stopped(pod.uid)
 
     def _report_excess(self, pod: _Pod, action: ReportExcess) -> None:
-        """Report once for each excess what would be stopped, in the words of a stop."""
+        """Report once per excess what would be stopped, in the words of a stop."""
         if action.process is not None:
             action = replace(action, process=self._with_inner_pid(action.process))
         why = explain_report(action, _POLICY_REPORTS if pod.terms.reports else _SENTRY_REPORTS)
@@ -269,7 +270,7 @@ class ActionRunner:
 
 
 def limit_report(pod: str, uid: str, why: str) -> EventReport:
-    """Return the report of what became of a pod's driver limit."""
+    """Return the report of a change of a pod's driver limit."""
     return EventReport(
         about=_reference(pod, uid), reason=EventReason.LIMIT_RESET, sentence=why, action="Limit"
     )

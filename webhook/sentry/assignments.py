@@ -18,40 +18,40 @@ UNREAD: Final = "the list of who was promised what has not been read yet"
 MALFORMED: Final = "it is malformed; entries that cannot be read stay as they were"
 
 MOST_KEPT: Final = 256
-"""Maximum number of pods that a malformed list does not name and that keep their entries."""
+"""Maximum number of pods that keep their entries although a malformed list does not name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAssignments:
-    """The node's assignments; UIDs are in comparable form."""
+    """The node's assignments; UIDs are in the form of `comparable_uid`."""
 
     listed: Assignments = field(default_factory=dict)
-    """Assignments on the list, by UID."""
+    """Assignments on the list, keyed by UID."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """`namespace/name` of the pods on the list, by UID, in the order of the list."""
+    """`namespace/name` of the pods on the list, keyed by UID, in the order of the list."""
     is_read: bool = False
     """True once a list was read, complete or not."""
     unread: str = UNREAD
-    """Reason why no complete list was read yet; empty once one was."""
+    """Reason why no complete list has been read; empty once one has."""
     followed_since_s: float | None = None
     """Monotonic time since which changes of the list are reported; None while they are not."""
     capped: Assignments = field(default_factory=dict)
-    """Assignments of the pods whose caps are judged, by UID: those that the sentry may stop or
+    """Assignments of the pods whose caps are judged, keyed by UID: pods that the sentry stops or
     reports, and `departed`."""
     terms: Mapping[str, CapTerms] = field(default_factory=dict)
-    """Terms of `capped`, by UID."""
+    """Terms of the assignments in `capped`, keyed by UID."""
     poll_s: float = inf
-    """Shortest poll interval of pods by Sentry that may be stopped; `inf` without such pods. Pods
-    by Sidecar are polled by their sidecars."""
+    """Shortest poll interval of pods by Sentry that may be stopped, in seconds; `inf` without
+    such pods. Sidecars poll pods by Sidecar."""
     departed: frozenset[str] = frozenset()
-    """UIDs of `capped` that left the list and still hold memory. Their last assignment counts: a
-    pod that is deleted by force leaves the list, and runs on for its grace period without a kubelet
-    that would start its sidecar again."""
+    """UIDs in `capped` of pods that left the list and still hold memory. Their last assignment
+    counts. A pod that is deleted by force leaves the list, and runs on for its grace period
+    without a kubelet that would restart its sidecar."""
     holders: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """UIDs of `capped` that hold memory, by GPU, from the GPU's last process list."""
+    """UIDs in `capped` of pods that hold memory, keyed by GPU, from the GPU's last process list."""
 
     def with_list(self, report: AssignmentsSeen, now_s: float) -> NodeAssignments:
-        """Return the value after a list; an entry without readable terms counts as missing."""
+        """Return the value after a list was read; entries without valid terms count as missing."""
         listed = {comparable_uid(uid): assignment for uid, assignment in report.assignments.items()}
         if report.complete:
             since_s = now_s if self.followed_since_s is None else self.followed_since_s
@@ -73,12 +73,12 @@ class NodeAssignments:
         )
 
     def without_watch(self, why: str) -> NodeAssignments:
-        """Return the value if changes of the list cannot be reported for now."""
+        """Return the value while changes of the list cannot be reported."""
         unread = self.unread and f"{UNREAD}: {why}"
         return replace(self, unread=unread, followed_since_s=None)
 
     def after_scan(self, lists: Mapping[str, tuple[GpuProcess, ...]]) -> NodeAssignments:
-        """Return the value after a scan: pods that left the list go once they hold no memory.
+        """Return the value after a scan, without departed pods that hold no memory any more.
 
         A GPU without a process list in this scan keeps its holders.
         """
@@ -104,15 +104,16 @@ def covers_gpu(assignment: Assignment, gpu: str) -> bool:
 
 
 def keep_last_entries(read: Assignments, before: Assignments) -> Assignments:
-    """Return a malformed list, completed from the one before.
+    """Return a malformed list, completed with entries of the previous list.
 
-    | of a pod, the malformed list has | its entry is |
+    | the malformed list has of a pod | the pod's entry is |
     | --- | --- |
     | GPUs and terms | as read |
-    | GPUs, and terms that cannot be read | as read, with the terms that it had before |
-    | nothing | the one before: its line may be malformed |
+    | GPUs, and malformed terms | as read, with the pod's previous terms |
+    | nothing | the previous one: its line may be malformed |
 
-    Pods that ended keep their entries until a list is complete, so the last `MOST_KEPT` count.
+    Pods that ended keep their entries until a list is complete, so only the last `MOST_KEPT` are
+    kept.
     """
     missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
     return {uid: before[uid] for uid in missing} | {
@@ -126,7 +127,7 @@ def keep_last_entries(read: Assignments, before: Assignments) -> Assignments:
 def _with_capped(
     assignments: NodeAssignments, capped: Assignments, departed: frozenset[str]
 ) -> NodeAssignments:
-    """Return the value with other pods to judge, and what is derived from them."""
+    """Return the value with other pods to judge, and with the fields derived from them."""
     return replace(
         assignments,
         capped=capped,
@@ -143,7 +144,7 @@ def _is_judged(terms: CapTerms | None) -> bool:
 def _poll_s(assignment: Assignment) -> float:
     """Return the poll interval of a pod by Sentry that may be stopped, `inf` for any other pod.
 
-    It is the delay without the confirmation, at least half of the delay.
+    It is the pod's delay without the time to confirm an excess, but at least half of the delay.
     """
     terms = assignment.terms
     if terms is None or not terms.enforce or terms.by is not EnforceBy.SENTRY:

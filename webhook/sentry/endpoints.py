@@ -1,7 +1,7 @@
-"""The sentry's port: Prometheus metrics of the last scan, and answers to probes.
+"""The sentry's port: Prometheus metrics of the last scan, and responses to probes.
 
-A pod or GPU that is gone has no series. Dashboards and rules rely on names and labels of metrics,
-so these do not change.
+A pod or GPU that is gone has no series. Dashboards and alerting rules rely on names and labels of
+metrics, so these do not change.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.usage import Unmanaged
 
 OnGpus = list[tuple[str, GpuFigures, PodFigures]]
-"""Pods on GPUs, with the pod's `namespace/name`."""
+"""Pods on GPUs, each with its `namespace/name` and GPU."""
 
 MAX_PODS: Final = 256
-"""Maximum number of pods of a node with series of their own; of pods without a promise the largest.
-The others are summed as the pod `_other`: Prometheus would replace an empty label by the name of
-the sentry's pod."""
+"""Maximum number of pods with their own series; of pods without an assignment, the largest get
+one. The others are summed as the pod `_other`: Prometheus would replace an empty label by the
+name of the sentry's pod."""
 
 MOST_PODS_ON_GPUS: Final = 900
-"""Maximum of the same, counted once for each GPU of a pod. With four figures each, all series stay
-below the `sampleLimit` of the PodMonitor, above which Prometheus drops the whole scrape."""
+"""Maximum number of pods with their own series, counting a pod once per GPU. With four figures
+each, all series stay below the `sampleLimit` of the PodMonitor, above which Prometheus drops
+the scrape."""
 
 
 _OTHER: Final = "_other"
@@ -77,7 +78,7 @@ _FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[PodFigures], int | None]
 class _Snapshot(Collector):
     """Yields the last figures, which are one reference that another thread reads.
 
-    Unknown figures are absent, so that a failed read is not taken for an idle GPU.
+    Unknown figures are absent, so that a failed read is not mistaken for an idle GPU.
     """
 
     def __init__(self, node: str, *, of_pods: bool) -> None:
@@ -144,9 +145,9 @@ class _Snapshot(Collector):
         return held
 
     def _pod_metrics(self, node: NodeFigures, names: Mapping[str, str]) -> Iterator[Metric]:
-        """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
+        """Yield metrics of each pod on each GPU, and a sum per GPU of pods beyond the maximum.
 
-        A sum has no peak, since the pods had theirs at different times.
+        A sum has no peak, since the pods' peaks were at different times.
         """
         kept, rest = _split_listed_pods(node, names)
         summed: dict[str, list[PodFigures]] = {gpu.uuid: [] for gpu in node.gpus}
@@ -200,7 +201,7 @@ class _Snapshot(Collector):
 
 
 def _split_listed_pods(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
-    """Return the first pods of the list, which get series of their own, and the others."""
+    """Return the first pods of the list, which get their own series, and the remaining pods."""
     pods: dict[str, OnGpus] = {name: [] for name in names.values()}
     for gpu in node.gpus:
         for pod in gpu.pods:
@@ -220,9 +221,9 @@ class SentryMetrics:
         self.registry = registry = CollectorRegistry()
         self._lock = Lock()
         self._changes = 0
-        """Only the main thread counts them."""
+        """Number of changes of the metrics; only the main thread increments it."""
         self._written = -1, b""
-        """Number of changes at the last exposition, and its text."""
+        """Number of changes at the last exposition, and its content."""
         self._snapshot = _Snapshot(node, of_pods=of_pods)
         registry.register(self._snapshot)
         duration = Histogram(
@@ -269,10 +270,10 @@ class SentryMetrics:
     ) -> None:
         """Publish the figures of a scan.
 
-        scanned_s: Unix time of the scan; None if the driver did not answer.
-        names: `namespace/name` by UID, in the order of the list; figures have none.
-        counts: whether the stops counted by the previous sentry are included. A counter that
-        starts lower and then rises to them would be read as that many new stops.
+        scanned_s: Unix time of the scan; None if the driver did not respond. names:
+        `namespace/name` keyed by UID, in the order of the list; figures have no names. counts: True
+        if stops counted by the previous sentry are included. A counter that starts lower and then
+        rises to their number would look like that many new stops.
         """
         self._snapshot.scanned_s = scanned_s or self._snapshot.scanned_s
         self._snapshot.counts = counts
@@ -280,7 +281,7 @@ class SentryMetrics:
         self._changes += 1
 
     def stopped(self, target: str, enforcer: EnforceBy) -> None:
-        """Count a stop of a `process` or a `pod`; `enforcer` is that of the pod's rule."""
+        """Count a stop of a `process` or a `pod`; `enforcer` is the one of the pod's rule."""
         self._stops[target, enforcer].inc()
         self._changes += 1
 
@@ -292,8 +293,8 @@ class SentryMetrics:
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        The text is written once per scan: that takes some 30 ms with 900 pods, and every pod of
-        the cluster can request it at any rate.
+        They are formatted once per scan: that takes about 30 ms with 900 pods, and every pod of the
+        cluster can request them at any rate.
         """
         with self._lock:
             changes = self._changes
@@ -303,22 +304,22 @@ class SentryMetrics:
 
 
 LATE_S: Final = 60.0
-"""Maximum delay of a scan, in seconds: a driver may be slow, and a restart loses state. After it
-SIGALRM ends the process, and the kubelet restarts it. A liveness probe would not do, since a flood
-of requests to the port could make it fail."""
+"""Maximum delay of a scan, in seconds: a driver may be slow, and a restart loses state. Later,
+SIGALRM ends the process, and the kubelet restarts it. A liveness probe would not suffice,
+since a flood of requests to the port could make it fail."""
 
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Liveness:
-    """The state behind /livez and /readyz; written by the main thread, read by the server's."""
+    """State behind /livez and /readyz; the main thread writes it, the server's thread reads it."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         alarm: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Set up; `alarm` schedules the end of the process in that many seconds (alarm(2))."""
+        """`alarm` schedules the end of the process in that many seconds (alarm(2))."""
         self._clock = clock
         self._alarm = alarm
         self.expect(0.0)
@@ -331,17 +332,17 @@ class Liveness:
         self._alarm(math.ceil(pause_s + LATE_S))
 
     def dead(self) -> str:
-        """Return why a restart might help, or nothing."""
+        """Return the reason why a restart might help; empty if there is none."""
         late_s = self._clock() - self._due_s
         return f"a scan has been due for {late_s:.0f} s" if late_s > LATE_S else ""
 
     def unready(self) -> str:
-        """Return why we cannot do our work, or nothing."""
+        """Return the reason why the sentry cannot work; empty if it can."""
         return self.dead() or self.obstacle
 
 
 def serve(host: str, port: int, liveness: Liveness, metrics: SentryMetrics) -> int:
-    """Serve on a daemon thread, and return the port; raise OSError if it is taken."""
+    """Serve on a daemon thread; return the port. Raises OSError if the port is in use."""
 
     def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         status, kind, body = _answer(environ["PATH_INFO"], liveness, metrics)

@@ -1,7 +1,7 @@
-"""Writes the node's status as its `GPUNode`, on a thread of its own.
+"""Writer of the node's status as its `GPUNode`, with a separate thread.
 
-Only the newest status is written. The object stored by the previous sentry is read first and passed
-to the main thread, since it has peaks that are stored nowhere else.
+Only the newest status is written. The object stored by the previous sentry is first read and passed
+to the main thread, since its peaks are stored nowhere else.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LONGEST_PAUSE_S: Final = 60.0
 """Maximum pause after a failed write, in seconds; it starts at `MIN_INTERVAL_S` and doubles."""
 
 UNKNOWN_KIND_S: Final = 300.0
-"""Interval of tries while the cluster has no `GPUNode` CRD, in seconds."""
+"""Interval between attempts while the cluster has no `GPUNode` CRD, in seconds."""
 
 NODE_EVERY_S: Final = 60.0
-"""Interval of reads of the Node, in seconds, for its agent's verdict and the faults of GPUs.
+"""Interval between reads of the Node, in seconds, for its agent's verdict and the faults of GPUs.
 
-It is shorter after a start, when the agent may have just started, too.
+It is shorter after a start, when the agent may also have just started.
 """
 
 
@@ -44,7 +44,7 @@ class GpuNodeWriter:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up the writer; `jitter_s` is this node's part of `JITTER_S`, so that nodes differ."""
+        """`jitter_s` is this node's part of `JITTER_S`, so that nodes write at different times."""
         self._kube = kube
         self._node = node
         self._journal = journal
@@ -54,12 +54,12 @@ class GpuNodeWriter:
         self._newest: NodeFigures | None = None
         self._written: NodeFigures | None = None
         self._stored: NodeFigures | None = None
-        """Status written by the previous sentry, until the first own status is compared with it."""
+        """Status written by the previous sentry, until the first status is compared with it."""
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
         self._pause_s = self._node_pause_s = MIN_INTERVAL_S
         self.own = OwnNode("", "")
-        """The Node, as last read; with empty fields before the first read."""
+        """The Node as last read; its fields are empty before the first read."""
         self._is_read = False
 
     def offer(self, figures: NodeFigures) -> None:
@@ -68,9 +68,9 @@ class GpuNodeWriter:
         self._offered.set()
 
     def write_all(self, send: Callable[[NodeFigures], None]) -> None:
-        """Write offered status until the program ends; first pass the stored one to `send`.
+        """Write offered statuses until the program ends; first pass the stored status to `send`.
 
-        If none is stored, `send` gets one without GPUs.
+        If none is stored, `send` gets a status without GPUs.
         """
         while True:
             wait_s = self.step(send)
@@ -106,7 +106,7 @@ class GpuNodeWriter:
         return 0.0
 
     def write_last(self) -> None:
-        """Write the newest status once as the sentry ends: it is stale later while none runs."""
+        """Write the newest status once when the sentry ends, so that it stays valid longer."""
         newest = self._newest
         if self._exists and newest is not None and newest is not self._written:
             with contextlib.suppress(KubeError):
@@ -129,16 +129,16 @@ class GpuNodeWriter:
     def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
         """Use the stored status as the last write.
 
-        Thus a sentry that restarts again and again writes no more often than one that keeps
-        running. The age is from the node's clock, which may have changed, so nothing is written
-        within `MIN_INTERVAL_S` of the start in any case.
+        So a sentry that restarts repeatedly writes no more often than one that keeps running. The
+        age is based on the node's clock, which may have changed, so nothing is written within
+        `MIN_INTERVAL_S` of the start in any case.
         """
         if stored := self._stored:
             self._stored, self._written = None, stored
             self._tried_s = now_s - max(0.0, newest.observed_s - stored.observed_s)
 
     def _read_node(self, now_s: float) -> None:
-        """Read the Node if that is due, for the object's owner and the agent's verdict."""
+        """Read the Node if a read is due, for the object's owner and the agent's verdict."""
         if now_s < self._node_next_s:
             return
         self._node_next_s = now_s + self._node_pause_s
@@ -155,7 +155,7 @@ class GpuNodeWriter:
         try:
             write_figures(self._kube, figures, self.own.uid)
         finally:
-            self._tried_s = self._clock()  # after an error, too: the write may have succeeded
+            self._tried_s = self._clock()  # also after an error, since the write may have succeeded
         self._written, self._exists = figures, True
         self._pause_s = MIN_INTERVAL_S
         self._journal.over("gpu node", "what is seen here can be written as a GPUNode")

@@ -1,4 +1,4 @@
-"""Decides what to stop, by the same `step` as the sidecar; later than it for pods by Sidecar."""
+"""Decides what to stop by the sidecar's `step`, but later than the sidecar for pods by Sidecar."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from webhook.sentry.scanner import GpuProcess, ProcessScan
 CountBytes = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
-"""Delay in addition to that of a healthy sidecar, in seconds: the sidecar acts first."""
+"""Additional delay compared with a healthy sidecar, in seconds, so that the sidecar acts first."""
 
 HELD_ON_S: Final = 1.0
-"""Time that an ended process may stay listed, in seconds, since the driver needs a moment to free
-its memory. After it, other processes are assumed to keep the memory."""
+"""Time for which an ended process may stay listed, in seconds, since the driver needs a moment
+to free its memory. Afterwards, other processes are assumed to keep the memory."""
 
 ALWAYS: Final = -1
-"""List threshold that any use exceeds."""
+"""Threshold in bytes that any memory in use exceeds, so that the process list is always read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,17 @@ class Judgement:
     active: frozenset[str] = frozenset()
     """UIDs of pods that are not idle: they have an excess or a process that is being stopped."""
     is_ending: bool = False
-    """True while memory of a killed process has not come back."""
+    """True while memory of a killed process has not been freed."""
 
 
 class Judge:
     """Remembers the state of `step` of each pod whose cap is judged."""
 
     def __init__(self, counted_bytes: CountBytes = lambda *_: None, *, acts: bool = True) -> None:
-        """Set up the judge.
+        """`acts` is False if the sentry must not stop anything.
 
-        acts: False if the sentry must not stop anything.
-        counted_bytes: function of UID, GPU and cap. It returns the bytes that the driver counts for
-        the pod if the driver limits it to at most this cap, None otherwise.
+        `counted_bytes` is a function of UID, GPU and cap. It returns the bytes that the driver
+        counts for the pod, or None if the driver does not limit the pod to at most this cap.
         """
         self._counted = counted_bytes
         self._acts = acts
@@ -64,14 +63,15 @@ class Judge:
         self._rejected: dict[str, set[Process]] = {}
 
     def reject(self, uid: str, process: Process) -> None:
-        """Record that a process may not be signalled; the next observation has it."""
+        """Record that a process may not be signalled, for the next observation."""
         self._rejected.setdefault(uid, set()).add(process)
 
     def judge(self, scan: ProcessScan, assignments: NodeAssignments, now_s: float) -> Judgement:
         """Return the actions that follow from a scan.
 
         An idle pod within its cap is skipped: `step` would only record a peak, and a later excess
-        is higher. It is not skipped if an excess was reported, since `step` must see its end.
+        is higher. A pod with a reported excess is not skipped, since `step` must observe the end of
+        the excess.
         """
         terms = assignments.terms
         self._states = {uid: state for uid, state in self._states.items() if uid in terms}
@@ -145,7 +145,7 @@ class Judge:
         )
 
     def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
-        """Record when each process that ended and is still listed was first seen so."""
+        """Record when each process was first seen as ended but still listed."""
         dead = {
             process.owner.process
             for held in scan.lists.values()
@@ -156,14 +156,14 @@ class Judge:
 
 
 def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dict[str, int]:
-    """Return by GPU the bytes in use above which its process list must be read.
+    """Return the bytes in use above which a process list must be read, keyed by GPU.
 
     The entry of `EVERY_GPU` is for all GPUs. The smaller of two thresholds counts.
 
     | the GPU is assigned to | its process list is read |
     | --- | --- |
     | a pod that is not idle | always |
-    | pods whose caps are judged | above the smallest ceiling: within it none of them is over |
+    | pods whose caps are judged | above the smallest ceiling: within it no pod is over its cap |
     | no such pod | never |
     """
     thresholds: dict[str, int] = {}
@@ -209,8 +209,8 @@ def cap_from_terms(terms: CapTerms, protected: frozenset[int], *, acts: bool = T
 def is_idle(state: StepState) -> bool:
     """Return True if no excess and no stop is in progress.
 
-    A reported excess that lasts does not count: its pod is measured as rarely as one within its
-    cap.
+    A reported excess that continues does not count: its pod is measured as rarely as a pod within
+    its cap.
     """
     waiting = any(
         (late.over_s > 0 or late.over) and not (late.over and gpu in state.reported)

@@ -16,24 +16,28 @@ from webhook.adapters.processes import Delivery
 _T = TypeVar("_T")
 
 ROUNDS: Final = 10
-"""Maximum number of rounds, each of which finds what was started since the one before.
+"""Maximum number of rounds; each round finds processes that were started since the previous one.
 
-The next scan continues a pod's end: the other pods of the node must not wait for long."""
+The next scan continues to end the pod: the other pods of the node must not wait for long.
+"""
 
 ENDING_S: Final = 2.0
-"""Longest time for which one call signals a pod's processes, however many it starts, in seconds.
+"""Maximum time for which one call signals a pod's processes, in seconds, however many the pod
+starts.
 
-It begins after the first search for them, which reads all processes of the node: a pod could make
-that last as long, and no call would signal any of them."""
+It begins after the first search, which reads all processes of the node. Otherwise a pod could make
+the search last for all of this time, and no process would be signalled.
+"""
 
 ROUND_S: Final = 0.05
-"""Pause between rounds, in seconds: a killed process has ended then and starts no other."""
+"""Pause between rounds, in seconds. After it, a killed process has ended and starts no others."""
 
 CONTEXT_BYTES: Final = 256 * 2**20
-"""Most memory, over all GPUs, of containers that are spared as the enforcer's: a CUDA context.
+"""Maximum memory of containers that are spared as the enforcer's, over all GPUs: a CUDA context.
 
-The true enforcer holds none. Another image in it, or its volume in another container, gains no more
-than this."""
+The true enforcer holds none. A tenant who puts another image into the enforcer's container, or its
+volume into another container, gains no more than this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +45,16 @@ class PodEnd:
     """Result of ending a pod."""
 
     stopped: int
-    """Processes that got SIGKILL."""
+    """Number of processes that got SIGKILL."""
     rejected: int
-    """Processes that could not be signalled."""
+    """Number of processes that could not be signalled."""
     sure: bool
     """True if the enforcer's container is known, or the pod has none. Otherwise only containers
     that hold GPU memory were stopped."""
 
 
 class Killer:
-    """Ends processes of pods; each is identified again just before its signal."""
+    """Ends processes of pods; each process is identified again just before its signal."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Killer:
         self._clock = clock
         self._sleep = sleep
         self._sandboxes: dict[str, Owner] = {}
-        """Sandboxes' processes whose namespaces several containers shared, by pod."""
+        """Sandbox processes whose PID namespace several containers shared, keyed by pod."""
 
     def stop(
         self,
@@ -77,8 +81,8 @@ class Killer:
 
         A process that does not handle SIGTERM gets SIGKILL instead: the kernel would not deliver
         SIGTERM to PID 1 of a namespace (signal(7)), and other processes may ignore it. `held` is as
-        for `end`. The enforcer is known by its mounts. Those of a process whose main thread ended
-        are hidden.
+        for `end`. The enforcer is recognized by its mounts. The mounts of a process whose main
+        thread ended are hidden.
         """
         place, pid = owner.place, owner.process.pid
         if self._pid_in_pod(owner) == 0:
@@ -103,13 +107,13 @@ class Killer:
         sidecar: bool,
         again: bool = False,
     ) -> PodEnd:
-        """Kill all processes of a pod, in rounds, until one finds no new process or time is up.
+        """Kill all processes of a pod in rounds, until no new process is found or time is up.
 
-        `listed` are the processes that hold GPU memory. They come first: before any search, unless
-        only the pod's other processes tell whether they are spared. `held` has the bytes of each
-        of their containers over all GPUs; the others of these containers come next. `again` is True
-        if the call before found no process to stop. No data of a tenant decides which processes are
-        spared:
+        `listed` are the processes that hold GPU memory. They are killed first, before any search,
+        unless only the pod's other processes show whether to spare them. `held` maps their
+        containers to the bytes held over all GPUs; other processes of these containers are next.
+        `again` is True if the previous call found no process to stop. No data of a tenant decides
+        which processes are spared:
 
         | a process | by sidecar | by sentry |
         | --- | --- | --- |
@@ -120,12 +124,12 @@ class Killer:
         | any other, the node does not show it, and its container is in `held` | stopped | stopped |
         | any other: it may be the enforcer's, which never holds GPU memory | spared | stopped |
 
-        Containers with that volume are spared while they hold no more than `CONTEXT_BYTES`
-        together, beginning with the one that holds least. With `again`, memory of containers that
-        have no process left counts as theirs: they keep its files open.
+        Containers with the enforcer's volume are spared while they hold at most `CONTEXT_BYTES`
+        together, beginning with the container that holds least. With `again`, memory of containers
+        without processes counts as theirs, since they may keep its files open.
 
-        Another process of its user can make the sandbox's hold memory (ptrace(2)). All others of
-        the pod end then, and the caller reports that the memory is still held.
+        Another process of its user can make the sandbox's process hold memory (ptrace(2)). Then all
+        other processes of the pod end, and the caller reports that the memory is still held.
         """
         mounts = self._mounts(pod, sidecar=sidecar)
         sure = bool(mounts) or not sidecar
@@ -154,9 +158,9 @@ class Killer:
         return PodEnd(sent[Delivery.DELIVERED], sent[Delivery.REJECTED], sure=sure)
 
     def _may_be_spared(self, owner: Owner, mounts: frozenset[str]) -> bool:
-        """Return True if a listed process may be spared, by what its own files show.
+        """Return True if a listed process may have to be spared, judging by its own files.
 
-        Only as number 1 can a process that holds GPU memory be the sandbox's.
+        A process that holds GPU memory can be the sandbox's only if its PID in the pod is 1.
         """
         if owner == self._sandboxes.get(owner.place.pod) or self._is_enforcer(owner, mounts):
             return True
@@ -168,16 +172,16 @@ class Killer:
         return _read(self._node.enforcer_mounts, pod, unreadable=nothing) if sidecar else nothing
 
     def _pid_in_pod(self, owner: Owner) -> int:
-        """Return the process's number in its pod; 0 if it has none, ended or cannot be read."""
+        """Return a process's PID in its pod; 0 if it has none, has ended or cannot be read."""
         return _read(self._node.inner_pid, owner.process.pid, unreadable=0)
 
     def _sort_processes(
         self, pod: str, mounts: frozenset[str], held: Mapping[str, int], *, again: bool = False
     ) -> tuple[list[Owner], Owner | None, set[str]]:
-        """Return a pod's processes, the sandbox's of them, and the enforcer's containers.
+        """Return a pod's processes, the sandbox's process, and the enforcer's containers.
 
-        Only the first process of each container is asked for its mounts: a tenant can give the
-        others a megabyte of them.
+        Mounts are read only of the first process of each container: a tenant can give the others a
+        megabyte of mounts.
         """
         found = list(self._node.in_pod(pod))
         first = self._first_processes(found)
@@ -191,11 +195,11 @@ class Killer:
         return found, self._sandbox(pod, found, first, held), enforcers
 
     def _first_processes(self, found: Iterable[Owner]) -> dict[str, Owner]:
-        """Return the processes with which containers began, as far as they live, by container.
+        """Return the oldest living process of each container, keyed by container.
 
-        Processes of the runtime are left out, as CRI-O's conmon. Number 1 of a namespace is the
-        oldest process in it, also of those that started within one clock tick. Others are not read:
-        a tenant can make that slow.
+        Processes of the runtime, such as CRI-O's conmon, are left out. PID 1 of a namespace is the
+        oldest process in it, even among those that started within one clock tick. Other PIDs are
+        not read: a tenant can make that slow.
         """
         first: dict[str, Owner] = {}
         for item in sorted(found, key=lambda item: (item.process.started, item.process.pid)):
@@ -211,26 +215,25 @@ class Killer:
     def _sandbox(
         self, pod: str, found: Iterable[Owner], first: Mapping[str, Owner], held: Mapping[str, int]
     ) -> Owner | None:
-        """Return the process of the pod's sandbox, None if the pod has none.
+        """Return the process of the pod's sandbox, or None if the pod has none.
 
-        Only the kernel's answers count: cgroups, start times, and numbers in process namespaces
+        Only the kernel's facts count: cgroups, start times, and PIDs in process namespaces
         (`NSpid`). Namespaces themselves are not compared: reading `ns/pid` takes all capabilities
         of that process (ptrace(2)), and the sentry has only KILL. But a namespace that the runtime
-        made ends with its number 1, so a container without a number 1 is in the namespace of
-        another container.
+        made ends with its PID 1, so a container without a PID 1 is in the namespace of another
+        container.
 
-        | containers with a number 1 | without | the sandbox's process is |
+        | containers with a PID 1 | without | the sandbox's process is |
         | --- | --- | --- |
-        | one | some | that number 1 |
+        | one | some | that PID 1 |
         | one, and it mounts files that the kubelet makes for containers | some | as below |
-        | any other number | any | the only process of the oldest container, if that is not in \
-        `held` |
+        | another number | any | the only process of the oldest container, unless it is in `held` |
 
         The second row is a program that a debugging container targets, on a node whose runtime
-        makes no sandbox process (CRI-O). A namespace that a tenant makes lies within the runtime's,
-        whose number counts. A process whose container is unreadable may belong to the oldest
-        container. Then the one other process there is spared only if it certainly has no mounts of
-        the kubelet. A process found by the first row stays the sandbox's when the other containers
+        makes no sandbox process (CRI-O). A namespace that a tenant makes is inside the runtime's,
+        whose PID counts. A process whose container is unreadable may belong to the oldest
+        container. Then the only other process there is spared only if it certainly has no mounts of
+        the kubelet. A process found by the first row stays the sandbox's after the other containers
         have ended.
         """
         known = {container: item for container, item in first.items() if container}
@@ -257,7 +260,7 @@ class Killer:
         return theirs[0]
 
     def _is_of_kubelet(self, owner: Owner) -> bool:
-        """Return True if the process sees mounts of the kubelet, or may hide them."""
+        """Return True if the process has mounts of the kubelet, or may hide them."""
         call = self._node.has_container_mounts
         return _read(call, owner.process.pid, owner.place.pod, unreadable=True)
 
@@ -267,7 +270,7 @@ class Killer:
 
 
 def _read(call: Callable[..., _T], *of: object, unreadable: _T) -> _T:
-    """Return the result of a read of proc, or `unreadable` if it raises OSError."""
+    """Return the result of reading /proc, or `unreadable` if that raises OSError."""
     try:
         return call(*of)
     except OSError:

@@ -1,4 +1,4 @@
-"""The sentry's loop: scan, judge, stop, report; one thread, which never waits for a request."""
+"""The sentry's loop: scan, judge, stop, report. Its one thread never waits for a request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 
 class Sentry:
-    """Enforces the caps of the node's pods until it is stopped."""
+    """Enforces the caps of the node's pods until the sentry is stopped."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Sentry:
         )
 
     def _wait(self, since_s: float, pause: float, least_s: float) -> None:
-        """Wait for the next scan; a new list shortens the pause, as new pods may exceed a cap."""
+        """Wait for the next scan; a new list shortens the pause: new pods may exceed their caps."""
         until_s = since_s + pause
         while (left_s := until_s - time.monotonic()) > 0:
             message = self._inbox.get(left_s)
@@ -208,7 +208,7 @@ class Sentry:
             self._events.report(limit_report(pod, uid, why))
 
     def _report_unmanaged(self, unmanaged: Unmanaged, assignments: NodeAssignments) -> None:
-        """Report large amounts once, and again after they were gone."""
+        """Report large unmanaged amounts once, and again if they return."""
         large: set[tuple[str, str]] = set()
         for gpu, held in unmanaged.items():
             for uid, held_bytes in held.items():
@@ -249,8 +249,8 @@ def _obstacle(node: NodeProcesses) -> str:
 def sentry(settings: SentrySettings) -> int:
     """Enforce the caps of a node's pods until SIGTERM; return the exit code.
 
-    It is that of `run_program`. It is also 1 if the port is taken, and 142 (128 + SIGALRM) if a
-    scan was a minute late.
+    It is the exit code of `run_program`, 1 if the port is in use, or 142 (128 + SIGALRM) if a scan
+    was a minute late.
     """
     liveness = Liveness(alarm=signal.alarm)
     metrics = SentryMetrics(settings.node, of_pods=settings.pod_metrics)

@@ -1,6 +1,6 @@
-"""Status of the node's GPUs for people: assigned memory, use, peaks and stops of each pod.
+"""Status of the node's GPUs for people: assigned and used memory, peaks and stops of each pod.
 
-Nothing is decided by it. Unknown values are absent. Peaks and stops are never lowered.
+No decision depends on it. Unknown values are absent. Peaks and stops are never lowered.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from webhook.sentry.scanner import ProcessScan
 from webhook.sentry.usage import IdleTracker, NodeUsage
 
 REMEMBER_S: Final = GRACE_S
-"""Time that a missing GPU stays in the status as unhealthy, in seconds, as long as the node agent
-advertises it. Its assignments still count, and users must find their pods."""
+"""Time for which a missing GPU stays in the status as unhealthy, in seconds, while the node
+agent advertises it. Its assignments still count, and users must find their pods."""
 
 
 @dataclass(slots=True)
@@ -32,10 +32,11 @@ class _Stops:
     """Number of stops of a pod."""
 
     before: int | None = None
-    """Number stored by the previous sentry, less the sidecar's own once it reports them."""
+    """Number stored by the previous sentry, minus the sidecar's own number once the sidecar
+    reports it."""
     ours: int = 0
     reported: int | None = None
-    """Highest number that its sidecar reported."""
+    """Highest number that the pod's sidecar reported."""
 
     def total(self) -> int | None:
         if self.before is None and self.reported is None and not self.ours:
@@ -47,24 +48,24 @@ class NodeStatus:
     """Remembers each GPU, and the peaks and stops of each pod on the list."""
 
     def __init__(self, node: str, limits: LimiterReport, *, acts: bool = True) -> None:
-        """Set up the status; `acts` is True if the sentry may stop processes and has the rights."""
+        """`acts` is True if the sentry may stop processes and has the permissions."""
         self._node = node
         self._limits = limits
         self._acts = acts
         self._idleness = IdleTracker()
         self._driver_version = ""
         self._gpus: dict[str, tuple[GpuFigures, float]] = {}
-        """Static fields of each GPU by UUID, and when it was last seen."""
+        """Static fields of each GPU, and the time at which it was last seen, keyed by UUID."""
         self._used: dict[str, int | None] = {}
-        """Bytes in use by UUID, from the last scan; a missing GPU is absent."""
+        """Bytes in use from the last scan, keyed by UUID; a missing GPU is absent."""
         self._measured: frozenset[str] = frozenset()
-        """UUIDs of GPUs in the last scan whose last read of processes succeeded."""
+        """UUIDs of GPUs in the last scan whose processes could be read last time."""
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
-        """Highest use of a GPU while this pod had the only assignment on it, by UID and UUID."""
+        """Most bytes in use on a GPU while a pod had its only assignment, keyed by UID and UUID."""
         self._stops: dict[str, _Stops] = {}
         self._would_stop: dict[str, tuple[int, float]] = {}
-        """Number of excesses that were only reported, and Unix time of the first, by UID."""
+        """Number of excesses that were only reported, and Unix time of the first, keyed by UID."""
 
     def seed(self, stored: NodeFigures, now_s: float) -> None:
         """Add what the previous sentry stored: peaks, stops, and GPUs that may be missing now."""
@@ -115,8 +116,8 @@ class NodeStatus:
         | was read, and cannot be watched now | unknown | from the last list | none |
         | was never read | unknown | none | none |
 
-        A missing GPU is kept for `REMEMBER_S`. A tenant can forge the report of its own sidecar, so
-        a report only raises values, and no peak above the measured use.
+        A missing GPU is kept for `REMEMBER_S`. A tenant can forge the report of its own sidecar. So
+        a report only raises values, and raises no peak above the measured use.
         """
         if assignments.is_read:
             self._forget_pods(assignments.listed)
@@ -227,8 +228,7 @@ class NodeStatus:
         | the pod | its sidecar reports | its peak on the GPU is at least |
         | --- | --- | --- |
         | was listed | anything | the listed memory |
-        | has the only assignment on the GPU, and no other GPU | a peak | that peak, at most the \
-highest use since then |
+        | has the GPU's only assignment, and no other GPU | a peak | that peak, at most `_alone` |
         | has other GPUs, or shares the GPU | anything | unchanged: GPU or pod is ambiguous |
         """
         for uuid in listed_gpus:

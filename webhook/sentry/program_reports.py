@@ -36,23 +36,23 @@ class LimiterReport:
     """The limiter's file, as last read."""
 
     def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Set up the report; `clock` returns Unix time."""
+        """`clock` returns Unix time."""
         self._path = f"{folder}/{STATE_FILE}"
         self._clock = clock
         self._read: tuple[int, int, int] | None = None
-        """Inode, modification time in ns, and size of the file that was read."""
+        """Inode, modification time in nanoseconds, and size of the file that was read."""
         self._state: LimiterState | None = None
         self._limited: Mapping[tuple[str, str], PodLimitState] = {}
         self._reported: set[tuple[float, int]] = set()
         self.proof: Proof | None = None
-        """Whether the driver enforces caps; None if the node has no limiter."""
+        """Proof that the driver enforces caps; None if the node has no limiter."""
 
     def read(self) -> None:
-        """Read the file if it changed; never fails.
+        """Read the file if it has changed; never fails.
 
         | the file | the proof | limited pods |
         | --- | --- | --- |
-        | does not exist | there is no limiter | none |
+        | does not exist | None: there is no limiter | none |
         | is malformed, too large, or cannot be read | does not hold | as last read |
         | is older than `STALE_AFTER_S`, or from the future | does not hold | as last read |
         | is fresh, without a proof | does not hold | as last read |
@@ -85,7 +85,7 @@ class LimiterReport:
             self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
 
     def counted_bytes(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
-        """Return the bytes the driver counts for a pod; None if it does not limit it to the cap."""
+        """Return the bytes the driver counts for a pod; None if it does not enforce the cap."""
         limited = self._limited.get((uid, gpu))
         return limited.used_bytes if limited and limited.hard_bytes <= cap_bytes else None
 
@@ -116,10 +116,10 @@ class LimiterReport:
         return _SENTRY if acts else ""
 
     def new_events(self, assignments: Assignments) -> list[tuple[str, LimitEvent]]:
-        """Return new events of pods on the list, each once, with the UID.
+        """Return the new events of pods on the list, each once, with the pod's UID.
 
-        An event of a pod that is not on the list yet is returned once the pod is listed, if the
-        file still has it.
+        An event of a pod that is not on the list is returned once the pod is listed, if the file
+        still contains the event.
         """
         if self._state is None:
             return []
@@ -139,7 +139,7 @@ def _cap_bytes(assignment: Assignment) -> int:
 
 
 def _decode_name(path: str) -> str:
-    """Return the beginning of a regular file; raise OSError for anything else."""
+    """Return the first bytes of a regular file as a string; raises OSError for anything else."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -154,8 +154,8 @@ SidecarReport = tuple[int, int | None]
 
 EVERY_S: Final = 10.0
 SEARCH_EVERY_S: Final = 60.0
-"""Minimum interval of searches for unknown sidecars, in seconds: a search reads each process of the
-node."""
+"""Minimum interval between searches for unknown sidecars, in seconds: a search reads each
+process of the node."""
 
 DUTY: Final = 20
 """Minimum pause between searches, as a multiple of a search's duration: tenants can have many
@@ -166,8 +166,8 @@ class SidecarReports:
     """Reads the reports of sidecars: the names of their processes, see `read_process_name`.
 
     A pod's sidecar is its oldest process with such a name, since a native sidecar starts before the
-    tenant's containers. A tenant can only forge the report of its own pod, as the pod is known from
-    the cgroup.
+    tenant's containers. The pod is known from the cgroup, so a tenant can only forge the report of
+    its own pod.
     """
 
     def __init__(
@@ -177,14 +177,14 @@ class SidecarReports:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up; `node` is used by this thread only, `pods` returns the UIDs on the list."""
+        """Only this thread uses `node`. `pods` returns the UIDs on the list."""
         self._node = node
         self._pods = pods
         self._clock = clock
         self._sidecars: dict[str, Owner] = {}
         self._search_s = float("-inf")
         self.stats: Mapping[str, SidecarReport] = {}
-        """Last reports by the pod's UID, read by the main thread."""
+        """Last reports keyed by pod UID; the main thread reads them."""
 
     def read_all(self) -> None:
         """Read reports until the program ends."""

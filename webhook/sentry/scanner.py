@@ -24,17 +24,17 @@ Samples = Mapping[int, tuple[int, bool]]
 """Result of `NodeNvml.process_samples`, by PID."""
 
 LIST_EVERY_S: Final = 10.0
-"""Maximum time between reads of a GPU's process list, in seconds, at any use of its memory."""
+"""Maximum time between reads of a GPU's process list, in seconds, whatever memory is in use."""
 
 CHECK_EVERY_S: Final = 10.0
-"""Interval of checks that a listed process of an idle pod is alive, in seconds. If its PID now
-belongs to another pod, the old pod is searched for processes at the same interval."""
+"""Interval between checks that a listed process of an idle pod is alive, in seconds. If its PID
+now belongs to another pod, the first pod is searched for processes at the same interval."""
 
 RAN_EVERY_S: Final = 10.0
-"""Interval at which samples of running processes are read, in seconds; a driver keeps 14 s."""
+"""Interval between reads of process samples, in seconds; a driver keeps samples for 14 s."""
 
 FORGET_AFTER_S: Final = 60.0
-"""Time after which the processes of a GPU that does not answer are forgotten, in seconds."""
+"""Time after which the processes of a GPU that does not respond are forgotten, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class GpuProcess:
     owner: Owner | None
     """None if the process ended before it could be identified."""
     used_bytes: int | None
-    """None if the driver reports no figure, which is not the same as zero."""
+    """None if the driver reports no figure, which does not mean zero."""
     dead: bool = False
-    """True if the process ended and its memory stays, as others have its device files open."""
+    """True if the process ended and its memory stays, as other processes have its device files
+    open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +56,16 @@ class ProcessScan(Scan):
     """Result of reading all GPUs once, with their processes."""
 
     lists: Mapping[str, tuple[GpuProcess, ...]] = field(default_factory=dict)
-    """Processes by UUID, for the GPUs whose lists were read in this scan."""
+    """Processes keyed by UUID, for GPUs whose lists were read in this scan."""
     ran: Mapping[str, Samples | None] = field(default_factory=dict)
-    """Samples by UUID, for the GPUs whose samples were read in this scan. None if the driver gave
-    none."""
+    """Samples keyed by UUID, for GPUs whose samples were read in this scan; None if the driver
+    has none."""
     unread: frozenset[str] = frozenset()
     """UUIDs of the GPUs whose memory or processes could not be read in this scan."""
     took_s: float = 0.0
 
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
-        """Return the bytes that each listed container of a pod holds, summed over all GPUs."""
+        """Return the bytes held over all GPUs, keyed by listed container of a pod."""
         sums: Counter[str] = Counter()
         for process in chain(*self.lists.values()):
             if process.owner is not None and process.owner.place.pod == pod:
@@ -80,7 +81,7 @@ class _TrackedProcess:
     checked_s: float
     dead: bool = False
     pod_checked_s: float = float("-inf")
-    """Time of the last search for living processes of its pod."""
+    """Time of the last search for living processes of the owner's pod."""
 
 
 def _boot_s() -> float:
@@ -100,7 +101,7 @@ class ProcessScanner:
         boot_s: Callable[[], float] = _boot_s,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """Set up the scanner; `outermost` is True in the host's initial PID namespace."""
+        """`outermost` is True in the host's initial PID namespace."""
         self._boot_s = boot_s
         self._wall_s = wall_s
         self._nvml = nvml
@@ -112,7 +113,7 @@ class ProcessScanner:
         """PIDs of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
         self._ran_s: dict[str, float] = {}
-        """Time of each GPU's last samples."""
+        """Time at which each GPU's samples were last read."""
         self._nobodys_s: dict[int, float] = {}
         """Time at which each PID without an owner was first listed, in seconds since boot."""
 
@@ -124,17 +125,17 @@ class ProcessScanner:
     ) -> ProcessScan:
         """Return a scan of all GPUs; never raises.
 
-        `thresholds` has the use in bytes, by GPU or `EVERY_GPU`, above which a list must be read.
-        The smaller one counts.
+        `thresholds` has the bytes in use, keyed by GPU or `EVERY_GPU`, above which a list must be
+        read. The smaller threshold counts.
 
-        | in use | since the last list | list |
+        | in use | time since the last list | list |
         | --- | --- | --- |
         | more than the threshold, or unknown | any | is read |
         | not more, or there is no threshold | LIST_EVERY_S or more | is read |
         | not more, or there is no threshold | less | is not read |
 
-        Each listed process of `pods` is checked to be alive, those of other pods each
-        `CHECK_EVERY_S`. Samples of a GPU with listed processes are read each `RAN_EVERY_S`.
+        Listed processes of `pods` are always checked to be alive, those of other pods every
+        `CHECK_EVERY_S`. Samples of a GPU with listed processes are read every `RAN_EVERY_S`.
         """
         began_s = time.monotonic()
         scan = scan_with(
@@ -211,20 +212,19 @@ class ProcessScanner:
     def _charge_memory(
         self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]
     ) -> GpuProcess:
-        """Return the owner of a listed process, and the memory that is charged to it.
+        """Return the process to which the memory listed for a PID is charged, and the memory.
 
-        | the PID was listed before | the PID is now of | the memory is charged to |
+        | the PID was listed before | the PID now belongs to | the memory is charged to |
         | --- | --- | --- |
         | no | a process | that process |
         | no | no process | no process |
         | without an owner | a process that started before that | that process |
         | without an owner | a process that started later | no process |
-        | for a process that is alive | the same process | that process |
-        | for a process that ended | no process | the ended process, and so its pod |
-        | for a process that ended | another process of the same pod | the new process |
-        | for one that ended, its pod has other processes | another pod | the ended one, amount \
-unknown |
-        | for one that ended, its pod has no process left | another pod | the new process |
+        | for a living process | the same process | that process |
+        | for an ended process | no process | the ended process, and so its pod |
+        | for an ended process | another process of the same pod | the new process |
+        | for an ended one whose pod has processes | another pod | the ended one, amount unknown |
+        | for an ended one whose pod has no processes | another pod | the new process |
 
         Memory of an ended process stays charged to its pod while another process keeps its device
         files open. Such a process can also allocate through these files, so an increase cannot be
@@ -254,7 +254,7 @@ unknown |
         return GpuProcess(pid, owner, used_bytes)
 
     def _has_pod_ended(self, tracked: _TrackedProcess, now_s: float) -> bool:
-        """Return True if a pod has no process left; it is searched once per `CHECK_EVERY_S`."""
+        """Return True if a pod has no process left; searches once per `CHECK_EVERY_S`."""
         if now_s - tracked.pod_checked_s < CHECK_EVERY_S:
             return False
         tracked.pod_checked_s = now_s
@@ -280,14 +280,14 @@ JUDGING_S: Final = 0.5
 HOLDING_S: Final = 1.0
 LISTED_S: Final = 10.0
 IDLE_S: Final = 45.0
-"""Pause without assignments and processes, in seconds. Figures older than two minutes count as
-stale, and they are written once a minute, so 60 s would be too long."""
+"""Pause without assignments and processes, in seconds. Figures are written once a minute and
+count as stale after two minutes, so 60 s would be too long."""
 
 DUTY: Final = 20
 HURRY: Final = 2
 SOON_S: Final = 2.5
 """Maximum pause after a slow scan, in seconds, while pods may be stopped. An excess has to last
-11.5 s, so it still ends within 15 s."""
+11.5 s, so it is still ended within 15 s."""
 
 
 def pause_s(
@@ -300,7 +300,7 @@ def pause_s(
     held: bool,
     poll_s: float = inf,
 ) -> float:
-    """Return the pause after a scan of this duration, in seconds.
+    """Return the pause after a scan that took `took_s`, in seconds.
 
     `poll_s` is the shortest poll interval of pods by Sentry, `inf` without such pods.
 
@@ -314,14 +314,14 @@ def pause_s(
 
     After a slow scan the pause is longer, since a scan wakes GPUs and holds the driver's locks:
 
-    | a pod was stopped, or is over | may be stopped | pause at least |
+    | a pod was stopped, or is over its cap | may be stopped | minimum pause |
     | --- | --- | --- |
-    | yes | any | `HURRY` times what it took |
+    | yes | any | `HURRY` times `took_s` |
     | no | yes, and there is a `poll_s` | `HURRY` times |
     | no | yes | `DUTY` times, or `SOON_S` if that is less; at least `HURRY` times |
     | no | no | `DUTY` times, at most `IDLE_S`; at least `HURRY` times |
 
-    The limits are there because a tenant can slow down scans by using CPU, and because figures
+    The pause has a maximum because a tenant can slow down scans by using CPU, and because figures
     older than two minutes do not prove a running sentry.
     """
     poll_s = max(poll_s, ENDING_S)

@@ -1,4 +1,4 @@
-"""The sentry's settings; the command line reads them."""
+"""The sentry's settings, which the command line sets."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class SentrySettings:
 
     node: str
     namespace: str
-    """Namespace of the assignment lists, which is the webhook's."""
+    """Namespace of the assignment lists: the webhook's namespace."""
     act: bool = True
-    """True if processes may be stopped. Otherwise an excess is only reported."""
+    """True if processes may be stopped; False if an excess is only reported."""
     pod_metrics: bool = True
-    """True if metrics have a series for each pod, with its name."""
+    """True if metrics have a series for each pod, with the pod's name."""
     host: str = HOST
     metrics_port: int = METRICS_PORT
     """Port number, or 0 for any free port."""
     pod_name: str = ""
     """Name of the sentry's pod, for Events."""
     pod_uid: str = ""
-    """UID of the sentry's pod, to find out how this node names the cgroups of pods."""
+    """UID of the sentry's pod, which shows how this node names the cgroups of pods."""
     kernel_driver: str = KERNEL_DRIVER
-    """Path of a file that exists while the kernel has a driver."""
+    """File that exists while the kernel has a driver."""
     limiter_folder: str = LIMITER_FOLDER
-    """Folder of the limiter's report; absent if the node has no limiter."""
+    """Folder of the limiter's file, which is missing if the node has no limiter."""
     kubeconfig: Path | None = None
     proc: str = "/proc"

@@ -1,6 +1,6 @@
 """Use of the node's GPUs by pods: memory, memory without an assignment, and idle times.
 
-It is only reported. Nothing is stopped because of it.
+It is only reported. No process is stopped because of it.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from webhook.sentry.assignments import NodeAssignments, covers_gpu
 from webhook.sentry.scanner import GpuProcess, ProcessScan, Samples
 
 Unmanaged = Mapping[ScannedGpu, Mapping[str, int]]
-"""Bytes held without an assignment, by GPU and the pod's UID, which is empty for processes outside
-of pods."""
+"""Bytes held without an assignment, keyed by GPU and pod UID; the UID is empty for processes
+outside pods."""
 
 NEW_S: Final = 60.0
 """Time before memory of a pod that is not on the list counts as unmanaged, in seconds: a binding
-needs a moment to reach the list, and the list to reach the sentry."""
+takes a moment to reach the list, and the list takes a moment to reach the sentry."""
 
 OLD_LIST_S: Final = 180.0
-"""Age after which a process list is dropped, in seconds. Lists are read each 10 s, each 45 s if no
-pod has an assignment."""
+"""Age after which a process list is dropped, in seconds. Lists are read every 10 s, or every 45
+s if no pod has an assignment."""
 
 REPORTED_BYTES: Final = 256 * 2**20
-"""Minimum unmanaged memory that is reported as an Event. Less is a CUDA context."""
+"""Minimum unmanaged memory that is reported as an Event; a CUDA context takes less."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """Use of the node's GPUs, from the last process list of each.
+    """Use of the node's GPUs, from the last process list of each GPU.
 
-    A GPU that cannot be seen, or whose list is too old, is absent.
+    A GPU is absent if it cannot be seen or its list is too old.
     """
 
     lists: Mapping[str, tuple[GpuProcess, ...]]
-    """Processes by UUID of the GPU, in the order in which the lists were read."""
+    """Processes keyed by UUID of the GPU, in the order in which the lists were read."""
     pods: Mapping[str, Mapping[str, tuple[int | None, int]]]
-    """Bytes held by a pod and number of its processes, by GPU and the pod's UID.
+    """Bytes held by a pod and number of its processes, keyed by GPU and pod UID.
 
-    A pod on the assignment list that was not listed held nothing. A pod is absent if its assignment
-    is newer than the list. Bytes are None if the driver gave no figure for one of its processes."""
+    A pod on the assignment list without listed processes holds 0 bytes. A pod is absent if its
+    assignment is newer than the process list. Bytes are None if the driver has no figure for a
+    process.
+    """
     unattributed_bytes: Mapping[str, int | None]
-    """Memory in use that was listed for no process, by GPU; None if unknown."""
+    """Bytes in use that were listed for no process, keyed by GPU; None if unknown."""
     unmanaged: Unmanaged
 
 
@@ -61,7 +63,7 @@ class UsageTracker:
         """Time at which each listed pod was first listed."""
 
     def has_processes(self) -> bool:
-        """Return True if a process was listed on any GPU."""
+        """Return True if any process was listed on any GPU."""
         return any(self._lists.values())
 
     def update(
@@ -69,7 +71,7 @@ class UsageTracker:
     ) -> NodeUsage:
         """Record a scan, and return the known use of all GPUs.
 
-        `shared` is False if the node's GPUs are not shared. Other programs assign them then, and no
+        `shared` is False if the node's GPUs are not shared. Then other programs assign them, and no
         memory is unmanaged.
         """
         gpus = {gpu.uuid: gpu for gpu in scan.gpus}
@@ -110,12 +112,12 @@ class UsageTracker:
     ) -> Unmanaged:
         """Return memory held without an assignment; nothing while the list is not watched.
 
-        | processes of | on a GPU | are unmanaged |
+        | process belongs to | on a GPU | is unmanaged |
         | --- | --- | --- |
-        | no pod, or not identified before they ended | any | at once |
+        | no pod, or ended before it was identified | any | at once |
         | a pod on the list | that its assignment names | never |
         | a pod on the list | that its assignment does not name | at once |
-        | any other pod | any | once it was seen, and the list watched, for `NEW_S` |
+        | any other pod | any | after `NEW_S` in which it was seen and the list was watched |
 
         A process without a figure adds nothing.
         """
@@ -143,7 +145,7 @@ class UsageTracker:
 def describe_unmanaged(gpu: ScannedGpu, pod: str, held_bytes: int, *, listed: bool) -> str:
     """Return the sentence of an Event about unmanaged memory.
 
-    `listed` is True if the pod has an assignment, to other GPUs of this node.
+    `listed` is True if the pod has an assignment to other GPUs of this node.
     """
     what = f"{format_amount(held_bytes)} on GPU {gpu.index} ({gpu.uuid}) are held by"
     if not pod:
@@ -158,8 +160,8 @@ def _plus(first: int | None, second: int | None, sign: int = 1) -> int | None:
 
 
 READINGS: Final = 2
-"""Minimum number of successive readings. One cannot tell a running process from the last one that
-ran."""
+"""Minimum number of successive readings: a single reading cannot tell a running process from the
+process that ran last."""
 
 STORED_S: Final = 300.0
 """Maximum age of idle times stored by the previous sentry, in seconds."""
@@ -168,25 +170,27 @@ STORED_S: Final = 300.0
 class IdleTracker:
     """Remembers the samples of each GPU, and when each pod was last seen running.
 
-    Samples are what drivers record of running processes (`NodeNvml.process_samples`). A process
-    that starts and ends between two readings is not attributed to a pod.
+    Drivers record samples of running processes (`NodeNvml.process_samples`). A process that starts
+    and ends between two readings is not attributed to a pod.
     """
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[int, tuple[int, bool]]] = {}
-        """Last sample by GPU and PID, for reported or still listed processes."""
+        """Last sample, keyed by GPU and PID, of sampled or still listed processes."""
         self._pods: dict[str, dict[int, str]] = {}
-        """UID of the pod of each listed process, by GPU and PID."""
+        """Pod UID of each listed process, keyed by GPU and PID."""
         self._readings: dict[str, int] = {}
-        """Number of successive readings, by GPU."""
+        """Number of successive readings, keyed by GPU."""
         self._running: dict[str, frozenset[str]] = {}
-        """UIDs of the pods that ran by the last reading, by GPU."""
+        """UIDs of the pods that ran according to the last reading, keyed by GPU."""
         self._since_s: dict[str, dict[str, float]] = {}
-        """Unix time at which a pod last ran, or was first seen, by GPU and UID."""
+        """Unix time at which a pod last ran or was first seen, keyed by GPU and UID."""
         self._stored: tuple[Mapping[str, float], float] = {}, float("-inf")
-        """Idle times stored by the previous sentry, by UID, and when it stored them."""
+        """Idle times stored by the previous sentry, keyed by UID, and the time at which it
+        stored them."""
         self.since_s: Mapping[str, float] = {}
-        """Unix time since which a pod is idle, by UID. Running and unknown pods are absent."""
+        """Unix time since which a pod is idle, keyed by UID. Running and unknown pods are
+        absent."""
 
     def seed(self, stored: Mapping[str, float], at_s: float) -> None:
         """Use idle times that the previous sentry stored at this Unix time."""
@@ -208,7 +212,7 @@ class IdleTracker:
     ) -> None:
         """Record the samples of a scan, given the last lists and the scan's Unix time.
 
-        A pod is idle if it is idle on each GPU of which it holds memory:
+        A pod is idle if it is idle on each GPU on which it holds memory:
 
         | successive readings | processes of the pod in the last reading | the pod |
         | --- | --- | --- |
@@ -217,8 +221,8 @@ class IdleTracker:
         | enough | one has a newer sample, and was not the last to run before | runs |
         | enough | neither | is idle |
 
-        While nothing runs, the driver keeps sampling the process that ran last. Its newer sample is
-        therefore no sign that it runs.
+        While no process runs, the driver keeps sampling the process that ran last. So a newer
+        sample of that process does not show that it runs.
         """
         gone = self._readings.keys() - {gpu.uuid for gpu in scan.gpus}
         for gpu in gone:
@@ -272,7 +276,7 @@ def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
 
 
 def _pids_that_ran(before: Samples | None, samples: Samples) -> set[int]:
-    """Return the PIDs that ran between two readings, by the samples of the second."""
+    """Return the PIDs that ran between two readings, according to the second reading's samples."""
     last_us = max((at_us for at_us, _ in (before or {}).values()), default=0)
 
     def took_over(pid: int, at_us: int) -> bool:
