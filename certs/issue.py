@@ -64,8 +64,8 @@ def issue_serving(
 
     ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it, but at most until
     the CA ends: clients reject a leaf that outlives its CA, although it seems valid. Raises
-    CertificatesError if the CA cannot sign now, or if a name is unusable or none is given. Raises
-    ValueError like `issue_ca`. Source: RFC 5280 section 4.2, RFC 6125.
+    CertificatesError if the CA cannot sign now, or if a name is unusable or no name is given.
+    Raises ValueError like `issue_ca`. Source: RFC 5280 section 4.2, RFC 6125.
     """
     authority = certificates(ca.certificate_pem, AUTHORITIES)[0]
     signing_key = cast(
@@ -136,7 +136,7 @@ def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Copy the CA's identifier, which a CA issued elsewhere may compute differently or omit."""
+    """Copy the CA's key identifier, which a CA issued elsewhere may compute differently or omit."""
     try:
         skid = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -361,7 +361,7 @@ def _last_leaf_end(newer: Authority, periods: RotationPeriods) -> datetime:
 def _leaf_life_s(
     issuer: Authority, authorities: Sequence[Authority], now: datetime, periods: RotationPeriods
 ) -> float:
-    """Return the maximum lifetime, from now on, of a leaf signed by this issuer."""
+    """Return the maximum lifetime of a leaf that this issuer signs now, in seconds."""
     newer = (a for a in _usable_authorities(authorities, now) if a.start > issuer.start)
     ends = [_last_leaf_end(a, periods) for a in newer] + [issuer.certificate.not_valid_after_utc]
     return min(periods.serving_life_s, (min(ends) - now).total_seconds())

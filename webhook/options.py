@@ -122,7 +122,7 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def namespace_option(text: str) -> Callable[[_Command], _Command]:
-    """Add the option --namespace with a help text."""
+    """Add the option --namespace, with `text` as its help."""
     return click.option(
         "-n",
         "--namespace",
@@ -136,7 +136,7 @@ def namespace_option(text: str) -> Callable[[_Command], _Command]:
 def _strip_equals(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> str | None:
-    """Return the namespace without the equals sign that `-n=team-a` leaves, like kubectl."""
+    """Remove the equals sign from the value of `-n=team-a`, like kubectl."""
     return text.removeprefix("=") or None if text else None
 
 
@@ -280,8 +280,7 @@ _COMPLETION_TIMEOUT_S: Final = 2.0
 def name_completer(*paths: str) -> Complete:
     """Return a completion with the names in the first collection that is not empty.
 
-    `{namespace}` in a path is replaced by the user's namespace. Timeouts and failures give no
-    names.
+    `{namespace}` in a path is the user's namespace. Timeouts and failures give no names.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

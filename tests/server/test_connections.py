@@ -128,7 +128,7 @@ def test_reviews_of_untrusted_addresses_get_a_share_of_the_time(cost_s, addresse
 
 @pytest.fixture
 def make_connections():
-    """Return connections with these networks of API servers."""
+    """Return a function that creates connections with the given networks of API servers."""
 
     def make(*networks):
         api_servers = [ip_network(network) for network in networks]
@@ -140,7 +140,7 @@ def make_connections():
 @pytest.mark.parametrize("attackers", [1, 2, 100, 600])
 @pytest.mark.parametrize("known", ["by its address", "by a binding", "over IPv6", "not at all"])
 def test_many_addresses_keep_no_api_server_out(make_connections, attackers, known):
-    """There are 512 answered connections, and many new ones for each of the API server's."""
+    """There are 512 answered connections, and many new ones per connection of the API server."""
     api_server = "::ffff:" * (known == "over IPv6") + API_SERVER
     connections = make_connections(*(["192.0.2.0/31"] * (known in {"by its address", "over IPv6"})))
     if known == "by a binding":

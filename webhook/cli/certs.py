@@ -117,7 +117,7 @@ OVERLAP_OPTION = click.option(
 
 
 def rotation_periods(overlap_s: float) -> RotationPeriods:
-    """Return the default periods with another overlap, which also limits the settling time."""
+    """Return the default periods with this overlap, which also limits the settling time."""
     settle_s = min(RotationPeriods().settle_s, overlap_s)
     return RotationPeriods(overlap_s=overlap_s, settle_s=settle_s)
 

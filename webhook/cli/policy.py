@@ -128,7 +128,7 @@ def _read(path: Path) -> _CheckedPolicy:
 def _join_alternatives(
     path: Path, problems: tuple[DocumentProblem, ...]
 ) -> tuple[DocumentProblem, ...]:
-    """Return a single problem if each file of a folder is a separate policy, like the examples."""
+    """Join the problems of a folder in which each file is a separate policy, like the examples."""
     twice = [problem for problem in problems if isinstance(problem, DefinedTwice)]
     if not twice[1:] or len(twice) < len(problems) or not path.is_dir():
         return problems

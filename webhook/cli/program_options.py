@@ -60,7 +60,7 @@ def enforcement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_node_and_namespace(node: str, namespace: str) -> None:
-    """Raise UsageError if the node or the namespace of its assignment list is missing."""
+    """Raise UsageError if the node or the assignment list's namespace is not given."""
     if not node:
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     if not namespace:

@@ -159,7 +159,7 @@ class World(ApiServer):
         self.time_s = 1_000_000.0
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
-        """Device names that show a GPU and that each node has had; the last may be outdated."""
+        """Usable device names that each node has had, keyed by node; the last may be outdated."""
         self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN_CLUSTER
         self.replicas: list[Replica] = []
         self._api = self.placement_api()
@@ -221,7 +221,7 @@ class World(ApiServer):
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def hold(self, node: str, why: str | None) -> None:
-        """Write the reason why a node gives no GPUs to further pods."""
+        """Write why a node gives no GPUs to further pods; None if it gives them."""
         self.edit(
             f"{NODES}/{node}",
             metadata={"annotations": {NODE_SHARING_ANNOTATION: why and f"Draining: {why}"}},
@@ -450,7 +450,7 @@ class Request:
     replica: Replica
 
     def done(self) -> BindingVerdict:
-        """Step the replica until it answers."""
+        """Step the replica until it answers; return the verdict."""
         for _ in range(PATIENCE):
             if self.answer.done():
                 return self.answer.result()

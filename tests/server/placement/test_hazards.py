@@ -896,7 +896,7 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
     assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # half of the cap
     world.hear_node()
-    # The pod's entry decides, which the limiter may have read.
+    # The pod's entry decides, because the limiter may have read it.
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
     world.limit("n0", proven=False)
     world.hear_node()

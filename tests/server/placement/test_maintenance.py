@@ -20,7 +20,7 @@ LOST = StoredList("lost", {}, whole=False, version="")
 
 
 class Lists:
-    """Lists and their garbage collection, which fails as often as the test sets."""
+    """Lists and their garbage collection, which fails a number of times set by the test."""
 
     def __init__(self, failures=0, broken=()):
         self.collected = []
