@@ -1,5 +1,3 @@
-"""Builders of pods and decisions, and assertions about decisions."""
-
 from __future__ import annotations
 
 import copy
@@ -29,7 +27,7 @@ RESTRICTED = {
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 }
-# A rule that sets every field that translation writes into a pod.
+# A rule that sets every field that translation writes to a pod.
 RICH_RULE = a_rule(
     tolerations=({"key": "gpu", "operator": "Exists"},),
     runtime_class_name="nvidia",
@@ -39,12 +37,11 @@ RICH_RULE = a_rule(
 
 
 def another_policy(*rules: Rule):
-    """Return a policy with a digest other than that of the policy that translates pods here."""
+    """Return a policy with another digest than the policy that translates pods here."""
     return a_policy(*rules, digest="fedcba9876543210")
 
 
 def a_full_pod(memory: str | None = "main=8Gi", **fields: Any):
-    """Return a pod with a container of each kind."""
     return a_pod(
         memory,
         containers=[a_container("main"), a_container("second")],
@@ -74,12 +71,12 @@ def a_plain_pod():
 
 
 def stored_pod(rule: Rule = RULE, pod=None):
-    """Return a pod with the result of its creation."""
+    """Return a pod as stored after its creation."""
     return translate(pod or a_plain_pod(), rule)
 
 
 def a_bound_pod():
-    """Return a stored pod that runs on a GPU, with all our annotations."""
+    """Return a stored pod that runs on a GPU, with all vramwarden annotations."""
     pod = stored_pod()
     notes = pod["metadata"]["annotations"]
     notes.update({"vramwarden.io/gpu": "GPU-1", "vramwarden.io/gpu-count": "1"})
@@ -134,7 +131,7 @@ def merge_fields(holder, fields) -> None:
 
 
 def merge_into_container(pod, name: str, fields) -> str:
-    """Merge fields into a container, and return its path."""
+    """Merge fields into a container; return the container's path."""
     for field in ("containers", "initContainers"):
         for index, container in enumerate(pod["spec"].get(field, [])):
             if container["name"] == name:
@@ -211,7 +208,7 @@ def decide_reasons(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE):
 
 
 def assert_denied(decision, reason: str, path: str) -> None:
-    """Assert that the pod is denied for exactly this finding, with the message of the contract."""
+    """Assert that the pod is denied for exactly this finding, with a well-formed message."""
     assert reasons_and_paths(decision) == [(str(reason), path)]
     assert decision.outcome is Outcome.DENIED
     assert decision.patch == ()
@@ -223,13 +220,12 @@ def assert_denied(decision, reason: str, path: str) -> None:
 
 
 def assert_unchanged(decision) -> None:
-    """Assert that there is no finding, and that the pod is unchanged."""
+    """Assert that there are no findings and the pod is unchanged."""
     assert decision.outcome is Outcome.ALLOWED, decision.message
     assert (decision.findings, decision.patch) == ((), ())
 
 
 def assert_admitted(pod, rule: Rule = RULE) -> None:
-    """Assert that a pod is admitted and then stored."""
     decision = decide_pod(pod, rule)
     assert decision.allowed, decision.message
     assert decision.findings == ()

@@ -1,4 +1,4 @@
-"""Pods with GPUs of NVIDIA's device plugin: rules, clusters with slices, and decisions."""
+"""Rules, clusters with slices, and decisions for pods with GPUs of NVIDIA's device plugin."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ H200 = {"1g.18gb": 16384, "2g.35gb": 33280}
 
 
 def a_sliced_node(profiles, **labels):
-    """Return a node with these slices; keywords are labels with _ for `.` and `/`."""
+    """Return a node with these slices. Keywords are labels, with _ for `.` and `/`."""
     bytes_of = {name: mib * MIB for name, mib in profiles.items()}
     return SlicedNode(bytes_of, labels or None)
 
 
 def policy_and_cluster(rule=MIG, *nodes, **changes):
-    """Return a policy and a cluster with these nodes; the default is one A100 with slices."""
+    """Return a policy and a cluster with these nodes; default: one A100 with slices."""
     return a_policy(rule, **changes), Cluster(sliced_nodes=nodes or (a_sliced_node(A100),))
 
 
 def decide_under(pod, known, phase=Phase.MUTATE):
-    """Return the decision for the result of `under`."""
+    """Return the decision under a policy and a cluster."""
     return decide(a_request(pod), *known, phase)
 
 
 def translate_under(pod, known):
-    """Return a translated pod that passes validation."""
     decision = decide_under(pod, known)
     assert decision.allowed, decision.message
     stored = decide_under(decision.obj, known, Phase.VALIDATE)
@@ -44,7 +43,7 @@ def translate_under(pod, known):
 
 
 def read_limits(pod):
-    """Return the limits of each container, except CPU and memory, by name."""
+    """Return each container's limits except CPU and memory, keyed by container name."""
     return {
         one["name"]: (one.get("resources") or {}).get("limits") or {}
         for one in pod["spec"]["containers"]
@@ -52,7 +51,7 @@ def read_limits(pod):
 
 
 def read_node_terms(pod):
-    """Return the expressions of the required node affinity as text, by term."""
+    """Return the expressions of each term of the required node affinity as strings."""
     affinity = pod["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     return [list(map(_shown, term["matchExpressions"])) for term in terms]

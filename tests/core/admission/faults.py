@@ -1,4 +1,4 @@
-"""Faults of a container, a pod, a demand and a debugging container, each with its path."""
+"""Faults of containers, pods, demands and debugging containers, each with its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New pods whose decision has the requested amount, so that their author can get advice."""
+"""The decision on a new pod includes the requested amount, for advice on it."""
 
 from __future__ import annotations
 

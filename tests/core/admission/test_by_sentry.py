@@ -1,4 +1,4 @@
-"""Pods enforced by the sentry: like those with a sidecar, without its requirements."""
+"""The sentry's pods are like pods with a sidecar, but without its requirements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def by_sentry(rule):
 
 
 def without_sidecar(pod):
-    """Return the pod of `enforcement.by: Sidecar` without its sidecar."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
     spec["initContainers"] = spec["initContainers"][1:]

@@ -1,4 +1,4 @@
-"""Caches between pods: they hold no long text, and no pod changes their content."""
+"""Caches shared by pods store no long strings, and no pod changes their content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def long_pod(number):
-    """Return a pod translated by another policy, with texts that no other pod has."""
+    """Return a pod translated by another policy, with strings that no other pod has."""
     text = str(number) * MIB
     sidecar = a_container(ENFORCER_CONTAINER, image=text, command=[*ENFORCER_COMMAND])
     app = a_container(image=text, resources={"limits": {"cpu": text, text: "1"}})
@@ -25,7 +25,7 @@ def long_pod(number):
 
 
 def long_amounts(number):
-    """Return a pod with a whole GPU and a share, each with an amount of a megabyte of digits."""
+    """Return a pod with a whole GPU and a share, whose amounts have a megabyte of digits each."""
     amount = f"{number}.{'0' * MIB}"
     limits = {"nvidia.com/gpu": amount, VRAM: f"{amount}Gi"}
     return a_pod(containers=[a_container(resources={"limits": limits})])

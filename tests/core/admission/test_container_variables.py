@@ -1,4 +1,4 @@
-"""Containers that get their cap as variables, for which of their programs."""
+"""Environment variables with the cap, by container and program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ WIDENING = [
 
 
 def env_of(pod, name="main"):
-    """Return a container's variables as a map, in their order."""
     return {
         entry["name"]: entry.get("value", entry.get("valueFrom"))
         for entry in find_container(pod, name).get("env") or []

@@ -1,4 +1,4 @@
-"""The message of each denial: the problem with the author's own values, and the advice."""
+"""Each denial message states the problem with the author's own values, and advice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ RULE = a_rule(memory=MemoryBounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
 
 
 def asking(**resources: Any):
-    """Return a pod without our annotation whose container requests resources."""
     return a_pod(containers=[a_container(resources=resources)])
 
 

@@ -1,4 +1,4 @@
-"""Every reason of the closed set is reached by a table or a case here."""
+"""Every reason in the closed set is reached by a table or a case here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from webhook.core.policy.model import MemoryBounds
 
 
 def denied_after_creation():
-    """Return a decision for each reason that cannot be met at creation, before translation."""
+    """Return a decision for each reason that cannot occur before translation."""
     changed = a_bound_pod()
     del changed["metadata"]["labels"]
     return [

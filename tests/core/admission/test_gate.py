@@ -47,11 +47,11 @@ RULES = {
 SENTRY = RULES[EnforceBy.SENTRY, Placement.BINDING]
 SIDECAR = RULES[EnforceBy.SIDECAR, Placement.BINDING]
 EVERY = "main=8Gi,init=8Gi,side=8Gi"
-"""VRAM for an app container, an init container and a native sidecar; `second` has none."""
+"""VRAM for an app container, an init container and a native sidecar; none for `second`."""
 
 
 def gates_of(pod):
-    """Return the names of containers that have the gate exactly once, and complete."""
+    """Return the names of containers that have the complete gate exactly once."""
     found = set()
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or ():

@@ -1,4 +1,4 @@
-"""The rule that governs a pod: by its ServiceAccount, and on an update by the stored pod."""
+"""The governing rule depends on the ServiceAccount and, for updates, on the stored pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The platform team's text after a denial: a rule's `message`."""
+"""A rule's `message` is the end of its denials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties that hold for every pod, tested on random pods."""
+"""Properties that hold for all pods, tested with random pods."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ RULES = st.builds(
 )
 
 
-# Clusters that replicas deciding on one pod may know.
+# Clusters known to different replicas that decide on one pod.
 CLASSES = [frozenset(), frozenset({"nvidia"}), frozenset({"runc"})]
 CLUSTERS = st.sampled_from([Cluster(runtime_classes=one) for one in CLASSES])
 
@@ -117,7 +117,7 @@ def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, cluster, s
 
 
 PLUGINS = st.sampled_from([Accounting.MIG, Accounting.CAP_ONLY])
-# Nodes with slices that replicas deciding on one pod may know.
+# Nodes with slices known to different replicas that decide on one pod.
 NODES = [a_sliced_node(A100), a_sliced_node(H200)]
 SLICED = st.lists(st.sampled_from(NODES), min_size=1, max_size=2, unique_by=id)
 
@@ -143,9 +143,9 @@ def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, 
 
 @given(asking_pods(), RULES, RULES)
 def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(pod, rule, other):
-    """All that depends on the demand is the same as in a first creation.
+    """All parts that depend on the demand are the same as in a first creation.
 
-    The same holds if another webhook inserted a variable before ours.
+    The same holds if another webhook inserted a variable before vramwarden's.
     """
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
@@ -185,7 +185,7 @@ def admitted(pod, policy, phase):
 
 
 def stored_beside(pod, policy, name, sorts, again):
-    """Return a pod as stored by an API server that calls another webhook, before or after ours."""
+    """Return a pod as stored by an API server with another webhook, called before or after ours."""
     if sorts == "before":
         pod = admitted(changed(pod, name), policy, Phase.MUTATE)
         if again == "IfNeeded":
@@ -283,7 +283,7 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
 
 
 def with_vram(pod):
-    """Return the counted resources, by the name of the container."""
+    """Return the counted resources, keyed by container name."""
     counted = {}
     for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
         for kind, amounts in (container.get("resources") or {}).items():
@@ -297,7 +297,7 @@ def with_vram(pod):
 def test_an_explicit_amount_is_left_as_it_is_written(pod, rule):
     written, after = with_vram(pod), with_vram(mutated(pod, a_policy(rule)).obj)
     assert {key: after[key] for key in written} == written
-    if written:  # a request is added, written like the limit
+    if written:  # a request equal to the limit is added
         assert {key[0] for key in after} == {key[0] for key in written}
         assert {canonicalize(amount) for amount in after.values()} == {
             canonicalize(amount) for amount in written.values()
@@ -312,7 +312,7 @@ FIRST_OF_ALL = st.sampled_from(
 @example(pod=a_pod("8Gi"), rule=a_rule(), accounting=Accounting.VRAM, first=a_container("x"))
 @given(asking_pods(), RULES, st.sampled_from(Accounting), FIRST_OF_ALL)
 def test_a_container_that_is_prepended_later_moves_no_vram(pod, rule, accounting, first):
-    """Another webhook, after ours, puts its container first; then ours judges the pod again."""
+    """Another webhook prepends a container to the pod, which is then judged again."""
     one_gpu = pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1") == "1"
     assume(accounting is not Accounting.CAP_ONLY or one_gpu)
     policy = a_policy(replace(rule, accounting=accounting))
@@ -346,7 +346,7 @@ def test_a_pod_allowed_in_spite_of_findings_is_not_mutated(pod, action):
 
 
 def paths_of(value, path=()):
-    """Yield the path of every value in a JSON value."""
+    """Yield the path of every value inside a JSON value."""
     yield path
     children = {dict: dict.items, list: enumerate}.get(type(value), lambda _: ())(value)
     for key, child in children:

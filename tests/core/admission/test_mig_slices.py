@@ -1,4 +1,4 @@
-"""Pods under `accounting: MIG`: their slices, other fields that translation writes, and denials."""
+"""Pods under `accounting: MIG`: slices, other fields of the translation, and denials."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from webhook.core.policy.model import Accounting, GPUClass
 
 MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Accounting.MIG)
 
-# The request, and the smallest profile with that memory by its label, not by its name.
+# The request, and the smallest profile by memory in the node label, not by name.
 SIZES = {
     "64Mi": "1g.10gb",
     "8Gi": "1g.10gb",
@@ -283,7 +283,7 @@ def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
 
 
 def test_what_a_user_asks_of_the_same_label_stays():
-    """It stays when the pod is created again. Only an expression of translation is removed."""
+    """When the pod is created again, only translation's expression is removed."""
     pod = translate_under(
         a_pod("8Gi", affinity=required(larger_than("9000"))), policy_and_cluster()
     )

@@ -1,8 +1,7 @@
-"""Tests of other GPU-sharing projects, applied to vramwarden, by row of a survey.
+"""Tests of other GPU-sharing projects, applied to vramwarden, by survey row.
 
-Each row of the survey's table of peers' tests is written again with our annotation and reasons.
-Rows that another test of ours covers are in `COVERED`. Rows without a counterpart are in
-`ELSEWHERE`, with the reason.
+Each row of the survey is rewritten with vramwarden's annotation and reasons. `COVERED` lists rows
+that other vramwarden tests cover, `ELSEWHERE` rows without a counterpart and the reason.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ ELSEWHERE = {
     80: "placement at binding; who sees the GPU is row 29",
     81: "a whole cluster with its scheduler: tests/cluster",
 }
-# Rows that another test covers, by its file.
+# Rows that another test covers, keyed by file.
 COVERED = {
     "pod/test_quantity.py": (1, 2, 6, 7, 9, 49, 50, 53, 73),
     "pod/test_demand.py": (10, 11, 36, 54, 65),
@@ -67,7 +66,7 @@ TESTED: set[int] = set()
 
 
 def row(number: int, peer: str, words: str, *values: Any):
-    """Return a parameter named by its row, and record that the row is tested."""
+    """Return a parameter named by its row, and record the row as tested."""
     TESTED.add(number)
     return pytest.param(*values, id=f"row-{number:02}-{peer}-{words.replace(' ', '-')}")
 
@@ -137,7 +136,7 @@ def test_another_operation_is_left_alone(operation):
 
 
 def amount_of_main(pod):
-    """Return the amount of the container, which is equal in requests and limits."""
+    """Return the container's amount, which requests and limits must both have."""
     resources = find_container(pod, "main")["resources"]
     assert resources["requests"][VRAM] == resources["limits"][VRAM]
     return resources["limits"][VRAM]

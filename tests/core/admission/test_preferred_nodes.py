@@ -1,4 +1,4 @@
-"""Preferred node affinity of a pod placed at binding, by free memory."""
+"""Preferred node affinity by free memory, for pods placed at binding."""
 
 from __future__ import annotations
 

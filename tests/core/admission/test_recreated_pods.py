@@ -1,4 +1,4 @@
-"""Pods that are restored, copied or applied again: nothing that vramwarden wrote denies them."""
+"""Pods restored, copied or applied again are not denied for fields that vramwarden wrote."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def changed(pod):
 
 
 def as_bound(pod):
-    """Return a stored pod as users copy it after its binding."""
+    """Return a stored pod as users copy it after binding."""
     pod = copy.deepcopy(pod)
     pod["metadata"]["annotations"].update(dict.fromkeys(BINDING_ANNOTATIONS, "GPU-1"))
     return pod
@@ -207,7 +207,7 @@ def test_a_pod_that_was_translated_when_the_rule_placed_otherwise_is_stored(plac
 
 
 def newer(pod):
-    """Return a pod with additions that a later release might write into the sidecar."""
+    """Return a pod with additions that a later release might write to the sidecar."""
     enforcer = find_container(pod, "vram-enforcer")
     enforcer["image"] = "vramwarden/enforcer:9"
     source = {"fieldRef": {"fieldPath": "metadata.annotations['vramwarden.io/to-come']"}}

@@ -1,7 +1,7 @@
-"""Worst-case cost of a review in function calls: a constant, plus little for each byte.
+"""Worst-case cost of a review in function calls: a constant plus a small cost per byte.
 
-`make bench` measures time, which differs between machines; calls do not. Loops within one call of C
-code are not counted: tests/core/pod/test_demand.py tests the search of lists.
+`make bench` measures time, which differs between machines, while the number of calls does not.
+Loops within one call of C code are not counted: tests/core/pod/test_demand.py tests list searches.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from webhook.core.policy.cluster import UNKNOWN_CLUSTER
 from webhook.core.policy.model import VisibleDevices
 from webhook.server.connections import SMALL_BODY_BYTES
 
-pytestmark = pytest.mark.process  # takes half a minute, since counting slows each call down
+pytestmark = pytest.mark.process  # takes half a minute, since counting slows down each call
 
 Json = dict[str, Any]
 
 MOST_SMALL_CALLS = 125_000
-"""Maximum for a review of `SMALL_BODY_BYTES`. It takes 22 ms, since most of its calls are cheap."""
+"""Maximum number of calls for a review of `SMALL_BODY_BYTES`. Takes 22 ms: most calls are cheap."""
 MOST_CALLS = 600_000
-"""Maximum for a pod within all bounds. It takes less than 0.1 s."""
+"""Maximum number of calls for a pod within all bounds. Takes less than 0.1 s."""
 BYTES_PER_CALL = 8
-"""A larger pod costs one pass over its parts, since it may not need a judgment."""
+"""Minimum number of bytes per call for a larger pod, whose parts are only passed over once."""
 
 ROOM = 8 * 2**20 - 4096
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-# What the API server adds to each container before it sends a review.
+# Fields that the API server adds to each container before it sends a review.
 DEFAULTS = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -57,12 +57,12 @@ DEFAULTS = {
 
 
 def fill(item: Any, room: int = ROOM) -> list[Any]:
-    """Return the maximum number of copies of an item in a body of 8 MiB."""
+    """Return as many copies of an item as fit into a body of 8 MiB."""
     return [item] * (room // (len(orjson.dumps(item)) + 1))
 
 
 def keyed(prefix: str, value: str, room: int = ROOM) -> dict[str, str]:
-    """Return the maximum number of entries in a body of 8 MiB."""
+    """Return as many entries as fit into a body of 8 MiB."""
     count = room // (len(prefix) + len(value) + 12)
     return {f"{prefix}{n}": value for n in range(count)}
 
@@ -233,7 +233,7 @@ SMALL: list[tuple[str, Phase, Json]] = [
     ),
     ("bind", Phase.MUTATE, {"keys": 1788, "value": "2", "other keys": 690}),
 ]
-"""The worst reviews that the table `worst` of the bench found, and those of attackers."""
+"""The most expensive reviews in the bench's table `worst`, and attacks."""
 
 
 def assert_bounded(count: int, size_bytes: int) -> None:
@@ -248,7 +248,7 @@ def creation(pod: Json, phase: Phase, devices: VisibleDevices) -> int:
 
 
 def update(pod: Json, subresource: str) -> int:
-    """Return the calls for an update of the label, or one that adds debugging containers."""
+    """Return the calls for an update of the label, or for added debugging containers."""
     labels = (pod["metadata"].get("labels") or {}) | {"vramwarden.io/managed": "x"}
     if subresource:
         debuggers = [{**one, "name": f"d-{one['name']}"} for one in pod["spec"]["containers"]]
@@ -257,7 +257,7 @@ def update(pod: Json, subresource: str) -> int:
         new = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
     new["spec"] = orjson.loads(
         orjson.dumps(new["spec"])
-    )  # shares no object, as a pod from the network
+    )  # shares no object, like a pod from the network
     request = a_request(new, operation="UPDATE", old=pod, subresource=subresource)
     return calls(
         lambda: write_review("u-1", decide(request, a_policy(), UNKNOWN_CLUSTER, Phase.MUTATE))
@@ -338,7 +338,7 @@ PODS = st.builds(
 
 
 def as_it_can_arrive(pod: Json) -> Json:
-    """Return a pod with the maximum number of its containers in a body: no larger one is judged."""
+    """Return a pod with the largest number of its containers in a body that is judged."""
     containers = pod["spec"]["containers"]
     rest = len(orjson.dumps({**pod, "spec": {**pod["spec"], "containers": []}}))
     most = max(1, (ROOM - rest) // (len(orjson.dumps(containers[-1])) + 1))

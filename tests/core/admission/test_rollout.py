@@ -1,4 +1,4 @@
-"""A rollout in Observe: pods without a demand only get warnings, and nothing is voided."""
+"""With rollout Observe, pods without a demand only get warnings, and no GPU is hidden."""
 
 from __future__ import annotations
 

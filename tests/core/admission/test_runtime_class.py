@@ -1,4 +1,4 @@
-"""The RuntimeClass of a pod with a demand, by the rule and the cluster."""
+"""The RuntimeClass of a pod with a demand depends on the rule and the cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTERS = {
 }
 HAS_NVIDIA = CLUSTERS["nvidia"]
 
-# The rule's RuntimeClass; then the pod's without the class `nvidia` in the cluster, and with it.
+# The rule's RuntimeClass, then the pod's in a cluster without and with RuntimeClass `nvidia`.
 TABLE = {
     "Auto": (None, "nvidia"),
     None: (None, None),
@@ -29,7 +29,6 @@ TABLE = {
 
 
 def under(name, classes, **changes):
-    """Return a policy and a cluster."""
     policy = a_policy(a_rule(runtime_class_name=name), **changes)
     return policy, Cluster(runtime_classes=classes)
 

@@ -57,8 +57,8 @@ def judged(pod, policy):
 def messages(decision):
     """Return reason, path and detail of each message of a decision.
 
-    Lines that add a limit come first, since another may remove the resource. Later items of a list
-    come before earlier ones, so that the paths of the others stay right. Bounds come last.
+    Lines that add a limit come first, since another line may remove the resource. Later list items
+    come before earlier items, so that the other paths stay valid. Bounds come last.
     """
     said = [(found.reason, found.path, found.detail) for found in decision.findings]
     for note in (*decision.unread_keys, *decision.notes):
@@ -175,7 +175,7 @@ def with_limits(**amounts):
 
 
 def limited(*amounts, memory=None, **fields):
-    """Return a pod with a container for each of these limits, and one without."""
+    """Return a pod with a container for each of these limits, and a container without a limit."""
     made = [a_container(f"c{n}", resources={"limits": one}) for n, one in enumerate(amounts)]
     return a_pod(memory, containers=[*made, a_container("rest")], **fields)
 
@@ -431,8 +431,8 @@ PODS = {**PROGRAMS, **HIDDEN, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, 
 
 
 NOT_AT_ONCE = {"as the workload": {"EnforcementImpossible"}, "non-root": {"ReservedName"}}
-"""Findings that a first review cannot have, by policy. The room for a sidecar is judged only if
-there can be one, and a container with its name is judged only by name."""
+"""Findings that a first review cannot have, keyed by policy. Resources for a sidecar are only
+judged if the pod can have a sidecar, and a container with its name is only judged by name."""
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
@@ -452,7 +452,7 @@ CHANGES = {
 
 
 FREE = {name: one for name, one in POLICIES.items() if name not in {"non-root", "as the workload"}}
-"""Policies under which a plain pod is admitted."""
+"""Policies that admit a plain pod."""
 
 
 @pytest.mark.parametrize("policy", FREE.values(), ids=FREE)
@@ -525,7 +525,7 @@ FOR_PLATFORM_TEAMS = {"translation"}
 
 
 def sentences(source):
-    """Yield the texts of a module that contain advice, between their placeholders."""
+    """Yield the strings of a module that contain advice, split at their placeholders."""
     tree = ast.parse(source.read_text())
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -535,7 +535,7 @@ def sentences(source):
 
 
 def test_every_sentence_that_says_what_to_do_is_followed_here():
-    """A sentence that no pod of this file causes is not tested: add such a pod."""
+    """If no pod of this file causes a sentence, add such a pod."""
     said = [
         text
         for pod in PODS.values()
@@ -586,7 +586,7 @@ KEYS = [MEMORY, "gpu-memory", "vramwarden/gpu-memory", "vramwarden.io/gpu-mem"]
 
 @st.composite
 def asked(draw):
-    """Draw a pod that requests VRAM from us or from another product, validly or not."""
+    """Draw a pod with a valid or invalid request to vramwarden or another product."""
     notes = {}
     resources = [GPU, *OTHER_PRODUCTS_BY_RESOURCE]
     match draw(st.sampled_from(["list", "annotation", "resources"])):

@@ -1,4 +1,4 @@
-"""Pods under `accounting: CapOnly`: one time-slicing slot and a cap, without reserved memory."""
+"""Pods under `accounting: CapOnly`: one time-slicing slot and a cap, no reserved memory."""
 
 from __future__ import annotations
 

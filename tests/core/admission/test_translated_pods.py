@@ -1,4 +1,4 @@
-"""Required content of a pod when it is stored."""
+"""Parts that a pod must have when it is stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def added(old, new, path=()):
             yield from added(known, value, (*path, index))
 
 
-# Exceptions: a name is no part. AlwaysPullImages sets the policy. A term without expressions
+# Exceptions: names are no parts. AlwaysPullImages sets the policy. A term without expressions
 # matches no node. A variable with other content is the user's.
 NO_PART = (
     ".name",
@@ -55,9 +55,9 @@ NO_PART = (
 )
 
 
-ADVICE = "preferredDuringScheduling"  # and nothing depends on it: see test_preferred_nodes.py
+ADVICE = "preferredDuringScheduling"  # nothing depends on it: see test_preferred_nodes.py
 
-# These have a more specific reason than a missing part.
+# Missing parts with a more specific reason.
 BETTER_REASONS = {
     "spec.initContainers.0.command": "ReservedName",
     "spec.volumes.0.emptyDir$": "ReservedName",
@@ -72,7 +72,7 @@ def path_of(keys):
 
 
 def as_text(keys):
-    """Return a path as findings write it."""
+    """Return a path in the form of findings."""
     head, *rest = keys
     in_metadata = {"labels", "annotations"}
     for before, key in zip(keys, rest, strict=False):
@@ -81,7 +81,7 @@ def as_text(keys):
 
 
 def parts():
-    """Yield each part of the stored pod and of its sidecar, and the pod without it."""
+    """Yield each part of the stored pod and its sidecar, and the pod without this part."""
     before, after = a_plain_pod(), stored_pod(RICH_RULE)
     for path in added(before, after):
         if any(map(path_of(path).endswith, NO_PART)) or ADVICE in path_of(path):
@@ -128,7 +128,7 @@ def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
     assert finding.path in finding.detail
     wanted = as_text(path)
     if (path[1] == "tolerations" and len(path) > 2) or (path[1] == "volumes" and len(path) == 3):
-        # It is appended again.
+        # The part is appended again.
         wanted = as_text((*path[:2], len(pod["spec"][path[1]])))
     assert wanted.startswith(finding.path)
     assert finding.path.startswith(as_text(path[:2]))
@@ -199,7 +199,7 @@ THEIRS = re.compile(
 
 
 def changes(rule):
-    """Yield each value that translation writes, by its path, and the pod with another value."""
+    """Yield the path of each value that translation writes, and a pod with another value there."""
     before, after = a_plain_pod(), stored_pod(rule)
     for path in added(before, after):
         value, shown = after, ""

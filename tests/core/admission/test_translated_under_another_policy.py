@@ -1,4 +1,4 @@
-"""Required content of a pod that was translated under another policy."""
+"""Parts that a pod translated under another policy must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debugging containers that are added later: what they may do, and which GPUs they see."""
+"""Debugging containers that are added later: permissions and visible GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates of a stored pod: its demand, label and annotations are fixed, the rest may change."""
+"""Updates of a stored pod may not change its demand, label and annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verification of a patch, which the server does for a sample of patches."""
+"""Verification of a patch, which the server does for a sample of patches."""
 
 from __future__ import annotations
 

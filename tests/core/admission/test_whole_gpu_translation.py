@@ -1,4 +1,4 @@
-"""A rule's `translateWholeGPU`: a share in place of one whole GPU, and pods that keep their GPU."""
+"""Pods under `translateWholeGPU` get a share in place of one whole GPU, or keep the GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def a_policy_that_shares(**rule):
 
 
 def gpus(amount="1", name="main", **more):
-    """Return a container with a number of whole GPUs, as the API server stores it."""
+    """Return a container with `amount` whole GPUs, as the API server stores it."""
     amounts = {"cpu": "1", GPU: amount, **more}
     return a_container(name, resources={"limits": amounts, "requests": dict(amounts)})
 

@@ -1,4 +1,4 @@
-"""Warnings on workloads about the pods of their template. A workload is never denied."""
+"""Warnings on workloads about their templates' pods. No workload is denied."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def terminated(words=None, at=ENDED, verdict=""):
 
 
 def a_raw(*, enforcer=None, main=None, other=None, deleted=False, last=None):
-    """Return a pod whose containers have these states; a container with None has no status."""
+    """Return a pod with these container states. A container with None has no status."""
     sidecar = {"name": "vram-enforcer", "state": enforcer, "lastState": last or {}}
     containers = [{"name": "main", "state": main}, {"name": "other", "state": other}]
     status = {
@@ -119,7 +119,7 @@ def test_a_sidecar_that_was_started_again_says_what_both_saw():
 
 
 def figures(peak=None, stops=None, uid="u1", **more):
-    """Return the sentry's figures of a pod; its peak is in GiB."""
+    """Return the sentry's figures of a pod; the peak is in GiB."""
     return a_node("n1", a_gpu(79, held(uid, 16, None, peak, stops, **more), uuid="GPU-a")).figures
 
 

@@ -1,4 +1,4 @@
-"""Histories: stored, read back, and the advice from them."""
+"""Histories: storing, reading back, and advice."""
 
 from __future__ import annotations
 

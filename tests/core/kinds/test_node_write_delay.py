@@ -1,5 +1,3 @@
-"""Delay until a node's figures are written again."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Stored objects: all that is read can be written again, and malformed parts are left out."""
+"""Stored objects: figures can be read back, and malformed parts are left out."""
 
 from __future__ import annotations
 

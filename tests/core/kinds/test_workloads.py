@@ -1,4 +1,4 @@
-"""Workloads of pods: the table in the docstring, and input of tenants."""
+"""Workloads of pods: the table in the docstring, and tenants' input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ConfigMap of a node's list: how it is written, and how edited data is read."""
+"""ConfigMap of a node's assignment list: how it is written, and how edited data is read."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_what_a_pod_is_held_to_is_read():
     ],
 )
 def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
-    """The pod is only measured until the line is written again (`rebuild_from_pods`)."""
+    """The pod is only measured until the line is rewritten (`rebuild_from_pods`)."""
     read, whole = read_assignments({"assignments": written(**HELD | change)})
     assert read == {
         "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, terms=None)
@@ -250,7 +250,7 @@ def test_who_enforces_whether_it_stops_or_reports_and_the_limit_are_kept(by, act
 
 
 def test_no_pod_has_a_line_that_is_much_longer_than_others():
-    """The API server stores a list of at most 1 MiB."""
+    """The API server stores at most 1 MiB."""
     raw = a_pod(
         annotations={GPU_ANNOTATION: ",".join(f"{n:0{MAX_UUID_LENGTH}}" for n in range(9999))},
         containers=[a_container(resources={"limits": {VRAM_RESOURCE: "1"}})],

@@ -1,5 +1,3 @@
-"""Plans of assignments: every row of the tables."""
-
 from __future__ import annotations
 
 from collections import Counter

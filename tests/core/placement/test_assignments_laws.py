@@ -1,7 +1,7 @@
-"""Laws of the assignment list: no GPU is overcommitted, pods that fit are placed, no entry is lost.
+"""Laws of assignment lists: no overcommitted GPU, no unplaced pod that fits, no lost entry.
 
-One list has one writer at a time, whose view of the pods may be old. Conflicts between writers are
-resolved by `resourceVersion`.
+A list has one writer at a time, whose view of the pods may be outdated. `resourceVersion` resolves
+conflicts between writers.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def test_what_is_not_asked_for_leaves_only_if_it_is_finished_or_elsewhere(entere
 
 
 class OneNode(RuleBasedStateMachine):
-    """Pods are created, bound here or elsewhere, finish and are deleted; the watch may lag."""
+    """Pods are created, bound here or elsewhere, finish and are deleted. The watch may lag."""
 
     uids = Bundle("uids")
 
@@ -225,7 +225,7 @@ class OneNode(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), healthy=st.booleans())
     def fail_or_recover(self, number, healthy):
-        """Toggle the health of a GPU: an unhealthy one still counts, and gets no further pod."""
+        """Toggle a GPU's health. An unhealthy GPU still counts, and gets no further pod."""
         self.gpus[number] = replace(self.gpus[number], healthy=healthy)
 
     @rule(uid=uids)

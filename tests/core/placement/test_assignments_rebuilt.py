@@ -1,4 +1,4 @@
-"""Lists that are rebuilt from pods, and entries that are completed from them."""
+"""Lists rebuilt from pods, and entries completed from pods."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_entries_without_readable_terms_take_those_of_their_pods():
 @pytest.mark.parametrize("entered", DriverLimit)
 @pytest.mark.parametrize("gpus", ["b", ""])
 def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promised, gpus):
-    """Two bindings of a pod may see different states of its node; the pod keeps the first limit."""
+    """Two bindings of a pod may see different states of the node. The pod keeps the first limit."""
     known = {"p": pod("p", 300, node=NODE, gpus=gpus, terms=replace(OTHER, limit=promised))}
     old = {"p": entry("a", since_s=1, terms=replace(HOLD, limit=entered))}
     new = complete_terms(old, known)

@@ -1,4 +1,4 @@
-"""The review of a Binding: keys that are removed from its metadata, and keys that are added."""
+"""Review of a Binding: keys removed from and added to its metadata."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def a_binding(**metadata):
 
 
 def patched(binding, verdict):
-    """Return the Binding after the patch."""
     return apply_patch(binding.obj, patch_for(binding, verdict))
 
 

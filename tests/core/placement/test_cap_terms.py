@@ -1,5 +1,3 @@
-"""Terms of a pod's cap, from its sidecar or from its rule."""
-
 from __future__ import annotations
 
 import json
@@ -60,7 +58,7 @@ ADMITTED = {"vramwarden.io/admitted": "v1 a 0123456789ab"}
 
 
 def enforcer(*env, **more):
-    """Return a sidecar with a cap of 3 GiB, unless variables are given."""
+    """Return a sidecar, by default with a cap of 3 GiB."""
     env = env or (variable("VRAM_CAP_BYTES", str(3 * GIB)),)
     made = {"name": "vram-enforcer", "image": "x", "command": COMMAND, "restartPolicy": "Always"}
     return made | {"env": list(env)} | more
@@ -79,7 +77,7 @@ def state_of(*init, asked=tuple, **more):
 
 
 def held_to(*init, **more):
-    """Return the terms of such a pod."""
+    """Return the terms of a stored pod of 8 GiB with these init containers."""
     return state_of(*init, **more).terms
 
 
@@ -115,7 +113,6 @@ def test_the_terms_of_a_mutated_pod_are_its_rules(by, delay_s, excess, placement
 
 
 def admitting(**match):
-    """Return the rule that admitted the pod."""
     return a_rule(name="a", enforcement={"by": EnforceBy.SENTRY, "grace": "1s"}, **match)
 
 
@@ -365,7 +362,7 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
     except SettingsError:
         assert terms == ALONE
     else:
-        cap_bytes = str(min(settings.cap_bytes, 8 * GIB))  # at most the amount in resources
+        cap_bytes = str(min(settings.cap_bytes, 8 * GIB))  # at most the amount in `resources`
         settings = read_settings(environment | {"VRAM_CAP_BYTES": cap_bytes})
         delay_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
         assert terms == CapTerms(

@@ -1,4 +1,4 @@
-"""Choice of GPUs: every row of the tables, every sentence, and laws."""
+"""Choice of GPUs: table rows, sentences and laws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUR = [a_gpu(name, 1000, index) for index, name in enumerate("abcd")]
 
 
 def placed(gpus, free, mib, count=1, order=best_fit):
-    """Return the short names of the chosen GPUs; `free` is in MiB, in the order of the GPUs."""
+    """Return the short names of the chosen GPUs; `free` is in MiB, in GPU order."""
     free = {gpu.uuid: mib * MIB for gpu, mib in zip(gpus, free, strict=True)}
     result = place("n1", gpus, free, Need(mib * MIB, count), order)
     if isinstance(result, Denial):

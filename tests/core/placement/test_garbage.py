@@ -55,7 +55,12 @@ NOT_ASKED = object()
         (None, pod("u"), OLD, False),
         (pod("u"), pod("u"), YOUNG, True),
         (None, pod("u"), YOUNG, True),
-        (pod("u", node=NODE), pod("u"), OLD, False),  # the answer counts, not the watch
+        (
+            pod("u", node=NODE),
+            pod("u"),
+            OLD,
+            False,
+        ),  # the API server's response wins over the watch
         # the watch reports the pod as deleted; the API server was asked, then not asked
         (pod("u", node=NODE, gone=True), None, YOUNG, False),
         (pod("u", node=NODE, gone=True), pod("u", node=NODE), OLD, True),

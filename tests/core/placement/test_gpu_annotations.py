@@ -1,5 +1,3 @@
-"""Annotations that give a pod its GPUs."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""States of stored pods."""
-
 from __future__ import annotations
 
 import json
@@ -295,7 +293,6 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
     st.sampled_from(EnforceBy),
 )
 def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement, by):
-    """With any annotation and any enforcer."""
     memory = ",".join(f"{name}={amount}Mi" for name, amount in mib.items())
     containers, init = [a_container("main"), a_container("b")], [a_container("fetch")]
     annotations = {"vramwarden.io/gpu-count": str(count)}

@@ -1,4 +1,4 @@
-"""Pods of Argo workflows have the fields that Argo's controller gives them."""
+"""Pods of Argo workflows have the fields that Argo's controller sets."""
 
 from __future__ import annotations
 

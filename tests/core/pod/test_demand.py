@@ -105,7 +105,7 @@ def test_a_pod_that_asks_for_nothing_has_no_demand():
 @pytest.mark.parametrize(
     ("apps", "sidecars_first", "inits", "sidecars_last", "want"),
     [
-        # sums over app containers and sidecars, or the peak while an init container runs
+        # Sums over app containers and sidecars, or the peak while an init container runs.
         ([4], [], [], [], 4),
         ([4, 2], [], [], [], 6),
         ([4], [], [8], [], 8),
@@ -267,8 +267,6 @@ def test_an_unknown_default_container_is_denied_at_its_annotation():
 
 
 class CountedName(str):
-    """Name that counts its comparisons."""
-
     __slots__ = ()
     compared = 0
 

@@ -20,7 +20,7 @@ MAPS = st.none() | st.dictionaries(KEYS, SCALARS, max_size=4)
 
 
 def applied(edits, document):
-    """Apply edits by two implementations, and check that the document stays unchanged."""
+    """Apply edits with two implementations, and check that the document is unchanged."""
     untouched = copy.deepcopy((document, edits.operations))
     after = apply_patch(document, edits.operations)
     assert (document, edits.operations) == untouched

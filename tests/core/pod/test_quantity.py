@@ -189,8 +189,8 @@ SPELLINGS = {
     "8000": "8k",
     "9Ei": "9223372036854775807",
 }
-"""Spellings of an amount with the form that the API server stores. `tests/cluster/test_amounts.py`
-compares them with a real API server."""
+"""Spellings of an amount and the form that the API server stores, which
+`tests/cluster/test_amounts.py` verifies with a real API server."""
 
 
 @pytest.mark.parametrize(("written", "stored"), SPELLINGS.items())

@@ -24,7 +24,7 @@ def error_of(text):
 
 
 def suggested(text, most=None, least=None, others=()):
-    """Return the sentence for one container's malformed amount, and the suggested amount."""
+    """Return the sentence and the suggested amount for one container's malformed amount."""
     names = ["main", *(name for name, _ in others)]
     pod = read_pod(a_pod(containers=[a_container(name) for name in names]))
     bounds = [AmountBounds('rule "r"', least, most)]
@@ -96,7 +96,7 @@ def test_a_pod_of_many_wrong_amounts_spends_the_budget_and_no_more(monkeypatch):
 
 @pytest.fixture(name="readings")
 def counted_readings(monkeypatch):
-    """Count the reads of a demand: each judgement of a pod reads it once."""
+    """Count the reads of a demand: each judgment of a pod reads its demand once."""
     found = []
     real = case.new_case
 

@@ -1,4 +1,4 @@
-"""Pod templates are found in any kind by their structure, in built-in kinds by path."""
+"""Pod templates are found by structure in any kind, and by path in built-in kinds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""The truth table of `is_guaranteed`, row by row."""
-
 import pytest
 
 from tests.support.pods import a_container, a_pod

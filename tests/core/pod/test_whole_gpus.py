@@ -1,4 +1,4 @@
-"""Pods with whole GPUs: by resources, by status, by claims."""
+"""Pods with whole GPUs: by resources, status and claims."""
 
 from __future__ import annotations
 

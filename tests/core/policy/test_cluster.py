@@ -1,5 +1,3 @@
-"""Choice of MIG profiles."""
-
 from __future__ import annotations
 
 import pytest

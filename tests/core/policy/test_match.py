@@ -1,5 +1,3 @@
-"""The criteria of `Match`, one by one and together."""
-
 from __future__ import annotations
 
 from dataclasses import fields, replace

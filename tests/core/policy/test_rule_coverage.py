@@ -1,4 +1,4 @@
-"""Warnings for rules that apply to no pod and rules that tenants can avoid, and no others."""
+"""Warnings about rules that apply to no pod and rules that tenants can avoid."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Containers whose programs size themselves by the whole GPU, with the expected warnings.
 
-`said` has a part of each warning, in order. It is empty for a container that is right, or about
-which no warning can be sure.
+`said` has a part of each expected warning, in order. It is empty for a container without a provable
+problem.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ NO_SUCH = "the container has no such variable"
 
 
 class Row(NamedTuple):
-    """One container of a pod that requests 24Gi."""
-
     image: str
     fields: dict[str, Any]
     said: tuple[str, ...] = ()
@@ -43,12 +41,11 @@ def env(**values: str) -> dict[str, Any]:
 
 
 def runs(*command: str, image: str = OWN) -> Row:
-    """Return a row without warnings."""
     return Row(image, {"command": list(command)})
 
 
 def line(text: str, image: str = OWN) -> Row:
-    """Return a row with a shell's command line, without warnings."""
+    """Return a row with a shell script and without warnings."""
     return Row(image, {"command": ["/bin/sh", "-c"], "args": [text]})
 
 
@@ -111,7 +108,7 @@ IMAGES = {
         args("team/comfyui:1"),
         "spec.containers[0].command: add --reserve-vram=56 to the command that starts ComfyUI on a",
     ),
-    # Programs with a similar name, or that need no limit.
+    # Programs with a similar name, or without need for a limit.
     **{
         image: args(image)
         for image in (
@@ -203,7 +200,7 @@ COMMANDS = {
         line("cd /app && python main.py | tee log", COMFY),
         f"{ARGS}[0]: add --reserve-vram=56 after ",
     ),
-    # Positions in a shell's command line.
+    # Positions in a shell script.
     "a model that is quoted": wrong(
         line('vllm serve "$MODEL" --port 80 | tee log'),
         f'{ARGS}[0]: add {VLLM_LINE} after vllm serve "$MODEL"; ',
@@ -227,7 +224,7 @@ COMMANDS = {
         runs("sh", "-c", 'exec "$@"', "--", "vllm", "serve", "m"),
         f"{COMMAND}[2]: add {VLLM_LINE} to the shell's line; ",
     ),
-    # Other programs, also in the image of a server.
+    # Other programs, also in a server's image.
     "sleep": runs("sleep", "infinity", image=VLLM),
     "sleep in args": args(VLLM, "sleep", "infinity"),
     "a shell in args": args(VLLM, "bash", "-c", "sleep infinity"),
@@ -340,7 +337,7 @@ BOUNDS = {
     "JAX, a part": Row(
         OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION=REFERENCE)
     ),
-    # A variable that contains the start of a command: another command may append to it.
+    # A variable that contains the start of a command, to which another command may append.
     **{
         f"vLLM, kept in {text[:9]!r}": line(text.format(VLLM_LINE))
         for text in (
@@ -366,7 +363,7 @@ BOUNDS = {
         line('CMD="vllm serve m"; eval "$CMD --gpu-memory-utilization 0.9"'),
         f"{ARGS}[0]: write {VLLM_LINE}; 0.9 is",
     ),
-    # Scripts of other images may read variables.
+    # Other images' scripts may read variables.
     "vLLM, a script's variable": Row(
         "substratusai/vllm:v0.6", env(GPU_MEMORY_UTILIZATION=REFERENCE)
     ),

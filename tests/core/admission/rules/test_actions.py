@@ -1,4 +1,4 @@
-"""The effect of a rule's action on a fault. All faults are reported at once."""
+"""A rule's action determines the effect of a fault. All faults are reported at once."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_what_is_nearly_a_fault_is_admitted_and_stored(fields, name):
 
 
 def test_the_variable_as_translation_writes_it_is_stored_only_where_there_is_vram():
-    """A restored pod may have it elsewhere: its annotation named another container before."""
+    """A restored pod's annotation may have named another container before."""
     path = "metadata.annotations['vramwarden.io/visible-devices']"
     ours = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
     pod = a_full_pod()

@@ -1,4 +1,4 @@
-"""The demand for VRAM and its bounds: by rule, by class and by count."""
+"""Bounds on a demand for VRAM: by rule, class and GPU count."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ NODES = {
     ("sentry", "true"): {*EnforceBy},
     ("sentry", "false"): {EnforceBy.SIDECAR, EnforceBy.NONE},
 }
-"""Label and value of a node, and the enforcement mode of pods that may select it."""
+"""Label and value of a node, and the enforcement mode of pods that may select the node."""
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -36,7 +36,7 @@ def notes(pod, rule=None, cluster=None):
 
 
 def assert_cured(pod, note, rule=None, cluster=None):
-    """Apply the advice of a warning and judge the pod again: no warning remains."""
+    """Apply a warning's advice and judge the pod again. No warning may remain."""
     path, _, detail = note.partition(": ")
     (again,) = followed(pod, path, detail)
     assert notes(again, rule, cluster) == ()

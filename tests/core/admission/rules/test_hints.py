@@ -1,4 +1,4 @@
-"""Requests in the form of other products, and near misses of our keys: warnings."""
+"""Warnings about requests in other products' form and near misses of vramwarden keys."""
 
 from __future__ import annotations
 

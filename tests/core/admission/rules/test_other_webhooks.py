@@ -144,7 +144,7 @@ def test_a_denial_of_a_pod_that_was_translated_names_another_webhook(reason, pha
 
 
 def test_a_default_container_that_is_named_late_is_named_with_the_line_that_helps():
-    """Translation wrote the amount in the container, so the message names no author."""
+    """Translation wrote the container's amount, so the message does not blame the author."""
     pod = a_pod("8Gi", containers=[a_container("main"), a_container("other")])
     late = translate(pod)
     noted(late, DEFAULT, "other")

@@ -1,4 +1,4 @@
-"""Pods that are too large to be judged: denied if they need it, else unchanged."""
+"""Pods that are too large to be judged are denied if they must be judged, else unchanged."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def all_mounts(count: int) -> dict[str, Any]:
 
 
 def all_resources(count: int, name: str = "hugepages-{}Mi") -> dict[str, Any]:
-    """Return a main container, and others with limits of at most 32 resources each."""
+    """Return a main container and other containers with limits of at most 32 resources each."""
     containers = [a_container()]
     for start in range(0, count, 32):
         amounts = {name.format(n): "0" for n in range(start, min(count, start + 32))}
@@ -107,7 +107,7 @@ def all_resources(count: int, name: str = "hugepages-{}Mi") -> dict[str, Any]:
 
 
 def long_names(count: int) -> dict[str, Any]:
-    """Return a container whose resource names have this many characters in total, except ours."""
+    """Return a container with other products' resource names of `count` characters in total."""
     names = [f"example.com/{'x' * 50}{n:02}" for n in range(30)]
     names.append("example.com/".ljust(count - 30 * 64, "x"))
     limits = dict.fromkeys([*names, VRAM], "8Gi")
@@ -168,7 +168,7 @@ TIERS = [
     if by is not EnforceBy.SENTRY
     or (accounting is not Accounting.CAP_ONLY and limit is DriverLimit.AUTO)
 ]
-"""Combinations that a policy may have; by `Off` a pod gets what it gets by `Auto`."""
+"""Combinations that a policy may have. `Off` gives a pod the same as `Auto`."""
 SLICED = Cluster(sliced_nodes=(SlicedNode({f"{n}g.{n}gb": n * GIB for n in range(1, 17)}),))
 
 
@@ -177,7 +177,6 @@ SLICED = Cluster(sliced_nodes=(SlicedNode({f"{n}g.{n}gb": n * GIB for n in range
 def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
     make, most, path, word, by, accounting, limit
 ):
-    """A pod at each bound is translated, translated again, and stored."""
     rule = a_rule(
         env=tuple({"name": f"R{n}", "value": "1"} for n in range(9)),
         tolerations=tuple({"key": f"r{n}", "operator": "Exists"} for n in range(9)),
@@ -189,7 +188,7 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
     assert find_excesses(pod) == {}
     assert "TooComplex" not in decide_pod(pod).reasons
     first = decide_pod(pod, rule, cluster=SLICED)
-    if first.findings:  # at this bound it is denied for another reason
+    if first.findings:  # denied for another reason at this bound
         assert "TooComplex" not in first.reasons
         return
     assert first.outcome is Outcome.MUTATED
@@ -200,7 +199,6 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
 
 
 def test_a_pod_with_a_slice_of_each_profile_is_as_fine():
-    """Under MIG each profile adds an expression."""
     pod = a_pod(
         ", ".join(f"c{n}={n}Gi" for n in range(1, 17)),
         containers=named(16),
@@ -339,7 +337,7 @@ def test_a_rule_that_ignores_visible_devices_has_nothing_to_judge_in_a_large_pod
     assert_unchanged(decide_pod(a_pod(**fields, **LARGE), rule))
 
 
-# --- updates of pods that were stored before there were bounds
+# --- updates of pods that were stored before bounds existed
 
 
 def stored(**fields: Any):
@@ -488,7 +486,7 @@ def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
 @RULES
 @pytest.mark.parametrize("marks", MARKED, ids=str)
 def test_what_is_stored_so_changes_but_does_not_grow(marks, rule, rollout):
-    """A pod that was stored before there were bounds; its Job must be able to end."""
+    """The Job of a pod that was stored before bounds existed must be able to end."""
     old = a_pod(**marks, **HUGE)
     known = {"policy": a_policy(rule), "cluster": Cluster(rollout)}
     for fields in ({"finalizers": []}, {"ownerReferences": []}, {"labels": {"app": "x"}}):

@@ -58,7 +58,7 @@ def test_without_a_sidecar_no_room_is_needed(by):
     assert decided(both("100m", "128Mi"), rule=rule).outcome is Outcome.MUTATED
 
 
-# --- limits, which the pod's containers share with the sidecar
+# --- limits that the pod's containers share with the sidecar
 
 UNLIMITED = {}
 
@@ -70,13 +70,13 @@ def limited(cpu, memory):
 @pytest.mark.parametrize(
     ("of_pod", "apps", "paths"),
     [
-        # Equal to the sidecar's: a container without limits takes from the sidecar's amount.
+        # Equal to the sidecar's amount, from which a container without limits also takes.
         (limited("10m", "64Mi"), [UNLIMITED], ["cpu", "memory"]),
         (limited("19m", "128Mi"), [UNLIMITED], ["cpu"]),
         (limited("20m", "127Mi"), [UNLIMITED], ["memory"]),
         (limited("20m", "128Mi"), [UNLIMITED], []),
         (limited("20m", "128Mi"), [UNLIMITED, UNLIMITED], []),
-        # The sum of the containers' and the sidecar's.
+        # The sum of the containers' amounts and the sidecar's.
         (limited("2", "1Gi"), [limited("2", "1Gi")], ["cpu", "memory"]),
         (limited("2010m", "1088Mi"), [limited("2", "1Gi")], []),
         (limited("2009m", "1088Mi"), [limited("2", "1Gi")], ["cpu"]),
@@ -132,7 +132,7 @@ def resized(before, after, app=None, *, pod=None):
         (limited("2", "1Gi"), limited("2", "65Mi"), ["memory"]),
         (limited("2", "1Gi"), limited("20m", "128Mi"), []),
         (limited("2", "1Gi"), limited("2", "1Gi"), []),
-        # Amounts that an earlier release admitted may stay, and grow.
+        # Amounts that an earlier release admitted may stay and grow.
         (limited("11m", "65Mi"), limited("11m", "65Mi"), []),
         (limited("11m", "65Mi"), limited("12m", "66Mi"), []),
         (limited("11m", "65Mi"), limited("10m", "65Mi"), ["cpu"]),

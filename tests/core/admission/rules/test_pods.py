@@ -72,7 +72,7 @@ PROCESS_NAMESPACES = {
     ("hostPID", EnforceBy.SENTRY, True): "HostPID",
     ("shareProcessNamespace", EnforceBy.SIDECAR, False): "ProcessNamespaceNotShared",
 }
-"""Field, enforcer and value of each process namespace that is denied; all others are kept."""
+"""Field, enforcer and value of each denied process namespace; all others are admitted."""
 
 
 @pytest.mark.parametrize("value", [True, False, None])

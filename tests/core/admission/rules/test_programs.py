@@ -1,4 +1,4 @@
-"""Programs that would take more than their share: warnings that change no outcome."""
+"""Warnings about programs that would take more than their share. They change no outcome."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def notes(*containers, memory="24Gi", rule=None, **spec):
 
 
 def assert_followed(pod, rule=None):
-    """Apply all advice, the last first so that indices stay, and judge the pod again."""
+    """Apply all advice, last first so that indices stay valid, and judge the pod again."""
     said = decide_pod(pod, rule or a_rule()).notes
     assert max(map(len, said), default=0) <= LONGEST
     for note in reversed(said):

@@ -1,4 +1,4 @@
-"""The table of rules: it has every rule, and every rule has its three labels."""
+"""The table contains every rule, and every rule's docstring has three labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUDGING = [*(row.rule for row in RULES), UNREAD_KEYS, *HINTS, *HINTS_WITHOUT_FIN
 
 
 def find_rules():
-    """Return every function that its docstring calls a rule."""
+    """Return every function whose docstring has the label Rule."""
     modules = [
         importlib.import_module(f"{rules.__name__}.{found.name}")
         for found in pkgutil.iter_modules(rules.__path__)

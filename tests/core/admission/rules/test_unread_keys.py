@@ -1,4 +1,4 @@
-"""Keys with our prefix: warnings if nothing reads them, denials if only we write them."""
+"""Warnings about unread vramwarden keys; denials of keys that only vramwarden may write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU and memory of the sidecar, for each QoS class and pod-level resources."""
+"""CPU and memory of the sidecar, by QoS class and pod-level resources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ GUARANTEED = ("200m", "200m")
 
 
 def of_pod(request, limit, memory="4Gi"):
-    """Return pod-level resources with plenty of memory."""
     amounts = {"requests": request, "limits": limit}
     return {kind: {"cpu": cpu, "memory": memory} for kind, cpu in amounts.items() if cpu}
 
@@ -113,7 +112,7 @@ def test_a_pod_that_comes_again_in_another_class_gets_the_amounts_of_that_one(be
 
 USUAL = (("10m", "64Mi"), ("1", "64Mi"))
 GIVEN = {
-    # amounts of the rule, the pod; expected requests and limits
+    # The rule's amounts, the pod; expected requests and limits.
     "all": (
         ResourceAmounts("20m", "500m", "64Mi", "96Mi"),
         {},
@@ -151,7 +150,7 @@ GIVEN = {
         {"resources": EQUAL},
         (("20m", "64Mi"), ("500m", "64Mi")),
     ),
-    # The API server accepts no container's limit above the pod's.
+    # The API server accepts no container limit above the pod's.
     "pod-level, a smaller limit": (
         ResourceAmounts("20m", "1"),
         {"pod_level": of_pod("30m", "500m")},
@@ -237,5 +236,5 @@ def test_during_an_upgrade_the_amounts_of_any_release_are_stored(resources, cpu)
 
 def test_the_first_probe_comes_at_once_and_waits():
     probe = find_container(translate(asking()), "vram-enforcer")["startupProbe"]
-    assert "initialDelaySeconds" not in probe  # 0, which the API server does not store either
+    assert "initialDelaySeconds" not in probe  # 0, which the API server omits
     assert probe["exec"]["command"] == ["/opt/vramwarden/bin/vram-enforcer-probe", "startup", "25"]

@@ -1,4 +1,4 @@
-"""Variables of every sidecar, and those of settings that differ from the default."""
+"""Environment variables of every sidecar, and of settings other than the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reserved name: the sidecar, a forged sidecar, and changes that neither may hide."""
+"""Containers of the reserved name: the sidecar, forged sidecars and changed sidecars."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ CHOSEN = {"valueFrom": {"fieldRef": SEEN}}
     ("placement", "gpus", "seen"),
     [
         (Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN),
-        # The annotation is never written, so a sidecar with that variable would fail its self-test.
+        # The annotation is never written, so a sidecar with this variable would fail its self-test.
         (Placement.NONE, [], {"value": "all"}),
     ],
 )
@@ -110,4 +110,4 @@ def test_the_sidecar_knows_its_gpus_only_if_they_are_chosen(placement, gpus, see
 
 def test_no_probe_ends_a_sidecar_that_waits():
     probe = find_container(translate(a_plain_pod()), "vram-enforcer")["startupProbe"]
-    assert probe["failureThreshold"] == 2**31 - 1  # the maximum of the API
+    assert probe["failureThreshold"] == 2**31 - 1  # the API's maximum

@@ -42,7 +42,7 @@ NOTES = {
 
 
 def a_confined_pod(field, main=None, second=None, *, pod=None, notes=None):
-    """Return a pod with two containers with VRAM; `notes` are AppArmor annotations."""
+    """Return a pod with two VRAM containers; `notes` are AppArmor annotations."""
     made = a_full_pod("main=4Gi,second=4Gi")
     for name, value in (("main", main), ("second", second)):
         if value is not None:
@@ -64,8 +64,8 @@ def case(field, *own, wanted=None, **more):
 def stored(pod, *, notes_fields=True):
     """Return a pod as the API server passes it to validation.
 
-    Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go. Not all
-    versions write an annotation for a field.
+    Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go. Only
+    some versions write an annotation for a field.
     """
     pod = deepcopy(pod)
     spec, notes = pod["spec"], pod["metadata"]["annotations"]
@@ -84,7 +84,7 @@ def noted(profile: str):
     return {"notes": {"main": profile, "second": profile}}
 
 
-# Settings of the containers with VRAM, and the expected setting of the sidecar: None means unset.
+# Settings of the containers with VRAM, and the sidecar's expected setting. None means unset.
 AGREE = [
     case(APP_ARMOR),
     case(APP_ARMOR, UNCONFINED, UNCONFINED, wanted=UNCONFINED),
@@ -130,7 +130,7 @@ CASES = {"agree": AGREE, "differ": DIFFER}
 
 
 def rows():
-    """Return the rows of the table in `enforcer_profiles`'s docstring, with `any` written out."""
+    """Return the rows in `enforcer_profiles`'s docstring, with `any` expanded."""
     lines = re.findall(r"^ *\| (.+) \|$", enforcer_profiles.__doc__ or "", re.MULTILINE)[2:]
     return [
         (cells[0], restart, cells[2])

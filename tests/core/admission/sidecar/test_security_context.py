@@ -1,4 +1,4 @@
-"""The user of the sidecar, and pods in which none works."""
+"""User of the sidecar, and pods in which no user would work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from webhook.core.policy.model import Isolation, PodRestart, RunAs
 
 
 class Row(NamedTuple):
-    """A row of the table in `enforcer_user`'s docstring, with `any` written out."""
+    """Row of the table in `enforcer_user`'s docstring, with `any` expanded."""
 
     isolation: Isolation
     run_as: RunAs
@@ -71,7 +71,7 @@ def test_the_sidecar_runs_as_the_table_says(row):
     for users, pod_user in known if row.one_user else unknown:
         pod = a_hardened_pod(restricted=row.restricted, users=users, pod_user=pod_user)
         if row.isolation is Isolation.NON_ROOT:
-            # Only pods that are not denied. Other faults are tested with the rules.
+            # Only admitted pods. The tests of the rules cover other faults.
             read = read_pod(pod)
             assert enforcer_user(read, read_demand(read)[0], rule) == 0
             continue
