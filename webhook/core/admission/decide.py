@@ -176,7 +176,6 @@ def _decide_readable(
 
 
 def _decide_creation_with_hints(case: Case) -> Decision:
-    """Decide a creation, and add warnings that do not change the outcome."""
     decision = _decide_creation(case)
     if decision.silent:
         return decision
@@ -194,7 +193,7 @@ def _decide_creation_with_hints(case: Case) -> Decision:
 
 
 def _decide_share(case: Case, share: ShareOffer) -> Decision:
-    """Decide a creation in which a share may replace a whole GPU; see `whole_gpu_translation`."""
+    """Decide a creation that may get a share for a whole GPU; see `whole_gpu_translation`."""
     operations = tuple(share.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, operations))
     try:
@@ -267,7 +266,7 @@ def _decide_without_demand(case: Case) -> Decision:
 
 
 def _decide_debuggers(case: Case) -> Decision:
-    """Decide new debugging containers; existing containers cannot change.
+    """Decide new debugging containers. Existing containers cannot change.
 
     | pod | in the mutating phase, without findings |
     | --- | --- |

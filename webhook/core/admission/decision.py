@@ -15,7 +15,6 @@ from webhook.core.pod.patch import Operation, apply_patch
 from webhook.core.pod.request import BAD_REQUEST, FORBIDDEN
 
 _LOGGED_FINDINGS: Final = 16
-"""Maximum number of findings in `Decision.log_message`."""
 
 
 class Phase(StrEnum):

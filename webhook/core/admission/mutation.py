@@ -194,8 +194,8 @@ def _require_on_nodes(
 ) -> None:
     """Add expressions to every term of the required node affinity.
 
-    The expressions replace those with `replaced` labels. Terms are alternatives, so each term needs
-    all expressions. An empty term matches no node (API documentation of NodeSelectorTerm) and stays
+    Expressions with `replaced` labels are removed. Terms are alternatives, so each term needs all
+    expressions. An empty term matches no node (API documentation of NodeSelectorTerm) and stays
     empty.
     """
     required = present.get(_REQUIRED)
@@ -260,7 +260,6 @@ def _set_runtime_class(
 
 
 def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[Json]:
-    """Return a container's environment variables with those for GPUs, programs and gate."""
     amount = demand.amounts.get(container["name"])
     if amount is None:
         env = _with_gate(env, gated=False)
@@ -280,7 +279,6 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
 
 
 def _with_gate(env: list[Json], *, gated: bool) -> list[Json]:
-    """Set or remove the gate's environment variable."""
     return replace_by_name(env, GATE_VARIABLE, VARIABLE if gated else None)
 
 

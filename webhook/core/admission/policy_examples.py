@@ -194,7 +194,6 @@ def _whole_pod(wanted: Json, raw: Json) -> Iterator[str]:
 
 
 def _describe_result(first: Decision, last: Decision) -> str:
-    """Return the result of a review as a sentence."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
         return f"denied{by}: {last.log_message}"

@@ -178,15 +178,11 @@ def find_stray_keys(
 
 
 def _metadata_field(key: str) -> str:
-    """Return the field of a pod's metadata from which a vramwarden key is read."""
     return "labels" if key == WORKLOAD_LABEL else "annotations"
 
 
 def _with_meaning(stray: StrayKey, requesting: Sequence[Path]) -> StrayKey:
-    """Return a stray key with its intended annotation and the templates that lack this annotation.
-
-    `requesting` are the paths of templates that request GPUs.
-    """
+    """Return a stray key with its intended annotation and the templates without this annotation."""
     key, text = stray.key, str(stray.value)
     intended = (closest_key(key), text) if key.startswith(PREFIX) else find_intended(key, text)
     if key == WORKLOAD_LABEL:

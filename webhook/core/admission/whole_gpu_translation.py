@@ -47,7 +47,6 @@ class ShareOffer(NamedTuple):
     edits: Edits
     """Edits by which the pod requests the share instead of the whole GPU."""
     path: str
-    """Path of the request for the whole GPU."""
     rule: str
     amount: str
 

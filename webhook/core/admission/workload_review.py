@@ -160,7 +160,6 @@ def advise(
 
 
 def _expected_findings(decision: Decision) -> Iterator[str]:
-    """Yield the findings of the pods' review."""
     if decision.malformed:
         yield f"the API server would reject its pods: {decision.malformed}"
     elif decision.outcome is Outcome.DENIED:

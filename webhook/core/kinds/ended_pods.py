@@ -29,7 +29,6 @@ class EndedPod:
     uid: str
     namespace: str
     pod: str
-    """Name of the pod."""
     node: str
     workload: Workload
     gpu_count: int

@@ -33,7 +33,6 @@ MIN_RUNS: Final = 5
 MIN_TOTAL_S: Final = 3_600.0
 """Minimum number of measured runs for advice, and their minimum total duration in seconds."""
 MAX_WARNING_CHARS: Final = 120
-"""Maximum length of a warning, in characters."""
 
 _GIB: Final = 2**30
 _RECENT_RUNS: Final = 5
@@ -337,7 +336,6 @@ def filled_driver_cap(run: Run) -> bool:
 
 
 def _key(run: Run) -> tuple[str, int]:
-    """Return the identity of a run; its end is stored to the second."""
     return run.pod, int(run.ended_s)
 
 

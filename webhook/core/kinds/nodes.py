@@ -106,10 +106,9 @@ class NodeFigures:
 
     name: str
     observed_s: float
-    """Unix time of the figures."""
     driver_version: str
     enforcement: str
-    """Value of the node label for enforcement: `sidecar` or `none`."""
+    """Value of the node's enforcement label: `sidecar` or `none`."""
     acts: bool = False
     """True if the sentry may stop processes, has the permission and follows the assignment list."""
     gpus: tuple[GpuFigures, ...] = ()

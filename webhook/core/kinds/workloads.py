@@ -40,7 +40,7 @@ class Workload:
     """Creator of similar pods."""
 
     kind: str
-    """Kind, such as `Deployment`, `Job` or `CronJob`; `Pod` for a pod without an owner."""
+    """Kind, such as `Deployment`, or `Pod` for a pod without an owner."""
     name: str
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class WholeGpuPods:
     """Response to a node agent that asks which pods with whole GPUs run on its node."""
 
     asked: str
-    """Value of the node label that asked the question."""
+    """Value of the node label to which this responds."""
     count: int
     pods: tuple[str, ...]
     """`namespace/name` of the first `MOST_NAMED_PODS` pods."""

@@ -45,7 +45,7 @@ class Assignment:
 
 
 Assignments = dict[str, Assignment]
-"""Assignments by UID of the pod, since names are reused."""
+"""Assignments, keyed by pod UID since names are reused."""
 
 FindTerms = Callable[[PodState], CapTerms | None]
 """Function that returns the terms of a new entry, or None if they are not known yet."""

@@ -76,7 +76,6 @@ class BindingVerdict:
     """Sentence for the pod's events if the Binding is denied."""
     uuids: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Annotations that give the pod its GPUs."""
     findings: ClassVar = ()
     warnings: ClassVar = ()
     patch: ClassVar = ()

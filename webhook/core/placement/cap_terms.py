@@ -88,7 +88,6 @@ class Admission:
     """Admission of a mutated pod without a sidecar. Identifies the rule with the pod's terms."""
 
     rule: str
-    """Name of the rule that admitted the pod."""
     subject: Subject
     """Properties that rules match, without the namespace's labels. Contains the pod labels that
     the policy matched when the pod was read."""

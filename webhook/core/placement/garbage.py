@@ -9,8 +9,8 @@ from webhook.core.placement.assignments import Assignment, Assignments
 from webhook.core.placement.pod_state import PodState, may_use_gpus
 
 UNBOUND_S: Final = 120.0
-"""Seconds for which an entry stays although its pod is not bound. The API server aborts a
-request after 60 s (`--request-timeout`), and replicas' clocks may differ."""
+"""Maximum age in seconds of an entry whose pod is not bound. The API server aborts a request
+after 60 s (`--request-timeout`), and replicas' clocks may differ."""
 
 
 def entries_to_verify(

@@ -189,7 +189,6 @@ def parse_gpu_uuids(written: str) -> tuple[str, ...]:
 
 
 def _requested_vram(container: Container) -> Fraction:
-    """Return the requested amount, or the limit if no request is set."""
     requests, limits = container.resources("requests"), container.resources("limits")
     return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
 

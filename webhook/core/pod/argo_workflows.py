@@ -90,10 +90,9 @@ def read_workflow_template(
 
 
 class _PodBuilder:
-    """Builder of a pod. Records the path of each part in the workflow object."""
+    """Builder of a pod, which records the path of each part in the workflow object."""
 
     def __init__(self, item: Json, path: Path, above: Json, defaults: Mapping[Path, Path]) -> None:
-        """Create a builder for a template, its workflow, and the paths of default values."""
         self._item = item
         self._path = path
         self._above = above
@@ -176,7 +175,6 @@ class _PodBuilder:
 
 
 def _add_set_mounts(container: Json, container_set: Json) -> Json:
-    """Return a container with the volume mounts of its container set."""
     mounts = as_objects(container_set.get("volumeMounts"))
     own = as_objects(container.get("volumeMounts"))
     return {**container, "volumeMounts": [*own, *mounts]} if mounts else container

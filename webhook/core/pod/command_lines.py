@@ -77,8 +77,8 @@ class CommandLine(NamedTuple):
     """Command line and environment variables of a container."""
 
     words: Words
-    """Arguments that reach programs, then environment variables except vramwarden's. A shell's
-    script starts a new line."""
+    """Arguments that reach programs, then environment variables except vramwarden's. A shell
+    script begins a new line."""
     end: int
     """Offset of the first environment variable."""
     line: Word | None

@@ -58,7 +58,6 @@ class Bound:
     what: str
     """Plural noun for messages."""
     cure: str = "remove some"
-    """Advice for messages."""
     ours: int = 0
     """Number of items that translation may add."""
 
@@ -129,7 +128,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
 """Fields of an object, with their types and maximum lengths."""
 Excess = dict[Bound, tuple[Finding, int]]
-"""Finding and measured number, by the limit that a pod exceeds."""
+"""Finding and measured number, keyed by exceeded limit."""
 _Measured = tuple[Bound, str, int]
 """An exceeded limit, the path of the field, and the number in it."""
 
@@ -290,7 +289,7 @@ def _measure_containers(over: list[_Measured], spec: Json) -> None:
 
 
 def _larger_resources(container: Json) -> Json:
-    """Return the larger of a container's requests and limits.
+    """Return the larger of a container's request and limit for each resource.
 
     The API server copies each limit to the requests, and a resource with a domain has both.
     """

@@ -54,7 +54,6 @@ _TOO_MANY_BYTES: Final = (
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
 GPU_COUNT_PATTERN: Final = re.compile(r"[1-9][0-9]{0,3}")
-"""Value of the annotation `gpu-count`."""
 _KINDS: Final = ("limits", "requests")
 
 
@@ -122,7 +121,6 @@ class _Plan:
     annotated: dict[str, int]
     """Amounts in the annotation, in bytes per GPU, keyed by container."""
     count: int
-    """Number of GPUs."""
     divisor: int
     """Number of GPUs for suggestions: `count`, or the rule's maximum if that is smaller."""
     complete: bool = True
@@ -167,7 +165,6 @@ class _Plan:
 
 
 def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
-    """Read the amounts and the GPU count of a pod. Add a fault for each invalid value."""
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
     asks, explicit = _explicit_amounts(pod, faults)
@@ -189,7 +186,6 @@ def _read_plan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
 
 
 def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
-    """Read the explicit amounts of the extended resource, in bytes on all GPUs together."""
     asks, totals = False, {}
     for container in pod.containers:
         kind = _amount_field(container)
@@ -211,7 +207,6 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
 
 
 def _amount_field(container: Container) -> str:
-    """Return the field with a container's explicit amount, or an empty string."""
     return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
 
 

@@ -11,13 +11,11 @@ from webhook.core.bounds import MAX_PATH_LENGTH, MAX_SENTENCE_LENGTH, MAX_SHOWN_
 from webhook.core.formatting import shorten
 
 MAX_FINDINGS: Final = 1000
-"""Maximum number of findings that are collected."""
 SEPARATOR: Final = "\n; "
 """Separator of findings in a message: `kubectl` shows each finding on its own line."""
 WRITTEN_BY_ANOTHER: Final = "if you did not write it, another webhook did"
 """End of sentences about fields that another webhook may have written."""
 MESSAGE_PREFIX: Final = "Your platform team says: "
-"""Text between the findings and the `message` of the rule."""
 
 
 class Reason(StrEnum):

@@ -37,7 +37,6 @@ _SHOWN_NAMES: Final = 10
 _MOST_COMPARED: Final = 2
 """Maximum number of unknown names that are compared with known names, which takes time."""
 _OF_DEVICE_PLUGIN: Final = "nvidia.com/"
-"""Prefix of the resources of NVIDIA's device plugin."""
 
 HELPER_CONTAINERS: Final = {
     # service meshes
@@ -110,7 +109,6 @@ class Gap(NamedTuple):
 
 
 Faults = list[Finding | Gap]
-"""Problems of a pod's request for VRAM, in the order in which they were found."""
 
 
 def read_memory(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:

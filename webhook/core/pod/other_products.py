@@ -74,7 +74,7 @@ class Product:
     objects: Mapping[str, str] = field(default_factory=dict)
     """Reasons, keyed by the product's kinds of objects as `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
-    """Names of the product's schedulers, which would wait for the product's requests."""
+    """Names of the product's schedulers, on which the product's requests depend."""
     assigns_gpus_per_container: bool = False
     """True if each container of a pod may get a different GPU."""
 

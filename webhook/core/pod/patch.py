@@ -192,7 +192,7 @@ def _same_order(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _copy(value: Any) -> Any:
-    """Return a deep copy of a JSON value; copy.deepcopy takes five times as long."""
+    """Return a deep copy of a JSON value. copy.deepcopy takes five times as long."""
     if type(value) is dict:
         return {
             key: item if type(item) is str else _copy(item)  # most leaves are strings

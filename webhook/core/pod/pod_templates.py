@@ -54,7 +54,6 @@ class UnjudgedField(NamedTuple):
     """Field whose effect on the pods cannot be judged."""
 
     path: Path
-    """Path in the object."""
     why: str
 
 

@@ -267,7 +267,6 @@ def _too_small_error(text: str, value: Fraction, *, bare: bool = False) -> Quant
 
 
 def _malformed_error(text: str) -> QuantityError:
-    """Return the error for a malformed quantity, with guesses."""
     squeezed = "".join(text.split())
     if not squeezed:
         return QuantityError("is blank")

@@ -23,7 +23,7 @@ Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_contr
 (`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api
 core/v1 (VirtualMachineInstanceTemplateSpec); knative/serving pkg/apis/serving/v1 (`applyDefault`);
 kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`),
-pkg/controller/v1alpha2/llmisvc (`propagateDeploymentMetadata`: pods get none of our keys from the
+pkg/controller/v1alpha2/llmisvc (`propagateDeploymentMetadata`: pods get no vramwarden keys from the
 object's own metadata); NVIDIA/k8s-nim-operator api/apps/v1alpha1/nimservice_types.go
 (`GetDeploymentParams`); kubeflow/spark-operator api/v1beta2 (SparkPodSpec),
 internal/webhook/sparkpod_defaulter.go; Spark's "Running on Kubernetes" (spark.kubernetes.*, and
@@ -65,8 +65,6 @@ from webhook.names import API_GROUP
 
 
 class _BuiltinKind(NamedTuple):
-    """API groups of a built-in kind, and the path of its pod or pod template."""
-
     groups: frozenset[str]
     path: tuple[str, ...]
 
@@ -156,13 +154,12 @@ def find_templates(
 
 
 def _notebook_template(obj: Json, template: Template) -> Template:
-    """Return a Notebook's template with the metadata that its controller copies to the pod."""
+    """Return a Notebook's template with the metadata that the controller copies to the pod."""
     pod = {"metadata": obj.get("metadata"), "spec": (template.pod or {}).get("spec")}
     return replace(template, pod=pod, places={("metadata",): ("metadata",)})
 
 
 def _name_containers(template: Template, name: str) -> Template:
-    """Return a template in which unnamed containers have the name that the controller gives."""
     spec, given = find_object(template.pod, "spec"), {}
     for field in CONTAINER_FIELDS:
         containers = as_object_list(spec.get(field))
@@ -386,7 +383,6 @@ def _spark_template(application: Json, role: str, above: Path) -> Template:
 def _spark_gpus(
     component: Json, conf: Json, path: Path, conf_path: Path
 ) -> Iterator[tuple[str, object, Path]]:
-    """Yield the GPU resources of a component with amount and path."""
     begin = f"spark.{path[-1]}.resource.gpu."
     amount, vendor = conf.get(f"{begin}amount"), conf.get(f"{begin}vendor")
     if amount and type(vendor) is str:
@@ -397,7 +393,6 @@ def _spark_gpus(
 
 
 def _rename_first_container(template: Json, name: str) -> Json:
-    """Return a pod template whose first container has the given name."""
     containers = as_object_list(find_object(template, "spec").get("containers"))
     if not containers:
         return template

@@ -42,7 +42,6 @@ class Container:
     _resources: dict[str, Mapping[str, str]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Cache for `resources`, which many rules call."""
 
     @property
     def is_ordinary_init(self) -> bool:

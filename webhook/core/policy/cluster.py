@@ -68,7 +68,6 @@ class Cluster:
 
 
 UNKNOWN_CLUSTER: Final = Cluster()
-"""Cluster without known facts."""
 
 
 def find_smallest_profiles(

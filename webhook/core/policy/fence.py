@@ -151,7 +151,6 @@ def _format_match(match: Match) -> tuple[str, str]:
 
 
 def _pattern(names: Iterable[str]) -> str:
-    """Return an RE2 expression for names in which `*` matches any string."""
     found = (_ANY_TEXT.join(map(re.escape, name.split("*"))) for name in names)
     return f"^({'|'.join(found)})$"
 

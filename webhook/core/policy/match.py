@@ -31,7 +31,6 @@ class Subject:
     namespace_labels: Mapping[str, str] | None = field(default_factory=dict)
     """Labels of the namespace; None if unknown."""
     service_account: str = "default"
-    """Name of the ServiceAccount in the pod's spec."""
 
 
 def add_name_label(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:

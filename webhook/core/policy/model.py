@@ -232,7 +232,6 @@ class Rule:
     placement: Placement
     enforcement: Enforcement
     message: str | None = None
-    """Text appended to every denial of this rule."""
     time_sliced_resource: str = TimeSliced.GPU.value
     """Resource of NVIDIA's device plugin that pods request if `accounting` is CapOnly."""
     where: str = field(default="", compare=False)
@@ -301,7 +300,6 @@ class Example:
 
     name: str
     where: str
-    """File and line, for messages."""
     namespace: str
     namespace_labels: Mapping[str, str]
     pod: dict[str, Any]

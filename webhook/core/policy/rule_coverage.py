@@ -19,7 +19,6 @@ class PolicyWarning(NamedTuple):
     """Property of a rule that its author probably did not intend."""
 
     where: str
-    """File and line of the rule."""
     text: str
 
     def __str__(self) -> str:
@@ -83,7 +82,7 @@ def _find_covering(match: Match, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _label_warnings(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
-    """Yield warnings if a tenant can get more permissions by choosing a pod's labels.
+    """Yield warnings if tenants can get more permissions by choosing a pod's labels.
 
     | the rule with podLabels | the rule for the same pods without them | warning |
     | --- | --- | --- |
@@ -140,7 +139,7 @@ _RANKS: Final = {Action.IGNORE: 0, Action.AUDIT: 1, Action.WARN: 2, Action.ENFOR
 
 
 def _extra_permissions(rule: Rule, other: Rule) -> Iterator[str]:
-    """Yield the policy fields whose permissions only the first rule gives."""
+    """Yield the policy fields whose permissions only `rule` gives."""
     if _RANKS[rule.action] < _RANKS[other.action]:
         yield f"action {rule.action} for {other.action}"
     if Action.IGNORE in {rule.action, other.action}:

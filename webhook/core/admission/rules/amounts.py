@@ -192,7 +192,6 @@ def _is_foreign(container: Container, resource: str) -> bool:
 
 
 def _share_advice(container: Container, resource: str, case: Case) -> str:
-    """Return the advice to request a share of a GPU in place of a fraction of a whole GPU."""
     both = both_fields_note(container, resource)
     if case.requests_vram:
         return f"to share a GPU remove it{both}"

@@ -65,19 +65,17 @@ class Case:
 
     pod: Pod
     old: Pod
-    """The pod before an update, or the same pod at its creation."""
+    """The pod before an update; at creation, the same as `pod`."""
     rule: Rule
     policy: Policy
     cluster: Cluster
     suggestions: Suggestions
-    """Amounts that messages may suggest."""
     suggested_changes: SuggestedChanges = field(default_factory=SuggestedChanges)
     """Changes that messages have suggested so far; the only field that rules change."""
     demand_if_any: Demand | None = None
     """The pod's demand, or the demand that the findings suggest if the pod's is invalid; may be
     None."""
     demand_problems: tuple[Finding, ...] = ()
-    """Findings about a demand that cannot be read."""
     mutating: bool = False
     """True in the mutating phase, which may translate the pod."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
@@ -85,7 +83,7 @@ class Case:
     _likely_container: str | None = field(default=None, init=False)
     _command_lines: list[tuple[Container, CommandLine]] | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
-    """The sidecar's container, or an empty tuple until it is built."""
+    """Tuple with the sidecar's container or None; empty until built."""
 
     @property
     def requests_vram(self) -> bool:

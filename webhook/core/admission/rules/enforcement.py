@@ -90,7 +90,6 @@ def one_profile(case: Case) -> Iterable[Finding]:
 
 
 def _or_ask_for(*settings: str) -> str:
-    """Return the advice to ask for a rule with one of these settings instead."""
     settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
     return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
@@ -148,7 +147,6 @@ class _Need:
     resource: str
     written: object
     amount: str
-    """Amount of the sidecar."""
     others: Fraction
 
     @property

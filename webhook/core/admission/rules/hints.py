@@ -92,7 +92,6 @@ def _suggest_line(case: Case, key: str, value: str, container: str = "") -> str:
 
 
 def _is_allowed(case: Case, key: str, value: str) -> bool:
-    """Return True if the rule allows a number of GPUs or a GPU class."""
     if key == GPU_CLASS_ANNOTATION:
         return value in allowed_class_names(case.policy.classes, case.rule.allowed_classes)
     most = case.suggestions.max_count or MAX_GPU_COUNT
@@ -127,14 +126,13 @@ def _suggest_amount(
 
 
 def _parse_amounts(pod: Pod, value: str) -> Mapping[str, int]:
-    """Return the amounts in a value of the annotation; empty if a part is invalid."""
+    """Return the amounts in a value of the annotation, or an empty mapping if a part is invalid."""
     faults: Faults = []
     amounts = read_memory(pod, value, faults)
     return {} if faults else amounts
 
 
 def _key_hints(case: Case) -> Iterator[str]:
-    """Return hints about annotations and labels that are near misses of vramwarden keys."""
     found: list[tuple[str, str, tuple[str, str], str]] = []
     for field, keys in _metadata_fields(case.pod):
         for key, intended in find_near_misses(keys, field):
@@ -181,7 +179,6 @@ def _has_request(case: Case, key: str, container: str = "") -> bool:
 
 
 def _resource_hints(case: Case) -> Iterator[str]:
-    """Yield hints about other products' resources and near misses of vramwarden keys."""
     compared = 0
     line, covered = cache(partial(_line_for_pod, case)), set[str]()
     for container, kind, name in _domain_resources(case):
@@ -241,7 +238,6 @@ def _foreign_resource_hint(
 
 
 def _memory_resource(amounts: Mapping[str, str]) -> str:
-    """Return the name of another product's memory resource, or an empty string."""
     return next((name for name in amounts if _MEANINGS.get(name) is Meaning.MEMORY), "")
 
 

@@ -294,7 +294,6 @@ def reserved_names(case: Case) -> Iterator[Finding]:
 
 
 def _foreign_enforcer_advice(container: Container) -> str:
-    """Return the message about a container with the sidecar's name but another command."""
     do = "give the container another name"
     command, arguments = (
         get_strings(container.raw, key, container.path) for key in ("command", "args")

@@ -31,7 +31,6 @@ KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in REQUEST_ANNOTATI
 """Annotations that request GPUs, keyed by the name after vramwarden's prefix that may mean them."""
 
 MAX_HINTS: Final = 10
-"""Maximum number of hints about the keys of a pod."""
 NOTHING_READS: Final = "nothing reads this key"
 
 _WITHOUT_PREFIX: Final = frozenset(

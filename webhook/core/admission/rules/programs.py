@@ -53,7 +53,6 @@ _COMMON_GPU_BYTES: Final = 80 * _GIB
 _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
 """Smallest cap, in bytes, at which the fraction leaves the whole margin."""
 _PARTS: Final = 10_000
-"""Number of steps of a fraction with four decimals."""
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
 _TO_LINE: Final = " to the shell's line"
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
@@ -136,10 +135,7 @@ def _has_fraction_variable(case: Case) -> bool:
 
 
 class _Fraction(NamedTuple):
-    """A fraction in the settings of a program."""
-
     path: str
-    """Path of the field to change."""
     before: str
     """Name and equals sign before the value; empty if the field only contains the value."""
     value: str
@@ -168,8 +164,6 @@ def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_F
 
 
 class _ContainerCheck:
-    """Check of the programs of one container."""
-
     def __init__(self, case: Case, container: Container, line: CommandLine) -> None:
         self._case = case
         self._container = container
@@ -371,7 +365,6 @@ class _ContainerCheck:
     # Numbers of GPUs
 
     def _gpu_count_warnings(self, *, known: bool) -> Iterator[str]:
-        """Yield a warning if programs use more GPUs than the pod has."""
         words, demand = self._line.words, self._case.demand
         flags = find_gpu_flags(words.plain, known=known)
         most = prod(int(flag["count"]) for flag in flags)

@@ -115,7 +115,6 @@ def _differences(case: Case) -> dict[str, Change]:
 
 
 def _value_at(value: Any, parts: list[str]) -> Any:
-    """Return the value at the parts of a JSON pointer, or None if there is no value."""
     for key in parts:
         if isinstance(value, list):
             value = value[int(key)] if int(key) < len(value) else None

@@ -103,7 +103,6 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
 
 
 def _visible_devices_advice(case: Case, entry: Json) -> str:
-    """Return the message about a variable that shows GPUs and that a user may have set."""
     end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_bound_gpus(entry))
     has_others = case.requests_vram or case.has_whole_gpus
     why = "the pod sees the GPUs that it asks for without it" if has_others else NOT_COUNTED
@@ -111,7 +110,6 @@ def _visible_devices_advice(case: Case, entry: Json) -> str:
 
 
 def _limit_variable_reason(entry: Json, case: Case) -> str:
-    """Return the reason why a variable must not limit memory or compute."""
     if any(map(limits_memory, case.rule.env)):
         return f"rule {quote(case.rule.name)} has another value for it"
     if is_read_by_mps(entry):

@@ -186,7 +186,6 @@ def _amounts(configured: ResourceAmounts, request: str, limit: str) -> Json:
 def _request_and_limit(
     request: str | None, limit: str | None, default: tuple[str, str]
 ) -> tuple[str, str]:
-    """Return request and limit of a resource by the second table of `_resources`."""
     if request is None:
         return default if limit is None else (limit, limit)
     return request, limit or max(default[1], request, key=parse_quantity)

@@ -210,7 +210,7 @@ def _is_enough_disk(disk: object) -> bool:
 
 
 def _compare(path: str, wanted: Any, found: Any) -> Iterator[Change]:
-    """Yield the differences of two values, except for the API server's probe defaults."""
+    """Yield the differences between two values, except for the API server's probe defaults."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for key in {**wanted, **found}:
             default = _PROBE_DEFAULTS.get(key)
@@ -222,7 +222,7 @@ def _compare(path: str, wanted: Any, found: Any) -> Iterator[Change]:
 def _compare_items(
     path: str, wanted: list[Json], found: list[Json], is_harmless: Callable[[Json], bool]
 ) -> Iterator[Change]:
-    """Yield the differences of two lists of named items. Each item must occur once."""
+    """Yield the differences between two lists of named items. Each item must occur once."""
     wanted_items = {item["name"]: item for item in wanted}
     missing = dict(wanted_items)
     for item in found:
@@ -236,7 +236,7 @@ def _compare_items(
 
 
 def _compare_amounts(container: Container, wanted: Json, *, stored: bool) -> Iterator[Change]:
-    """Yield the differences of amounts.
+    """Yield the differences in amounts.
 
     A resource that shows GPUs would make the sidecar measure the wrong GPU.
     """
@@ -264,7 +264,6 @@ def _is_extended(resource: str) -> bool:
 
 
 def _is_zero(resource: str, amount: str) -> bool:
-    """Return True for 0 of an extended resource."""
     return _is_extended(resource) and parse_quantity_or(amount, _INVALID) == 0
 
 

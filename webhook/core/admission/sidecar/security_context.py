@@ -155,7 +155,7 @@ class Confinement:
     """Value for containers that set none."""
     first: Container
     wanted: Json
-    """Value of the first container."""
+    """Value of the first container with VRAM."""
     odd: Container | None
     """First container with a different value; None if all agree."""
 
