@@ -8,7 +8,7 @@ import shlex
 import sys
 
 import pytest
-from webhook.tools.admit.judge.migration.requests import PRODUCTS
+from webhook.tools.admit.migration.requests import PRODUCTS
 
 from tests.support.command_coverage import commands_of
 from tests.support.paths import ROOT
