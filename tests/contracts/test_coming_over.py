@@ -8,11 +8,11 @@ import shlex
 import sys
 
 import pytest
-from webhook.tools.admit.migration.requests import PRODUCTS
 
 from tests.support.command_coverage import commands_of
 from tests.support.paths import ROOT
 from webhook.cli.main import main
+from webhook.tools.admit.migration.requests import PRODUCTS
 
 PAGE = (ROOT / "deploy" / "coming-over.md").read_text()
 BEFORE, AFTER = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
