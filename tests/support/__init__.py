@@ -1,4 +1,4 @@
-"""Helpers for the tests of several packages, imported by their full path.
+"""Test helpers that several packages use, imported by their full path.
 
-A helper that only one package's tests need is in their folder.
+Helpers for the tests of a single package are in the folder of these tests.
 """

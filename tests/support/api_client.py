@@ -11,7 +11,7 @@ import urllib3
 
 
 class ApiError(Exception):
-    """An error response of the API server; `status` is its Status object."""
+    """Error response of the API server; `status` is its Status object."""
 
     def __init__(self, status: dict[str, Any]) -> None:
         super().__init__(status.get("message"))
@@ -21,7 +21,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """Client that returns plain JSON, so no field is lost in a model, and that keeps warnings."""
+    """Client that returns plain JSON, so that models lose no fields, and records warnings."""
 
     def __init__(self, url: str, pool: urllib3.PoolManager, headers=None) -> None:
         self.url = url
@@ -30,7 +30,7 @@ class Api:
         self._headers = headers or {}
 
     def acting_as(self, user: str, *groups: str) -> Api:
-        """Return an Api that impersonates a user, e.g. a node's kubelet."""
+        """Return a client that impersonates a user, such as a node's kubelet."""
         headers = urllib3.HTTPHeaderDict({"Impersonate-User": user})
         for group in groups:
             headers.add("Impersonate-Group", group)
@@ -39,7 +39,7 @@ class Api:
     def request(
         self, method: str, path: str, body=None, *, content_type="application/json", **query: str
     ) -> dict[str, Any]:
-        """Send one request and return the object; raise ApiError."""
+        """Send a request and return the object. Raises ApiError."""
         headers = urllib3.HTTPHeaderDict(self._headers)
         headers["Content-Type"] = content_type
         url = f"{self.url}{path}?{urlencode(query)}"
@@ -56,11 +56,10 @@ class Api:
 
     @property
     def version(self) -> str:
-        """Return the API server's version, e.g. v1.36.0."""
         return str(self.request("GET", "/version")["gitVersion"])
 
     def serves(self, what: str, group: str = "admissionregistration.k8s.io/v1") -> bool:
-        """Return True if the API server serves a kind of `group`, or a subresource of pods."""
+        """Return True if the API server serves a kind of `group` or a subresource of pods."""
         try:
             found = self.request("GET", "/api/v1" if "/" in what else f"/apis/{group}")["resources"]
         except ApiError as error:
@@ -70,21 +69,19 @@ class Api:
         return what in {item[key] for item in found for key in ("kind", "name")}
 
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object of any kind."""
         query = {"dryRun": "All"} if dry_run else {}
         return self.request("POST", _collection(manifest), manifest, **query)
 
     def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create or change an object by server-side apply."""
         kind, query = "application/apply-patch+yaml", {"fieldManager": "tests", "force": "true"}
         return self.request("PATCH", path_of(manifest), manifest, content_type=kind, **query)
 
     def get(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Read the object with the manifest's kind, namespace and name."""
+        """Read the object that the manifest identifies."""
         return self.request("GET", path_of(manifest))
 
     def delete(self, manifest: dict[str, Any], **query: str) -> None:
-        """Delete the object with the manifest's kind, namespace and name, if it exists."""
+        """Delete the object that the manifest identifies, if it exists."""
         try:
             self.request("DELETE", path_of(manifest), **query)
         except ApiError as error:
@@ -92,18 +89,18 @@ class Api:
                 raise
 
     def list(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """Return the items under a path such as `/api/v1/namespaces/x/pods`."""
+        """Return the items of a list, given its path, such as `/api/v1/namespaces/x/pods`."""
         return self.request("GET", path, **query)["items"]
 
 
 def token_of(api: Api, namespace: str, account: str, **spec: Any) -> str:
-    """Return a token of a ServiceAccount, as a kubelet fetches it for a pod."""
+    """Return a ServiceAccount token, as a kubelet requests it for a pod."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     return str(api.request("POST", path, {"spec": spec})["status"]["token"])
 
 
 def account_kubeconfig(api: Api, admins: Path, namespace: str, account: str, written: Path) -> Path:
-    """Write a kubeconfig with the token and the namespace of a ServiceAccount."""
+    """Write a kubeconfig with a ServiceAccount's token and namespace."""
     token = token_of(api, namespace, account)
     config = json.loads(admins.read_text())
     config["users"][0]["user"] = {"token": token}
@@ -118,7 +115,7 @@ def _warning_text(line: str) -> str:
 
 
 def plural_of(kind: str) -> str:
-    """Return the plural name of a kind, as in paths."""
+    """Return the plural name of a kind for API paths."""
     kind = kind.lower()
     return f"{kind[:-1]}ies" if kind[-1] == "y" else f"{kind}es" if kind[-1] == "s" else f"{kind}s"
 
@@ -131,5 +128,5 @@ def _collection(manifest) -> str:
 
 
 def path_of(manifest: dict[str, Any]) -> str:
-    """Return the path of the object with the manifest's kind, namespace and name."""
+    """Return the API path of the object that the manifest identifies."""
     return f"{_collection(manifest)}/{manifest['metadata']['name']}"

@@ -1,9 +1,9 @@
-"""An API server in memory: objects, versions, watches, pages, and scripted faults.
+"""In-memory API server with objects, versions, watches, pages and scripted faults.
 
-It has two entry points. `kube()` is the product's client, without a socket or a thread in between.
+The server has two entry points. `kube()` returns the product's client without sockets or threads.
 A `with` block serves HTTP on loopback, for processes and for tests that read bytes.
-`tests/cluster/test_in_memory_api_server.py` sends the same requests to it and to a real API server.
-It has no schemas, defaults or admission, and deletes objects at once.
+`tests/cluster/test_in_memory_api_server.py` compares the server with a real API server.
+The server has no schemas, defaults or admission, and deletes objects immediately.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KINDS = {
         *("ValidatingWebhookConfiguration", "GPUNode", "VRAMHistory"),
     )
 }
-"""Kinds that it serves, by path."""
+"""Kinds that the server serves, keyed by path."""
 HAVE_STATUS = {"pods", "nodes", "namespaces", "deployments", "daemonsets"}
 """Kinds whose status changes only through `/status`."""
 SELECTABLE = {
@@ -62,7 +62,7 @@ SELECTABLE = {
                "involvedObject.kind", "involvedObject.name", "involvedObject.namespace",
                "involvedObject.uid", "reason", "type"},
 }  # fmt: skip
-"""Fields for field selectors, in addition to name and namespace."""
+"""Fields for field selectors, besides name and namespace."""
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REASONS = {
     400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
@@ -71,8 +71,6 @@ REASONS = {
 
 
 class Request(NamedTuple):
-    """A request that arrived."""
-
     method: str
     url: str
     headers: dict[str, str]
@@ -89,7 +87,7 @@ class Request(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Target of a path; a collection if `name` is empty."""
+    """Object or collection that a path refers to; `name` is empty for a collection."""
 
     root: str
     namespace: str
@@ -99,12 +97,11 @@ class Place(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """True for kinds of our CustomResourceDefinitions."""
+        """True for kinds of vramwarden's CustomResourceDefinitions."""
         return self.root.startswith("/apis/vramwarden.io/")
 
     @property
     def path(self) -> str:
-        """Return the object's path."""
         of = f"/namespaces/{self.namespace}" if self.namespace else ""
         return f"{self.root}{of}/{self.kind}/{self.name}"
 
@@ -122,7 +119,7 @@ class Denied(Exception):  # noqa: N818 - an answer, not an error
 
 
 class Change(NamedTuple):
-    """A change of an object; `before` or `after` is None if it did not exist."""
+    """A change of an object; `before` is None at its creation, `after` at its deletion."""
 
     version: int
     place: Place
@@ -154,12 +151,12 @@ class ApiServer:
     ) -> None:
         self.objects: dict[str, Json] = {}
         self.texts: dict[str, str] = {}
-        """Plain texts by path: logs, metrics."""
+        """Plain text, such as logs and metrics, keyed by path."""
         self.asked: list[Request] = []
         self.denied: set[tuple[str, str]] = set()
         """Forbidden pairs of verb and kind."""
         self.unknown: set[str] = set()
-        """Kinds without a definition in this cluster."""
+        """Kinds that are not defined in this cluster."""
         self.answers: list[Step] = []
         self.now_s: Callable[[], float] = time.time
         self.url = "http://in-memory"
@@ -173,19 +170,18 @@ class ApiServer:
     # Methods for tests
 
     def put(self, path: str, found: Json) -> Json:
-        """Store an object at a path, replacing any other, and return it as stored."""
+        """Store an object at a path, replacing any other. Return the stored object."""
         place = _place(path)
         with self._changed:
             return self._store(place, self.objects.get(path), copy.deepcopy(found))
 
     def add(self, *manifests: Json) -> Self:
-        """Store objects at the paths that follow from their kinds, namespaces and names."""
+        """Store objects at the paths that their kinds, namespaces and names imply."""
         for manifest in manifests:
             self.put(path_of(manifest), manifest)
         return self
 
     def remove(self, path: str) -> None:
-        """Delete an object."""
         with self._changed:
             self._store(_place(path), self.objects[path], None)
 
@@ -194,24 +190,24 @@ class ApiServer:
         self._oldest, self._changes = self._version, []
 
     def fails(self, pattern: str, *steps: Step, forever: bool = False) -> None:
-        """Answer the next matching requests with these steps, or all with one step.
+        """Respond to the next matching requests with these steps, or to all with one step.
 
-        The pattern is matched against the method and the URL.
+        The pattern is matched against method and URL.
         """
         self._faults.append((pattern, list(steps), forever))
 
     def loses_the_answer(self, request: Request) -> int:
-        """Process a request and then break the connection; a step for `fails("PATCH", this)`."""
+        """Process a request, then break the connection; a step for `fails("PATCH", this)`."""
         with self._changed:
             self._do(request)
         return 0
 
     def recovers(self) -> None:
-        """Remove the scripted faults that have not occurred."""
+        """Remove scripted faults that have not occurred yet."""
         self._faults = []
 
     def sent(self, *methods: str) -> list[tuple[str, str, Any]]:
-        """Return method, path and body of the requests with these methods (default: writes)."""
+        """Return method, path and body of requests with these methods; by default, of writes."""
         wanted = methods or tuple(VERBS)
         return [
             (request.method, request.path, request.body)
@@ -220,7 +216,7 @@ class ApiServer:
         ]
 
     def kube(self, *, tries: int = 1, now_s: Callable[[], float] | None = None) -> Kube:
-        """Return the product's client; its watches end after the stored events."""
+        """Return the product's client. Its watches end after the stored events."""
         found = Kube(
             SimpleNamespace(
                 configuration=SimpleNamespace(host=self.url, auth_settings=dict),
@@ -248,19 +244,19 @@ class ApiServer:
         self.stop()
 
     def stop(self) -> None:
-        """Stop the server: watches end, and connections are refused."""
+        """Stop the server: watches end and connections are refused."""
         with self._changed:
-            self._over = True  # ends watches that are open
+            self._over = True  # ends open watches
             self._changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
 
-    # Implementation of the server
+    # Server implementation
 
     def answer(
         self, request: Request, handler: BaseHTTPRequestHandler | None = None
     ) -> tuple[int, dict[str, str], bytes | Iterator[bytes]] | None:
-        """Return status, headers and content; raise ConnectionError to break the connection.
+        """Return status, headers and content. Raises ConnectionError to break the connection.
 
         Return None if one of `answers` wrote to the handler.
         """
@@ -272,7 +268,7 @@ class ApiServer:
                 step = self._step(request)
             write = step if self.answers and handler and callable(step) else None
             if callable(step) and not write:
-                step = step(request)  # may wait while other requests are answered
+                step = step(request)  # may wait while the server handles other requests
             if isinstance(step, int):
                 raise Denied(step, f"the script says {step}") if step else ConnectionError
             with self._changed:
@@ -438,7 +434,7 @@ class ApiServer:
         return self._store(place, None, made)
 
     def _update(self, place: Place, found: Json, new: Json) -> Json:
-        """Store the part of an object that a request to its path may change."""
+        """Store the part of an object that requests to its path may change."""
         if place.part == "status":
             new = {**found, "metadata": new["metadata"], "status": new.get("status")}
         elif place.kind in HAVE_STATUS:
@@ -450,7 +446,7 @@ class ApiServer:
         return found if new == found else self._store(place, found, new)
 
     def _store(self, place: Place, before: Json | None, after: Json | None) -> Json:
-        """Record a change under a new version, and wake the watches."""
+        """Record a change under a new version and notify the watches."""
         self._version += 1
         if after is None:
             gone = copy.deepcopy(self.objects.pop(place.path))
@@ -510,7 +506,7 @@ def _check_preconditions(place: Place, found: Json, wanted: Json) -> None:
 
 
 def _changed(place: Place, found: Json, request: Request) -> Json:
-    """Return the object after a request; raise Denied if its resourceVersion is outdated."""
+    """Return the object after a request. Raises Denied if its resourceVersion is outdated."""
     if request.method == "PUT":
         new = copy.deepcopy(request.body)
         if place.is_ours and not new["metadata"].get("resourceVersion"):
@@ -608,11 +604,11 @@ class _Pool:
         )
 
     def clear(self) -> None:
-        """Do nothing: there are no connections."""
+        pass
 
 
 class _Parts(urllib3.HTTPResponse):
-    """A response whose parts are read as they arrive, like a chunked one."""
+    """Response whose parts are read as they arrive, as with chunked encoding."""
 
     def __init__(self, parts: Iterator[bytes], headers: dict[str, str], status: int) -> None:
         super().__init__(headers=headers, status=status, preload_content=False)
@@ -649,7 +645,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             for name, value in (size | headers).items():
                 self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(OSError):  # the client is gone
+            with contextlib.suppress(OSError):  # the client has disconnected
                 for part in content if parts else ():
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self.wfile.write(b"0\r\n\r\n" if parts else content)
@@ -657,7 +653,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
         do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the base class wants it so
 
         def log_message(self, *_: object) -> None:
-            """Write nothing."""
+            pass
 
     return Handler
 
@@ -667,7 +663,7 @@ def write_kubeconfig(
 ) -> Path:
     """Write a kubeconfig for an API server, with a token unless `user` is given.
 
-    `cluster` has further fields of the cluster, such as `certificate-authority`.
+    `cluster` has additional fields of the cluster, such as `certificate-authority`.
     """
     context = {"cluster": "c", "user": "u", "namespace": namespace}
     content = {

@@ -1,4 +1,4 @@
-"""Fixtures: an API server in memory, and its client."""
+"""Fixtures for the in-memory API server and its client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Assignments and pod states built by hand."""
+"""Assignments and pod states for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def entry(*names, mib=100, since_s=10_000, pod="ns/p", terms=None, count=1):
 
 
 def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):
-    """Return the state of a pod; `gpus` are the short names of its GPUs."""
+    """Return the state of a pod; `gpus` has short names of its GPUs."""
     need = None if mib is None else Need(mib * MIB, count)
     uuids = tuple(f"GPU-{name}" for name in gpus)
     return PodState(uid=uid, name=f"ns/{uid}", need=need, node=node, uuids=uuids, **more)
@@ -32,7 +32,7 @@ def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):
 
 @dataclass(frozen=True)
 class Plan:
-    """The assignments to write before one binding may proceed."""
+    """Assignments that must be written before one binding may proceed."""
 
     uuids: tuple
     assignments: dict
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan(*args, **more):
-    """Plan one pod, which stands where `plan_assignments` takes several."""
+    """Plan a single pod; `plan_assignments` takes several."""
     *before, one, now_s = args
     draft = plan_assignments(*before, [one], now_s, **more)
     (got,) = draft.results

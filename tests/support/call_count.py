@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def calls(function: Callable[[], object]) -> int:
-    """Count the calls of Python and C functions."""
+    """Return the number of calls of Python and C functions."""
     count = 0
 
     def count_call(_frame: object, event: str, _argument: object) -> None:

@@ -1,7 +1,7 @@
-"""Tests of `make test-changed`: those of the code that changed since the branch left main.
+"""Tests for `make test-changed`: those of code changed since the branch left main.
 
 Tests mirror the code: `webhook/core/node/state.py` is tested in `tests/core/node`. Tests that
-import a changed module run too.
+import a changed module are also run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ FOLDERS = {
     "policies": ("core/policy", "adapters/policy", "contracts"),
 }
 OTHERS = ("contracts",)
-"""Folders of tests for all other files."""
+"""Test folders for all other files."""
 NEED_A_NODE = {"e2e", "gpu"}
 EVERYTHING = {"pyproject.toml", "tests/conftest.py"}
 
 
 def changed() -> list[str]:
-    """Return the paths that changed since this branch left main, with untracked ones."""
+    """Return the paths that changed since this branch left main, including untracked files."""
     base = _git("merge-base", "HEAD", "main")[0]
     return _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
 
 
 def folders_to_test(paths: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return folders and files of tests, relative to the root, without overlaps."""
+    """Return test folders and files relative to the root, without overlaps."""
     found: set[Path] = set()
     texts = {
         path: path.read_text()

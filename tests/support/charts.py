@@ -1,4 +1,4 @@
-"""The chart, rendered, installed and uninstalled with Helm."""
+"""Render, install and uninstall the chart with Helm."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ NAMES: Json = {
     "image": {"repository": "vramwarden/vramwarden"},
     "enforcer": {"repository": "vramwarden/enforcer"},
 }
-"""Image names, without which the chart does not render."""
+"""Image names, which the chart requires."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C loader: Helm renders in 0.2 s, and the Python loader takes 0.5 s more."""
+"""C loader: Helm renders in 0.2 s, and the Python loader would take 0.5 s more."""
 MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 
 
 def available() -> bool:
-    """Return True if Helm is installed."""
     return shutil.which("helm") is not None
 
 
 def rendered(values: Json | None = None) -> list[Json]:
-    """Return the objects of the rendered chart; skip the test without Helm."""
+    """Return the objects of the rendered chart. Skip the test without Helm."""
     if not available():
         pytest.skip(MISSING)
     with TemporaryDirectory() as folder:
@@ -44,11 +43,11 @@ def rendered(values: Json | None = None) -> list[Json]:
 
 
 class HelmError(Exception):
-    """Output of Helm when it failed."""
+    """Raised if Helm fails; has Helm's output."""
 
 
 class Helm:
-    """Helm without repositories and without a user's settings."""
+    """Helm without repositories and user settings."""
 
     def __init__(
         self, folder: Path, kubeconfig: Path | None = None, version: str = KUBE_VERSION
@@ -62,7 +61,7 @@ class Helm:
         self._version = version
 
     def run(self, *arguments: str) -> str:
-        """Run a command and return its standard output; raise HelmError."""
+        """Run a command and return its standard output. Raises HelmError."""
         command = ["helm", *arguments]
         done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -70,7 +69,7 @@ class Helm:
         return done.stdout
 
     def text(self, values: Json | None = None, *options: str) -> str:
-        """Render the chart for one version of Kubernetes, by default the last that was given."""
+        """Render the chart for a Kubernetes version, by default the one given last."""
         return self.run(
             "template",
             "vramwarden",
@@ -84,11 +83,10 @@ class Helm:
         )
 
     def render(self, values: Json | None = None, *options: str) -> list[Json]:
-        """Render the chart into objects."""
         return [item for item in yaml.load_all(self.text(values, *options), LOADER) if item]
 
     def values(self, values: Json | None) -> tuple[str, ...]:
-        """Return the options for values; images get names unless the values set them."""
+        """Return the options for values. Images get names unless the values set them."""
         given = {**NAMES, **(values or {})}
         for key, names in NAMES.items():
             given[key] = {**names, **given[key]}
@@ -98,8 +96,6 @@ class Helm:
 
 
 class Release:
-    """A release of the chart."""
-
     def __init__(self, helm: Helm) -> None:
         self.helm = helm
 
@@ -108,21 +104,20 @@ class Release:
         return self.helm.run(*self.installing(values), "--no-hooks")
 
     def installing(self, values: Json | None = None) -> tuple[str, ...]:
-        """Return the command that installs the release, or upgrades it to exactly these values."""
-        # Without --reset-values a release keeps old values that are not set again.
+        """Return the command that `install` runs."""
+        # Without --reset-values, a release keeps old values that are not set again.
         options = ("--namespace", NAMESPACE, "--create-namespace", "--reset-values")
         given = self.helm.values(values)
         return ("upgrade", "--install", "vramwarden", str(CHART), *options, *given)
 
     def uninstall(self, *options: str) -> str:
-        """Uninstall the release."""
         return self.helm.run("uninstall", "vramwarden", "--namespace", NAMESPACE, *options)
 
 
 def a_namespace(name: str, labels: Json | None = None) -> Json:
     """Return a namespace that Helm treats as part of the release.
 
-    Nothing deletes namespaces here, so the first test creates those of the next ones too.
+    No test deletes namespaces, so later tests use those that the first test created.
     """
     of = {"meta.helm.sh/release-name": "vramwarden", "meta.helm.sh/release-namespace": NAMESPACE}
     marks = {"app.kubernetes.io/managed-by": "Helm", **(labels or {})}
@@ -131,7 +126,7 @@ def a_namespace(name: str, labels: Json | None = None) -> Json:
 
 
 def one(objects: list[Json], kind: str, name: str = "") -> Json:
-    """Return the only object of a kind, or of a kind and a name."""
+    """Return the only object of a kind, optionally with a name."""
     found = [
         thing
         for thing in objects
@@ -142,22 +137,22 @@ def one(objects: list[Json], kind: str, name: str = "") -> Json:
 
 
 def hooks(thing: Json) -> str:
-    """Return the Helm hook of an object; empty if it is part of the release."""
+    """Return the Helm hook of an object, or "" if the object is part of the release."""
     return str((thing["metadata"].get("annotations") or {}).get("helm.sh/hook", ""))
 
 
 def webhook(objects: list[Json], kind: str) -> Json:
-    """Return our webhook for pods in the configuration of a kind."""
+    """Return vramwarden's webhook for pods in the configuration of a kind."""
     return dict(one(objects, kind)["webhooks"][0])
 
 
 def binding_webhook(objects: list[Json]) -> Json:
-    """Return our webhook for bindings."""
+    """Return vramwarden's webhook for bindings."""
     return dict(one(objects, "MutatingWebhookConfiguration")["webhooks"][-1])
 
 
 def pod_templates(objects: list[Json]) -> list[Json]:
-    """Return all pods that the objects' templates create."""
+    """Return all pod templates of the objects."""
     found = []
     for thing in objects:
         if thing["kind"] in {"Deployment", "DaemonSet", "Job"}:

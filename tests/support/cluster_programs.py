@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # the default of envtest
+DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # the default folder of envtest
 # Ask the kernel to kill this process when its parent ends, then become the program. A `preexec_fn`
-# would run between fork and exec with threads around, about which Python 3.12 and later warn.
+# would run between fork and exec while other threads exist, for which Python 3.12 and later warn.
 DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
@@ -27,13 +27,13 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def find_binary(name: str) -> str | None:
-    """Find a program as envtest does, then on PATH; return None if it is missing."""
+    """Find a program in envtest's folder, then on PATH; return None if it is missing."""
     assets = os.environ.get("KUBEBUILDER_ASSETS") or DEFAULT_ASSETS
     return shutil.which(name, path=assets) or shutil.which(name)
 
 
 def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 60) -> Any:
-    """Poll until the check returns a true value, and return it; name `what` in a failure."""
+    """Poll until the check returns a true value, and return it. `what` is named in a failure."""
     deadline = time.monotonic() + timeout
     while not (result := check()):
         if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def start(
 
 
 def free_port() -> int:
-    """Return a free port outside the range of outgoing connections."""
+    """Return a free port outside the range for outgoing connections."""
     for port in secrets.SystemRandom().sample(range(20000, 32000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -71,7 +71,7 @@ def free_port() -> int:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group by SIGTERM, then by SIGKILL."""
+    """End a process and its group with SIGTERM, then with SIGKILL."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)  # the process leads a session

@@ -46,7 +46,7 @@ Json = dict[str, Any]
 GIB = 2**30
 NOW_S = 1_800_000_000.0
 RULE = manifests.a_rule(name="team")
-"""Rule that admitted a pod, by default."""
+"""Rule that admits pods by default."""
 PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
@@ -56,7 +56,7 @@ def gib(amount: float) -> int:
 
 
 def ago(seconds: float) -> str:
-    """Return the time this many seconds before `NOW_S`, as Kubernetes writes it."""
+    """Return the time this many seconds before `NOW_S`, in Kubernetes' format."""
     return write_time(NOW_S - seconds)
 
 
@@ -68,7 +68,7 @@ def held(
     stops: int | None = 0,
     **more: Any,
 ) -> PodFigures:
-    """Return a sentry's figures of a pod on one GPU; None for what was not measured."""
+    """Return a sentry's figures for a pod on one GPU; None means not measured."""
     return PodFigures(
         uid=uid,
         cap_bytes=gib(cap),
@@ -86,9 +86,9 @@ def a_gpu(
     unmanaged: Json | None = None,
     **more: Any,
 ) -> GpuFigures:
-    """Return a GPU with its pods; a node gives it an index, and a UUID unless it has one.
+    """Return a GPU with its pods. The node assigns the index and, by default, the UUID.
 
-    `used` is the sum of its pods by default, or None if not measured.
+    `used` is the sum over the pods by default, or None if not measured.
     """
     strangers = {uid: gib(amount) for uid, amount in (unmanaged or {}).items()}
     promised = sum(holder.cap_bytes for holder in holders)
@@ -111,14 +111,14 @@ def a_gpu(
 
 @dataclass(frozen=True)
 class SceneNode:
-    """A node as stored, and the figures of its sentry, if it has one."""
+    """A node as stored, with its sentry's figures if it has a sentry."""
 
     stored: Json
     figures: NodeFigures | None
 
     @property
     def read(self) -> ClusterNode:
-        """Return the node as read with the right to read nodes."""
+        """Return the node as a user with permission to read nodes sees it."""
         return ClusterNode(self.stored)
 
 
@@ -138,12 +138,12 @@ def a_node(
     said: float | None = None,
     **spec: Any,
 ) -> SceneNode:
-    """Return a node; its agent and, `age_s` ago, its sentry have updated it if it has GPUs.
+    """Return a node. If it has GPUs, its agent and (`age_s` ago) its sentry have updated it.
 
-    A node with a configured amount (`said`, the value `agent.vram`) is updated by its agent, too.
+    The agent also updates a node with a configured amount (`said`, the value `agent.vram`).
 
     `labels`, `annotations` and `amounts` (capacity, all of it allocatable) are added last; None
-    removes a key. Further keywords are fields of the spec.
+    removes a key. Other keyword arguments are fields of the spec.
     """
     node: Json = {
         "apiVersion": "v1",
@@ -194,7 +194,7 @@ def a_node(
 
 
 def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
-    """Return the agent's verdict on a node with GPUs on which some pods have VRAM."""
+    """Return the agent's verdict on a GPU node; some of its pods have VRAM."""
     if held or not_shared:
         code = SharingCode.DRAINING if held else SharingCode.NOT_SHARED
         return SharingVerdict(code, held or not_shared)
@@ -203,8 +203,8 @@ def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
 
 
 def _inventory(node: NodeFigures, device_names: str) -> Inventory:
-    """Return the agent's inventory of a node's GPUs."""
-    # The agent knows each GPU, even one whose free memory its sentry does not know.
+    """Return the agent's inventory of the node's GPUs."""
+    # The agent knows all GPUs, even those for which the sentry reports no free memory.
     every = replace(node, gpus=tuple(replace(gpu, free_bytes=0) for gpu in node.gpus))
     return Inventory(
         tracked=tuple(map(TrackedGpu, placeable(every)[0])),
@@ -264,7 +264,7 @@ def a_pod(
 
 
 def _owned(workload: str) -> Json:
-    """Return the metadata of a pod that a workload's controller creates."""
+    """Return the metadata of a pod that a workload's controller created."""
     kind, _, name = workload.partition("/")
     if not kind:
         return {}
@@ -276,7 +276,7 @@ def _owned(workload: str) -> Json:
 
 
 def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPod:
-    """Return a pod as in a table's row, with any facts: for property tests and hostile names."""
+    """Return a pod as in a row of a table, with any facts, even hostile names."""
     told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
     told |= {
         "created_s": None,
@@ -292,25 +292,21 @@ def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPo
 
 @dataclass(frozen=True)
 class SceneCluster:
-    """Nodes, pods and other stored objects."""
-
     nodes: tuple[SceneNode, ...]
     pods: tuple[Json, ...]
     others: tuple[Json, ...]
 
     @property
     def figures(self) -> tuple[NodeFigures, ...]:
-        """Return the figures of all sentries."""
         return tuple(node.figures for node in self.nodes if node.figures)
 
     @property
     def read_nodes(self) -> dict[str, ClusterNode]:
-        """Return all nodes by name, as read with the right to read nodes."""
+        """Return all nodes by name, as a user with permission to read nodes sees them."""
         return {node.read.name: node.read for node in self.nodes}
 
     @property
     def read_pods(self) -> list[ClusterPod]:
-        """Return all pods as whole objects."""
         return [ClusterPod(pod) for pod in self.pods]
 
     @cached_property
@@ -319,7 +315,7 @@ class SceneCluster:
         return read_pods(self.stored_in(ApiServer()).kube(), "")
 
     def stored_in(self, api: ApiServer) -> ApiServer:
-        """Store the cluster in an API server, which gets the same time."""
+        """Store the cluster in an API server and set the server's clock."""
         api.now_s = lambda: NOW_S
         figures = [write_gpu_node(figure) for figure in self.figures]
         stored = [node.stored for node in self.nodes]
@@ -329,12 +325,12 @@ class SceneCluster:
 def a_cluster(
     nodes: list[SceneNode] | None = None, pods: list[Json] | None = None, *others: Json
 ) -> SceneCluster:
-    """Return a cluster of nodes, pods, and other objects as stored."""
+    """Return a cluster of nodes, pods and other stored objects."""
     return SceneCluster(tuple(nodes or ()), tuple(pods or ()), others)
 
 
 def held_nodes() -> list[SceneNode]:
-    """Return two nodes with idle pods; the driver enforces the caps on one of them."""
+    """Return two nodes with idle pods. The driver enforces the caps on one of them."""
     late = {"held_by": "driver, late", "idle_since_s": NOW_S - 21_600}
     train = held("train", 40, 40, 40, held_by="driver", idle_since_s=NOW_S - 60)
     other = replace(train, held_by="sidecar", idle_since_s=NOW_S - 30)
@@ -351,14 +347,13 @@ def held_nodes() -> list[SceneNode]:
 
 
 def held_pods() -> list[Json]:
-    """Return the pods of `held_nodes`."""
     both = a_pod("train", "40Gi", node="n1", gpus="GPU-n1-0,GPU-n1-1", count=2)
     nodes = {"llama": "n1", "embed": "n1", "asleep": "n2"}
     return [both, *(a_pod(name, "8Gi", node=node) for name, node in nodes.items())]
 
 
 def team_nodes() -> list[SceneNode]:
-    """Return three nodes: n2 has unmanaged memory, and n3 has stopped reporting."""
+    """Return three nodes: n2 has unmanaged memory, n3 has stopped reporting."""
     a10 = {"product": "NVIDIA-A10"}
     train = held("train-0", 40, 25, 38.2)
     return [

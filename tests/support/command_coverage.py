@@ -1,6 +1,6 @@
-"""The test that runs each command of the pages, and the commands that no test runs.
+"""Which test runs each command of the pages, and which commands no test runs.
 
-Patterns are matched against the beginning of `PAGE: COMMAND`.
+Patterns are matched against the start of `PAGE: COMMAND`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RUN = {
     "tests/release/test_offline.py": [r"deploy/offline\.md: (sha256sum|skopeo|helm|pip install)"],
     "tests/scheduling/test_scheduler_profiles.py": [r"deploy/scheduler/README\.md: sed"],
 }
-"""Patterns by the file that takes the commands from the pages; `.ci/run` contains them
+"""Patterns keyed by the file that takes the commands from the pages; `.ci/run` contains them
 literally."""
 
 MADE = {
@@ -71,7 +71,7 @@ MADE = {
     "make test-changed$": ("tests/contracts/test_lanes.py", "tests.support.changed_tests"),
     "make test-fast$": ("tests/core/test_fast_lane.py", "tests.support.fast_lane"),
 }
-"""Make targets, each with the file that runs its recipe and words that both contain."""
+"""Make targets, each with the file that runs its recipe and words in both."""
 
 NOT_RUN = {
     r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
@@ -85,11 +85,11 @@ NOT_RUN = {
     r"tests/e2e/README\.md: apt-get": "a Debian to change",
     r"tests/gpu/README\.md: ": "a GPU",
 }
-"""Commands that our tests cannot run, and what they would need."""
+"""Commands that the tests cannot run, and what they would need."""
 
 
 def commands_of(file: Path | str) -> list[tuple[str, str]]:
-    """Return pairs of page and command that a file, given by its `__file__`, runs."""
+    """Return page and command for each command that a file runs; the file gives its `__file__`."""
     place = str(Path(file).relative_to(ROOT))
     return [
         item for item in every_command() if any(re.match(p, ": ".join(item)) for p in RUN[place])
@@ -97,7 +97,7 @@ def commands_of(file: Path | str) -> list[tuple[str, str]]:
 
 
 def every_command() -> list[tuple[str, str]]:
-    """Return pairs of page and command for all pages."""
+    """Return page and command for all commands of the pages."""
     return [
         (str(page.relative_to(ROOT)), command) for page in PAGES for command in all_commands(page)
     ]

@@ -1,4 +1,4 @@
-"""Fixtures: a control plane, and one skip line for each folder without one."""
+"""Fixtures for a control plane; one skip message per folder if it cannot start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.paths import TESTS
 
 SHARED = {"agent", "chart"}
-"""Folders whose tests leave a cluster unchanged, so they share one; others start their own."""
+"""Folders whose tests leave the cluster unchanged and share one. Others start their own."""
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
         if "control_plane" in item.fixturenames:
             folder = item.path.relative_to(TESTS).parts[0]
             item.add_marker("cluster")
-            # One worker runs all tests of a group, so one control plane is started.
+            # One worker runs all tests of a group, so only one control plane starts.
             item.add_marker(pytest.mark.xdist_group("shared" if folder in SHARED else folder))
 
 
@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item):
             str(item.path.parent),
             None,
             reason,
-        )  # one place, so that -rs prints one line
+        )  # one location, so that -rs prints one line
     return report
 
 

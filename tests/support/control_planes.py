@@ -1,4 +1,4 @@
-"""A real control plane on loopback: etcd, kube-apiserver and, on request, the controllers."""
+"""A real control plane on loopback: etcd, kube-apiserver and optionally the controllers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISSING = (
     "cluster tests need kube-apiserver and etcd: "
     "set KUBEBUILDER_ASSETS, e.g. by `setup-envtest use -p path`"
 )
-# No node lifecycle and no pod garbage collection: the tests' nodes have no kubelet.
+# Node lifecycle and pod garbage collection are off, since the tests' nodes have no kubelet.
 CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
@@ -55,12 +55,11 @@ CONTROLLERS = (
 
 
 def available() -> bool:
-    """Return True if a control plane can be started here."""
     return all(map(find_binary, ("etcd", "kube-apiserver")))
 
 
 def needs(api: Api, what: str, *group: str) -> None:
-    """Skip the test if the API server does not serve a kind or a subresource of pods."""
+    """Skip the test unless the API server serves the kind or the subresource of pods."""
     if not api.serves(what, *group):
         pytest.skip(f"needs an API server that serves {' of '.join((what, *group))}")
 
@@ -74,15 +73,15 @@ def needs_pod_level_resources(api: Api) -> None:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver, started on entry; on exit they stop and their data is deleted."""
+    """etcd and kube-apiserver. They start on entry; on exit, they and their data are removed."""
 
     address = LOOPBACK
-    """Address at which the API server listens."""
+    """Address on which the API server listens."""
     service_range = "10.0.0.0/24"
     controllers: Sequence[str] = CONTROLLERS
     endpoint_args: Sequence[str] = (
         "--advertise-address=127.0.0.1",
-        "--endpoint-reconciler-type=none",  # the Service's endpoints may not be loopback
+        "--endpoint-reconciler-type=none",  # endpoints of a Service may not be loopback addresses
     )
 
     def __init__(self, *, apiserver_args: Sequence[str] = ()) -> None:
@@ -113,11 +112,11 @@ class ControlPlane:
 
     @property
     def ca_pem(self) -> bytes:
-        """Certificate of the authority that signed the API server's own."""
+        """Certificate of the CA that signed the API server's certificate."""
         return self._authority.pem
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator; the caller checks the result's `returncode`."""
+        """Run kubectl as administrator. The caller checks the `returncode` of the result."""
         program = find_binary("kubectl")
         if program is None:
             raise FileNotFoundError("kubectl")
@@ -125,7 +124,7 @@ class ControlPlane:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def shell(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a page's command in the root of the repository."""
+        """Run a command of a page in the root of the repository."""
         kubectl = find_binary("kubectl")
         if kubectl is None:
             pytest.skip("needs kubectl")
@@ -139,12 +138,12 @@ class ControlPlane:
         return (self.state / f"{name}.log").read_text(errors="replace")
 
     def ensure_service_account(self, namespace: str) -> None:
-        """Create the ServiceAccount `default`, without which no pod is admitted."""
+        """Create the ServiceAccount `default`, which the admission of pods requires."""
         metadata = {"name": "default", "namespace": namespace}
         self.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
 
     def start_controllers(self) -> None:
-        """Start kube-controller-manager once; return when its controllers run."""
+        """Start kube-controller-manager unless it runs; return when its controllers work."""
         name = "kube-controller-manager"
         if name in self._processes:
             return
@@ -158,16 +157,16 @@ class ControlPlane:
             f"--service-account-private-key-file={self.state / 'sa.key'}",
             f"--root-ca-file={self.state / 'ca.crt'}",
         )
-        # The API server creates this namespace; only the controller adds the account.
+        # The API server creates this namespace. Only the controller adds the account.
         account = {"name": "default", "namespace": "kube-public"}
         manifest = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
         self._wait_for(name, lambda: self.api.get(manifest))
 
     def _prepare(self) -> None:
-        """Prepare the machine before the first program starts."""
+        pass
 
     def _through(self) -> Sequence[str]:
-        """Return the command through which programs are started; empty to start them directly."""
+        """Return the command that starts programs; empty to start them directly."""
         return ()
 
     def _port(self) -> int:
@@ -233,7 +232,7 @@ class ControlPlane:
         self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
 
     def kubeconfig_of(self, folder: Path, user: str, *groups: str, namespace: str = "") -> Path:
-        """Write the kubeconfig of a user without rights, for a namespace."""
+        """Write the kubeconfig of a user without permissions, for a namespace."""
         content = self._kubeconfig(*map(str, self._authority.issue_client(folder, user, *groups)))
         content["contexts"][0]["context"]["namespace"] = namespace
         (folder / user).write_text(json.dumps(content))
@@ -258,7 +257,7 @@ class ControlPlane:
         self._cleanup.callback(stop, process)
 
     def _wait_for(self, name: str, check: Callable[[], Any]) -> None:
-        """Wait for a process; on failure report its last output and that of etcd."""
+        """Wait for a process. On failure, report the last output of the process and of etcd."""
 
         def answers() -> bool:
             for process_name, process in self._processes.items():

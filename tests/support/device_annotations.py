@@ -1,4 +1,4 @@
-"""Pods whose annotations request devices from container runtimes and plug-ins."""
+"""Pods that request devices from container runtimes and plugins by annotations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ CARDS: Final = tuple(f"nvidia{index}" for index in range(8))
 
 
 def nodes(*names: str) -> str:
-    """Return device nodes in the format of the NRI plug-ins."""
+    """Return device nodes in the format of NRI plugins."""
     return "".join(f"- path: /dev/{name}\n" for name in names)
 
 
 def asking(key: str, value: str, *limits: Json, memory: str | None = None) -> Json:
-    """Return a pod with an annotation, whose containers have these limits."""
+    """Return a pod with an annotation and one container per item of `limits`."""
     containers = [
         a_container(f"c{index}", resources={"limits": each}) for index, each in enumerate(limits)
     ]
@@ -119,4 +119,4 @@ DENIED: Final = {
     "by a detour": asking("devices.gke.io", nodes("nvidia0/../nvidia1"), {GPU: "0"}),
     "a long one": asking("devices.gke.io", nodes("fuse") * 1024),
 }
-"""Pods that are denied, by the webhook and by the API server's policies alone."""
+"""Pods that both the webhook and the API server's policies alone deny."""

@@ -1,4 +1,4 @@
-"""Fake /proc folders for runtimes, labels and hostile bytes that a test machine does not have."""
+"""Fake /proc folders: runtimes, labels and hostile bytes that test machines do not have."""
 
 import os
 
@@ -16,7 +16,7 @@ def status_lines(pid, *, uids="0\t0\t0\t0", capabilities="0000000000000020"):
 
 
 def put(proc, pid, **files):
-    """Write a process's files; those not given are those of an ordinary process."""
+    """Write the files of a process. Files that are not given have ordinary content."""
     ordinary = {
         "stat": stat_line(pid), "status": status_lines(pid), "cmdline": "python\0train.py\0",
         "comm": "python\n", "cgroup": "0::/\n",
@@ -31,7 +31,7 @@ def put(proc, pid, **files):
 
 
 def put_self(proc, *, namespace="pid:[4026532198]", **files):
-    """Write our own process's files, and `self`."""
+    """Write the files of the calling process, and `self`."""
     put(proc, os.getpid(), **files)
     (proc / "self").symlink_to(str(os.getpid()))
     (proc / "self" / "ns").mkdir()

@@ -1,9 +1,9 @@
-"""The fast lane of `make test-fast`: folders in which no test waits or starts a process.
+"""Fast lane of `make test-fast`: folders in which no test waits or starts a process.
 
-Tests that wait, start a process or compute for seconds are marked `process` and are left out. An
-unmarked test there that waits or starts a process fails, in every run.
+Tests that wait, start a process or compute for seconds are marked `process` and are excluded. An
+unmarked test in these folders that waits or starts a process fails in every run.
 
-Each core runs its own pytest on a share of the files: workers would add half of the tests' own
+Each core runs its own pytest on a share of the files, since workers would add half of the tests'
 time.
 """
 
@@ -52,7 +52,7 @@ def _fail(what):
 
 
 def shares(count):
-    """Return a number of shares of the files, of similar total size."""
+    """Divide the files into a number of shares of similar total size."""
     files = (path for folder in FOLDERS for path in (TESTS / folder).rglob("test_*.py"))
     dealt = sorted(files, key=lambda path: (path.stat().st_size, path), reverse=True)
     both = 2 * count
@@ -60,9 +60,9 @@ def shares(count):
 
 
 def main():
-    """Run all shares at once, the first with live output; return 0 if all pass."""
-    # No process writes output that must be captured by file descriptor; `sys` saves six calls a
-    # test.
+    """Run all shares at once, the first with live output. Return 0 if all pass."""
+    # No process writes output that must be captured by file descriptor. `sys` saves six system
+    # calls per test.
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not process", "--capture=sys"]
     runs = [
         subprocess.Popen([*command, *share], stdout=subprocess.PIPE if number else None)

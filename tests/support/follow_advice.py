@@ -1,4 +1,4 @@
-"""Follow the advice in our messages literally, as a reader would.
+"""Follow the advice in vramwarden's messages literally, as a reader would.
 
 `CURES` has a pattern for each form of advice. A message that no pattern matches fails its test, so
 new advice needs an entry here. `tests/core/admission/test_suggested_lines.py` then checks that the
@@ -23,7 +23,7 @@ MEMORY, CLASS, COUNT = REQUEST_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
 BOTH = "in limits and requests"
 COMMA = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
-"""Comma between entries of a list, not between decimals."""
+"""Regular expression for a comma between list entries, but not a decimal comma."""
 PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 
 
@@ -32,7 +32,7 @@ def keys_of(path: str) -> list[str]:
 
 
 def holder_of(pod: Json, path: str) -> tuple[Any, Any]:
-    """Return the object that holds the field at a path, created if absent, and the field's key."""
+    """Return the object that contains a field, created if absent, and the field's key."""
     *parents, last = keys_of(path)
     holder: Any = pod
     for key in parents:
@@ -65,7 +65,7 @@ def of_requests(path: str) -> str:
 
 
 def drop_both(pod: Json, path: str) -> Json:
-    """Remove both the limit and the request of a resource."""
+    """Remove the limit and the request of a resource."""
     return drop(drop(pod, path), of_requests(path))
 
 
@@ -84,7 +84,7 @@ def annotate(pod: Json, key: str, value: str | None) -> Json:
 
 
 def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
-    """Write an amount into a field, or into an entry of the annotation's list."""
+    """Write an amount to a field, or to an entry of the annotation's list."""
     if not entry:
         return put(pod, path, value)
     written = pod["metadata"]["annotations"][MEMORY]
@@ -95,7 +95,7 @@ def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
 
 
 def lines(pod: Json, said: str) -> Json:
-    """Write the lines `KEY: VALUE` of a sentence into the annotations."""
+    """Write the lines `KEY: VALUE` of a message into the annotations."""
     for key, value in re.findall(
         rf"({'|'.join(REQUEST_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,;]+)*)", said
     ):
@@ -113,14 +113,14 @@ def without_demand(pod: Json, keys: str) -> Json:
 
 
 def within(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Change one container's request to at most, or at least, a bound; the tightest bound wins."""
+    """Change a container's request to satisfy a bound. The tightest bound wins."""
     tighter = min if "at most" in found[0] else max
     bound = parse_quantity(found[1])
     if ".resources." in path:
         number = pod["metadata"].get("annotations", {}).get(COUNT, "1")
         count = int(number) if number.isdigit() else 1
         holder, key = holder_of(pod, path)
-        if key not in holder:  # another bound moved it to the limits
+        if key not in holder:  # another bound moved the amount to the limits
             holder, key = holder_of(pod, path.replace(".requests[", ".limits["))
         number = int(tighter(parse_quantity(holder[key]), bound * count))
         without_demand(pod, VRAM)
@@ -142,12 +142,12 @@ def said_amounts(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
 
 
 def one(do: Callable[[Json, str, re.Match[str]], Json]) -> Any:
-    """Return the function for advice with a single way to follow it."""
+    """Return the handler for advice that can be followed in only one way."""
     return lambda pod, path, found: [do(copy.deepcopy(pod), path, found)]
 
 
 def nothing(_pod: Json, _path: str, _found: re.Match[str]) -> list[Json]:
-    """Return no pods: the advice is not for the pod's author."""
+    """Return no pods, since the advice is not for the pod's author."""
     return []
 
 
@@ -186,7 +186,7 @@ def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
 
 
 def renamed(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
-    """Replace a container's name, in the list or in the annotation for the default container."""
+    """Rename a container in the list or in the annotation for the default container."""
     made = []
     for name in found[2].split(", "):
         if path.endswith("default-container]"):
@@ -207,7 +207,7 @@ def entries(pod: Json, keep: Callable[[list[str]], list[str]]) -> Json:
 
 
 def without_last(pod: Json, _path: str, found: re.Match[str]) -> Json:
-    """Remove the last entry with a name."""
+    """Remove the last list entry with a name."""
     written = COMMA.split(pod["metadata"]["annotations"][MEMORY])
     places = [n for n, entry in enumerate(written) if entry.partition("=")[0].strip() == found[1]]
     del written[places[-1]]
@@ -237,7 +237,7 @@ def shared(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def for_each(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Replace an annotation for all containers by one for each of them."""
+    """Replace an annotation for all containers by one per container."""
     key = keys_of(path)[-1]
     value = pod["metadata"]["annotations"][key]
     annotate(pod, key, None)
@@ -270,7 +270,7 @@ def as_user(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def served(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Append an argument, or a flag to a variable's value."""
+    """Append an argument, or a flag to the value of an environment variable."""
     if path.endswith(".value"):
         return lengthened(pod, path, found)
     container = in_container(pod, path)
@@ -279,7 +279,7 @@ def served(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def inserted(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Insert a word into a shell's line."""
+    """Insert a word into a shell command."""
     holder, key = holder_of(pod, path)
     assert found[2] in holder[key]
     line = re.sub(r"(?<=\s)#[^\n]*", "", holder[key])
@@ -288,7 +288,7 @@ def inserted(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def lengthened(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Append to a shell's line."""
+    """Append to a shell command."""
     holder, key = holder_of(pod, path)
     holder[key] = f"{holder[key].rstrip()} {found[1]}"
     return pod
@@ -312,7 +312,7 @@ def with_variable(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def written_before(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write a file of the model repository before Triton starts."""
+    """Write a file to the model repository before Triton starts."""
     container = in_container(pod, path)
     edit = f"sed -i s/{found[2]}=BOUND/{found[2]}={found[1]}/ /models/*/{found[3]}"
     container["command"] = ["sh", "-c"]
@@ -321,7 +321,7 @@ def written_before(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Replace one text by another, or remove it."""
+    """Replace a string by another, or remove it."""
     holder, key = holder_of(pod, path)
     old, new = (found[2], found[1]) if found.re.groups > 1 else (found[1], "")
     if holder[key] == old and new:
@@ -333,7 +333,7 @@ def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write the value of an existing flag or key, in the same word."""
+    """Write the value of an existing flag or key in the same argument."""
     holder, key = holder_of(pod, path)
     old = re.compile(
         rf"""{re.escape(found[1])}["']?(?:\s*[:=]\s*|\s+)(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\1"""
@@ -368,7 +368,7 @@ def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def without_assignment(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Remove an assignment from a command line, and its field if nothing is left."""
+    """Remove an assignment from a command line, and the field if it becomes empty."""
     holder, key = holder_of(pod, path)
     left = holder[key].replace(found[1], "").strip()
     return put(pod, path, left) if left else drop(pod, path)
@@ -580,7 +580,7 @@ _CURES = [(re.compile(pattern), do) for pattern, do in CURES]
 
 
 def followed(pod: Json, path: str, detail: str) -> list[Json]:
-    """Return the changed pods, one for each way that a message names.
+    """Return the changed pods, one for each way that a message suggests.
 
     A sentence begins with the action; reasons follow a semicolon. Only what the message names is
     changed: limits and requests only if it names both.
@@ -599,7 +599,7 @@ def followed(pod: Json, path: str, detail: str) -> list[Json]:
 
 
 def respelled(pod: Json) -> Json:
-    """Return a pod as the API server sends it: canonical amounts, and limits copied to requests."""
+    """Return a pod in the API server's form: canonical amounts, limits copied to requests."""
     pod = copy.deepcopy(pod)
     for container in containers(pod):
         resources = container.get("resources") or {}

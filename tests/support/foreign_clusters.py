@@ -11,7 +11,7 @@ A100 = "NVIDIA-A100-SXM4-80GB"
 
 
 def gfd_node(name, count=8, memory="81920", product=A100, replicas=1, **labels):
-    """Return a node as GPU feature discovery labels it."""
+    """Return a node with the labels of GPU feature discovery."""
     found = {
         "nvidia.com/gpu.count": str(count),
         "nvidia.com/gpu.product": product + ("-SHARED" if replicas > 1 else ""),
@@ -28,7 +28,6 @@ def a_node(name, labels=None, annotations=None, **amounts):
 
 
 def a_pod(name, node="", namespace="team", annotations=None, labels=None, **limits):
-    """Return a pod of one container with these limits."""
     texts = {key: str(value) for key, value in limits.items()}
     container = a_container(resources={"limits": texts})
     place = {"node": node, "namespace": namespace, "metadata": {"labels": labels or {}}}

@@ -9,7 +9,7 @@ UPDATE = "UPDATE_GOLDEN"
 
 
 def how() -> str:
-    """Return how to record the output of the running test again."""
+    """Describe how to record the output of the running test again."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]
     return (
         f"`{UPDATE}=1 .venv/bin/pytest {test}` writes what comes out now; read the difference "
@@ -18,7 +18,7 @@ def how() -> str:
 
 
 def recorded(path: Path, text: str) -> str:
-    """Return the recorded text; record the given one first if UPDATE_GOLDEN is set."""
+    """Return the recorded text. If UPDATE_GOLDEN is set, record the given text first."""
     if os.environ.get(UPDATE):
         path.write_text(text, encoding="utf-8")
     assert path.exists(), how()
@@ -26,5 +26,4 @@ def recorded(path: Path, text: str) -> str:
 
 
 def assert_recorded(path: Path, text: str) -> None:
-    """Compare a text with its recording."""
     assert text == recorded(path, text), how()

@@ -1,4 +1,4 @@
-"""GPUNode on a real API server: its definition, and figures a few seconds old."""
+"""GPUNode on a real API server: definition, and figures a few seconds old."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CRD = {
         ],
     },
 }
-"""A definition with the parts that a reader needs."""
+"""Definition with the parts that readers need."""
 _NAMED = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "tests-gpunodes"}}
 _RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
 READABLE_BY_ALL = (
@@ -53,13 +53,13 @@ READABLE_BY_ALL = (
         "subjects": [_RBAC | {"kind": "Group", "name": "system:authenticated"}],
     },
 )
-"""The chart's rule that lets everyone read them."""
+"""The chart's RBAC rule that lets all users read GPUNodes."""
 GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
 
 
 def may_view(user: str, namespace: str):
-    """Return the binding of a user to the built-in role `view` in a namespace."""
-    # The role from which a controller, which does not run here, composes `view`.
+    """Return the binding of a user to the role `view` in a namespace."""
+    # A controller, which does not run here, would compose `view` from this role.
     role = _RBAC | {"kind": "ClusterRole", "name": "system:aggregate-to-view"}
     return _NAMED | {
         "kind": "RoleBinding",
@@ -70,7 +70,7 @@ def may_view(user: str, namespace: str):
 
 
 def define(api):
-    """Define GPUNode; return when the API server serves it."""
+    """Define GPUNode. Return when the API server serves it."""
     api.apply(CRD)
     wait_until("GPUNode is served", lambda: _served(api))
 
@@ -84,7 +84,7 @@ def _served(api):
 
 
 def store(api, nodes):
-    """Create the nodes' objects, with the same age as in the cluster of the test."""
+    """Create the objects of the nodes. Figures keep their age relative to the test's clock."""
     for node in nodes:
         written = write_gpu_node(node)
         written["status"]["observedAt"] = write_time(time.time() - (NOW_S - node.observed_s))

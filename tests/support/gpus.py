@@ -35,7 +35,7 @@ def a_scan(*gpus, **more):
 
 
 def after(*scans, start=None, grace_s=GRACE_S):
-    """Return the inventory after scans, each with its time."""
+    """Return the inventory after scans at the given times."""
     inventory = start or Inventory()
     for now_s, scan in scans:
         inventory = apply_scan(inventory, scan, now_s, grace_s)

@@ -1,4 +1,4 @@
-"""Requests that try to slow the server down, and what other clients notice."""
+"""Requests that try to slow down the server, and their effect on other clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def many_pairs() -> bytes:
-    """Return a pod of 15,000 containers with 60,000 entries in its annotation."""
+    """Return a pod with 15,000 containers and 60,000 entries in its annotation."""
     pod = a_pod("x=," * 60_000, containers=[a_container(f"c{i}") for i in range(15_000)])
     return as_the_api_server_writes_it(a_review(pod))
 
@@ -36,13 +36,13 @@ def many_containers() -> bytes:
 
 
 def many_values() -> bytes:
-    """Return as many values as are decoded at all, of the most expensive kind."""
+    """Return the maximum number of decoded values, of the most expensive kind."""
     pod = a_pod("8Gi", affinity=[{"a": {}}] * 85_000)
     return as_the_api_server_writes_it(a_review(pod))
 
 
 def too_large() -> bytes:
-    """Return one byte more than the limit."""
+    """Return a body that exceeds the limit by one byte."""
     pod = a_pod("8Gi", annotations={"note": "x" * 8 * 2**20})
     return as_the_api_server_writes_it(a_review(pod))
 
@@ -74,13 +74,13 @@ def slow(seconds: float, **annotations: str) -> bytes:
 
 @dataclass
 class Damage:
-    """Waiting times of another client by request, and the attacker's responses."""
+    """Waiting times of another client, keyed by request, and responses to the attacker."""
 
     waits_s: dict[str, list[float]] = field(default_factory=dict)
     told: Counter[int] = field(default_factory=Counter)
 
     def rounds(self) -> int:
-        """Number of times that the other client's whole set of requests was answered."""
+        """Number of times that all requests of the other client were answered."""
         return min(map(len, self.waits_s.values()), default=0)
 
 
@@ -92,7 +92,7 @@ def posting(
     told: Counter[int],
     sources: Sequence[str] = ("127.0.0.1",),
 ) -> Iterator[None]:
-    """Post a body continuously from clients at the addresses `sources`, until the block ends."""
+    """Post a body continuously from the addresses `sources` until the block ends."""
     stop = threading.Event()
 
     def post(source: str) -> None:
@@ -122,7 +122,7 @@ def posting(
 
 @contextlib.contextmanager
 def crowding(server: Server, addresses: int) -> Iterator[None]:
-    """Hold 512 used connections, and open 1,000 a second, until the block ends."""
+    """Hold 512 used connections and open 1,000 a second until the block ends."""
     stop, ours = threading.Event(), [f"127.0.1.{1 + number}" for number in range(addresses)]
 
     def crowd() -> None:
@@ -152,7 +152,7 @@ def watched(
     *,
     on_new_connections: bool = False,
 ) -> Damage:
-    """Send reviews, bindings and probes at a normal rate until `over`, and time each."""
+    """Send reviews, bindings and probes at a normal rate until `over`, and time them."""
     pod = json.dumps(a_review(a_pod("8Gi"))).encode()
     binding = json.dumps(binding_review()).encode()
     with contextlib.closing(server.client(timeout=60)) as client:
@@ -183,13 +183,12 @@ def watched(
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Return a function that returns True once this time has passed."""
+    """Return a function that returns True after this time."""
     end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
 
 
 def worker_of(server: Server) -> int:
-    """Return the process ID of the worker."""
     parent = server.process.pid
     (worker,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return int(worker)

@@ -1,9 +1,9 @@
-"""A whole installation of vramwarden, as an API server stores it, and its admission.
+"""A complete installation of vramwarden as stored in an API server, and its admission.
 
     api = a_cluster(...).stored_in(installed())
     api.fails("POST .*/pods", admission(api), forever=True)
 
-It has the chart's objects, a certificate, a key, and the parameter of the fence.
+The installation has the chart's objects, a certificate, a key and the fence's parameter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ API_GROUPS = {"groups": [{"name": name} for name in ("apps", "nvidia.com")]}
 
 @cache
 def manifests() -> tuple[Json, ...]:
-    """Return the chart's objects with `rollout: Enforce`, of the kinds that are read."""
+    """Return the chart's objects with `rollout: Enforce`, limited to kinds that are read."""
     values = {"enforcer": {"repository": "registry.example/enforcer"}, "rollout": "Enforce"}
     return tuple(
         manifest for manifest in charts.rendered(values) if manifest["kind"] in KINDS.values()
@@ -61,7 +61,7 @@ def manifests() -> tuple[Json, ...]:
 
 @cache
 def certificate() -> dict[str, str]:
-    """Return the files of a new certificate by name, in base64."""
+    """Return the files of a new certificate in base64, keyed by name."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         issue_into_folder(
@@ -77,7 +77,7 @@ def patch(api: ApiServer, path: str, change: Json) -> None:
 
 
 def each_hook(api: ApiServer, path: str, change: Json) -> None:
-    """Change the client configuration of each of our webhooks."""
+    """Change the client configuration of each vramwarden webhook."""
     hooks = [
         {"name": webhook["name"], "clientConfig": change}
         for webhook in api.objects[path]["webhooks"]
@@ -95,7 +95,7 @@ def count_daemon_pods(api: ApiServer, nodes: int) -> None:
 
 
 def before_installation() -> ApiServer:
-    """Return an API server with NVIDIA's RuntimeClass and without vramwarden."""
+    """Return an API server with NVIDIA's RuntimeClass but without vramwarden."""
     api = ApiServer()
     api.now_s = lambda: NOW_S
     api.texts["/apis"] = json.dumps(API_GROUPS)
@@ -122,20 +122,20 @@ def _stored(gpu_nodes: int) -> dict[str, Json]:
 
 
 def put_policy(api: ApiServer, files: Mapping[str, str], policy: Policy) -> None:
-    """Put a policy into force: its files, and the parameter of the fence."""
+    """Store a policy's files and the fence's parameter."""
     api.put(POLICIES, api.objects[POLICIES] | {"data": dict(files)})
     api.put(f"{IN_SYSTEM}/configmaps/vramwarden-fence", {"data": fence_data(policy)})
 
 
 def installed(gpu_nodes: int = 1) -> ApiServer:
-    """Return an API server with a working installation and this number of nodes with GPUs."""
+    """Return an API server with a working installation and this number of GPU nodes."""
     api = before_installation()
     api.objects |= _stored(gpu_nodes)
     return api
 
 
 def admission(request: Request, policy: Policy = POLICY) -> tuple[Any, ...]:
-    """Answer a dry run like an API server that calls the webhook."""
+    """Respond to a dry run like an API server that calls the webhook."""
     namespace = request.path.split("/")[4]
     review = a_request(request.body, namespace=namespace)
     decision = decide(review, policy, Cluster(), Phase.MUTATE)
@@ -145,6 +145,6 @@ def admission(request: Request, policy: Policy = POLICY) -> tuple[Any, ...]:
 
 
 def denial(words: str) -> tuple[int, Json]:
-    """Return the API server's response to a pod that our webhook denies."""
+    """Return the API server's response to a pod that vramwarden's webhook denies."""
     said = f'admission webhook "mutate.vramwarden.io" denied the request: {words}'
     return 403, {"kind": "Status", "message": said}

@@ -1,4 +1,4 @@
-"""Run a test's function in its own interpreter, and usually in a PID namespace.
+"""Run a test function in its own interpreter, usually in a PID namespace.
 
 Scenarios fork, drop privileges and end processes, which pytest's own process must not. The source
 of the function is sent, and its result is returned. It runs below a process that only reaps, as
@@ -24,7 +24,8 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 def play(scene, scenario, *arguments, within=NAMESPACE, timeout_s=120, **sent):
     """Return the result of a scenario: a function, or the name of one in the module `scene`.
 
-    The scenario may use that module's names. The module's own `play` gets it and all keywords.
+    The scenario may use the module's names. The module's `play` gets the scenario and all keyword
+    arguments.
     """
     name = scenario if isinstance(scenario, str) else scenario.__name__
     source = "" if isinstance(scenario, str) else dedent(inspect.getsource(scenario))
@@ -40,7 +41,7 @@ def play(scene, scenario, *arguments, within=NAMESPACE, timeout_s=120, **sent):
 
 @cache
 def missing():
-    """Return the reason why no PID namespace can be made here; empty if it can."""
+    """Return the reason why no PID namespace can be created, or "" if one can."""
     try:
         command = [*NAMESPACE, "true"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -50,7 +51,7 @@ def missing():
 
 
 def main(sent):
-    """Run the scenario in a child, print its result, and reap processes meanwhile."""
+    """Run the scenario in a child process, print its result, and reap processes meanwhile."""
     if not (child := os.fork()):
         try:
             sys.path.insert(0, str(ROOT))

@@ -1,4 +1,4 @@
-"""Measurements, printed as a table and written to the file that GPU_TABLE names."""
+"""Measurements, printed as a table and written to the file named by GPU_TABLE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ ANSWERS: list[tuple[str, str]] = []
 
 
 def answer(question, found):
-    """Add a row, and write the file at once, so that an interrupted run keeps its rows."""
+    """Add a row and write the file immediately, so that an interrupted run keeps its rows."""
     ANSWERS.append((question, str(found)))
     if name := os.environ.get("GPU_TABLE"):
         Path(name).write_text(table() + "\n", encoding="utf-8")
 
 
 def table():
-    """Return all rows as a Markdown table."""
     rows = [f"| {question} | {found} |" for question, found in ANSWERS]
     return "\n".join(["| question | answer |", "| --- | --- |", *rows])
 

@@ -1,4 +1,4 @@
-"""Processes in a cgroup with a memory limit, like a container's."""
+"""Processes in a cgroup with a memory limit, as in a container."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class MemoryLimit:
-    """A cgroup of version 1 or 2."""
+    """A cgroup, version 1 or 2."""
 
     def __init__(self, path: Path, *, unified: bool) -> None:
         self.path = path
         self._unified = unified
 
     def add(self, pid: int) -> None:
-        """Move a process into the cgroup; its children start there."""
+        """Move a process into the cgroup. Its later children start in the cgroup."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def kills(self) -> int:
-        """Return the number of processes that the kernel killed for memory."""
+        """Return the number of processes that the kernel killed to free memory."""
         name = "memory.events" if self._unified else "memory.oom_control"
         return self._figures(name).get("oom_kill", 0)
 
@@ -42,7 +42,7 @@ class MemoryLimit:
 
 @contextlib.contextmanager
 def memory_limit(limit_bytes: int) -> Iterator[MemoryLimit]:
-    """Make a cgroup with this limit and without swap; remove it once its processes have ended."""
+    """Create a cgroup with this limit and without swap; remove it when its processes have ended."""
     unified = (CGROUPS / "cgroup.controllers").exists()
     path = (CGROUPS if unified else CGROUPS / "memory") / f"vramwarden-test-{os.getpid()}"
     try:

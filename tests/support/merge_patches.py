@@ -1,4 +1,4 @@
-"""Merge patches, applied as an API server does."""
+"""Merge patches, applied as by an API server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MERGED_BY = {
     "ephemeralContainers": "name", "volumes": "name", "conditions": "type", "addresses": "type",
     "volumeMounts": "mountPath", "ownerReferences": "uid",
 }  # fmt: skip
-"""Keys by which a strategic merge patch finds the items of a list."""
+"""Keys by which a strategic merge patch identifies list items."""
 
 
 def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
-    """Return an object after a merge patch (RFC 7386), or after a strategic merge patch."""
+    """Apply a merge patch (RFC 7386) or a strategic merge patch; return the object."""
     if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
         items = {item[by]: item for item in found or ()}
         for item in patch:

@@ -1,4 +1,4 @@
-"""Compilation of the NVML stub, for real processes."""
+"""Compilation of the NVML stub for real processes."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 NAME = "libnvidia-ml.so.1"
 CUDA = "libcuda.so.1"
-"""The same library under the name by which programs allocate memory."""
+"""Name of the same library for programs that allocate memory."""
 FLAGS = [
     "-shared", "-fPIC", "-pthread", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror",
     f"-Wl,-soname,{NAME}",
@@ -16,7 +16,6 @@ FLAGS = [
 
 
 def compiler():
-    """Return the system's C compiler, or None."""
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and (found := shutil.which(name)):
             return found
@@ -26,7 +25,7 @@ def compiler():
 def build(folder, *without):
     """Compile the stub into a folder for LD_LIBRARY_PATH, and return the folder.
 
-    Features to leave out are named at the head of the source: `V3`, `V2`, `MEMORY_V2`, `MPS`,
+    `without` lists features that the head of the source names: `V3`, `V2`, `MEMORY_V2`, `MPS`,
     `HEALTH`.
     """
     folder.mkdir(parents=True, exist_ok=True)

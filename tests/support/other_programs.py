@@ -1,4 +1,4 @@
-"""Other projects' programs: where they are, and how to get them."""
+"""Programs of other projects: their location, and how to get them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GITHUB = "https://github.com"
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Programs of another project, in the folder that a variable names."""
+    """Programs of another project, in the folder named by an environment variable."""
 
     what: str
     files: tuple[str, ...]
@@ -50,14 +50,14 @@ STRANGERS = {
         f"{GITHUB}/kubernetes/kube-state-metrics",
     ),
 }
-"""Programs by the variable that names their folder."""
+"""Programs, keyed by the environment variable that names their folder."""
 
 PROFILES = ("a100", "b200", "gb200", "gb300", "h100", "l40s", "t4")
-"""Machines that NVIDIA's mock can simulate."""
+"""Machines that NVIDIA's NVML mock can simulate."""
 
 
 def why_not(variable: str) -> str:
-    """Return the missing programs and how to get them; empty if none is missing."""
+    """Return the missing programs and how to get them, or "" if none is missing."""
     one = STRANGERS[variable]
     missing = ", ".join(name for name in one.files if not find(variable, name))
     get = f"build {one.repository} as tests/e2e/README.md says, and name the folder in {variable}"
@@ -65,7 +65,7 @@ def why_not(variable: str) -> str:
 
 
 def find(variable: str, name: str) -> str | None:
-    """Return a file in the folder that the variable names, or a program on PATH, or None."""
+    """Return a file in the variable's folder, or a program on PATH, or None."""
     given = os.environ.get(variable)
     found = Path(given, name) if given else Path(shutil.which(name) or "")
     return str(found.resolve()) if found.name == name and found.exists() else None

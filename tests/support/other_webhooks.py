@@ -1,4 +1,4 @@
-"""Changes that other products' webhooks and plugins make to every new pod, and pods to try them on.
+"""Changes that other products' webhooks and plugins make to new pods, and pods to change.
 
 A change is idempotent, as Kubernetes requires of webhooks that may be called again.
 """
@@ -26,13 +26,12 @@ from webhook.tools.manifests.documents import find_objects, read_documents
 Json = dict[str, Any]
 MIRROR: Final = "mirror.example/"
 ADDED: Final = "linkerd-proxy"
-"""Container that webhooks add: a known helper, so an amount without a name does not go to it."""
+"""Container that webhooks add. It is a known helper, so an unnamed amount does not apply to it."""
 ORDERS: Final = [(sorts, again) for sorts in ("before", "after") for again in ("Never", "IfNeeded")]
-"""Whether the other webhook sorts before ours or after, and its reinvocationPolicy."""
+"""Whether the other webhook sorts before or after vramwarden's, and its reinvocationPolicy."""
 
 
 def every_container(pod: Json) -> list[Json]:
-    """Return the containers of a new pod."""
     return [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
 
 
@@ -49,7 +48,6 @@ def prepend_container(pod: Json) -> None:
 
 
 def append_container(pod: Json) -> None:
-    """Append a container."""
     _add_container(pod, "containers", first=False)
 
 
@@ -59,7 +57,6 @@ def prepend_native_sidecar(pod: Json) -> None:
 
 
 def append_init_container(pod: Json) -> None:
-    """Append an init container."""
     _add_container(pod, "initContainers", first=False)
 
 
@@ -86,7 +83,7 @@ def mount_host_path(pod: Json) -> None:
 
 
 def prepend_variable(pod: Json) -> None:
-    """Insert a variable as the first one of every container."""
+    """Insert an environment variable as the first one of every container."""
     entry = {"name": "OTEL_SERVICE_NAME", "value": "x"}
     for container in every_container(pod):
         env = container.get("env") or []
@@ -95,7 +92,7 @@ def prepend_variable(pod: Json) -> None:
 
 
 def default_storage(pod: Json) -> None:
-    """Set default amounts of containers, as a LimitRange does."""
+    """Set default amounts for containers, as a LimitRange does."""
     for container in every_container(pod):
         resources = container["resources"] = container.get("resources") or {}
         for kind in ("requests", "limits"):
@@ -103,7 +100,7 @@ def default_storage(pod: Json) -> None:
 
 
 def default_gpu(pod: Json) -> None:
-    """Set a default of one whole GPU for every container, as a LimitRange with a maximum does."""
+    """Set a default of one whole GPU per container, as a LimitRange with a maximum does."""
     for container in every_container(pod):
         resources = container["resources"] = container.get("resources") or {}
         for kind in ("requests", "limits"):
@@ -118,7 +115,7 @@ def mirror_images(pod: Json) -> None:
 
 
 def pin_images(pod: Json) -> None:
-    """Replace each image's tag with its digest, as Kyverno does."""
+    """Replace image tags by digests, as Kyverno does."""
     for container in every_container(pod):
         if "@" not in container["image"]:
             container["image"] += f"@sha256:{'a' * 64}"
@@ -133,7 +130,7 @@ def wrap_commands(pod: Json) -> None:
 
 
 def annotate(pod: Json) -> None:
-    """Add an annotation and a label, and name the default container, as Istio does."""
+    """Add an annotation and a label, and set the default container, as Istio does."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), "other": "yes"}
     first = pod["spec"]["containers"][0]["name"]
@@ -142,7 +139,7 @@ def annotate(pod: Json) -> None:
 
 
 def copy_marks(pod: Json) -> None:
-    """Write vramwarden's marks, which prove nothing."""
+    """Add vramwarden's marks, which prove nothing."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
     notes = metadata.get("annotations") or {}
@@ -160,14 +157,13 @@ CHANGES: Final[dict[str, Callable[[Json], None]]] = {
 
 
 def changed(pod: Json, name: str) -> Json:
-    """Return a pod after one of the changes."""
     pod = copy.deepcopy(pod)
     CHANGES[name](pod)
     return pod
 
 
 def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) -> bool:
-    """Return True if a pod with this change is denied: it would be unsafe, or never start."""
+    """Return True if the changed pod is denied because it would be unsafe or never start."""
     if name in {"mirror_images", "pin_images"}:  # the other webhook changes the sidecar last
         return has_sidecar and (sorts, again) == ("after", "IfNeeded")
     if name == "wrap_commands":
@@ -176,12 +172,12 @@ def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) ->
 
 
 def names_another_webhook(message: str) -> bool:
-    """Return True if a message says that another webhook may have made the denied change."""
+    """Return True if a message mentions that another webhook may have changed the pod."""
     return "another webhook" in message
 
 
 def holders(pod: Json) -> dict[str, str]:
-    """Return the VRAM amounts by container."""
+    """Return the VRAM amounts, keyed by container."""
     limits = (
         (item["name"], (item.get("resources") or {}).get("limits")) for item in every_container(pod)
     )
@@ -189,7 +185,7 @@ def holders(pod: Json) -> dict[str, str]:
 
 
 def golden_pods() -> dict[str, Json]:
-    """Return the different pods of the golden cases that are translated, by case and number."""
+    """Return the distinct mutated pods of the golden cases, keyed by case and number."""
     found: dict[str, Json] = {}
     for path in sorted(GOLDEN.glob("*/input.yaml")):
         documents = read_documents(path.read_text())

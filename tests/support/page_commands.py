@@ -17,7 +17,7 @@ PAGES = sorted(
 
 
 def commands(document: Path, containing: str) -> list[str]:
-    """Return the commands of the only `sh` block with a text, without comments."""
+    """Return the commands of the only `sh` block that contains a text, without comments."""
     (block,) = (block for block in blocks(document) if containing in block)
     return list(_statements(block))
 
@@ -28,7 +28,7 @@ def all_commands(document: Path) -> list[str]:
 
 
 def asked(pattern: str) -> list[str]:
-    """Return the commands of all pages that match a pattern from their beginning, each once."""
+    """Return the distinct commands of all pages that match a pattern from their start."""
     found = [
         command for page in PAGES for command in all_commands(page) if re.match(pattern, command)
     ]
@@ -37,7 +37,7 @@ def asked(pattern: str) -> list[str]:
 
 
 def in_sentences(program: str) -> list[str]:
-    """Return the commands of a program in the sentences and tables of all pages, each once."""
+    """Return a program's distinct commands in the sentences and tables of all pages."""
     prose = (
         re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         for page in PAGES
@@ -47,7 +47,7 @@ def in_sentences(program: str) -> list[str]:
 
 
 def blocks(document: Path, language: str = "sh") -> list[str]:
-    """Return the code blocks of a page in a language."""
+    """Return a page's code blocks in a language."""
     found = re.findall(
         rf"^ *```{language}\n.*?^ *```$", document.read_text(), re.MULTILINE | re.DOTALL
     )
@@ -55,7 +55,7 @@ def blocks(document: Path, language: str = "sh") -> list[str]:
 
 
 def _statements(block: str) -> Iterator[str]:
-    """Yield each command with its continuation lines, its loop's body or its here-document."""
+    """Yield each command with its continuation lines, loop body or here-document."""
     lines = iter(block.splitlines())
     for line in filter(str.strip, lines):
         command = [re.sub(r"(^|\s+)# .*", "", line)]

@@ -1,4 +1,4 @@
-"""A reader who runs the commands of the pages in a clone, against a cluster."""
+"""Run the commands of the pages in a clone, against a cluster, as a reader would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLONED = ("deploy", "policies")
 
 
 class Reader:
-    """Runs commands in a folder with the necessary parts of a clone and our programs on PATH.
+    """Run commands in a folder with parts of a clone and the tests' programs on PATH.
 
     `replaced` has values for the placeholders of the pages.
     """
@@ -42,7 +42,7 @@ class Reader:
         }
 
     def run(self, command: str, *codes: int) -> str:
-        """Run a command that must end with one of the codes (default: 0), and return its output."""
+        """Run a command, require one of the exit codes (default: 0), and return the output."""
         for words, here in self.replaced.items():
             command = re.sub(rf"\b{words}\b(?!:)", here, command)
         script = self._assigned + command

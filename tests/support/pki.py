@@ -1,4 +1,4 @@
-"""A temporary certificate authority for the API server, its clients and test webhooks."""
+"""Temporary certificate authority for the API server, its clients and test webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Return a new P-256 key: quick to make, and good for TLS and ServiceAccount tokens."""
+    """Return a new P-256 key, which is fast to create and valid for TLS and tokens."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -27,7 +27,6 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return the public key."""
     return key.public_key().public_bytes(
         serialization.Encoding.PEM,
         serialization.PublicFormat.SubjectPublicKeyInfo,
@@ -35,7 +34,7 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """An authority whose certificates pass strict verifiers for one day."""
+    """Certificate authority whose certificates pass strict verification for one day."""
 
     def __init__(self, name: str) -> None:
         self._key = new_key()
@@ -51,7 +50,7 @@ class Authority:
     def issue_server(
         self, folder: Path, name: str, address: str = "127.0.0.1"
     ) -> tuple[Path, Path]:
-        """Write the certificate and key of a server at an address; return their paths."""
+        """Write a server's certificate and key for an address; return their paths."""
         names = x509.SubjectAlternativeName(
             [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName("localhost")]
         )
@@ -59,7 +58,7 @@ class Authority:
         return self._issue(folder, name, subject, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_client(self, folder: Path, user: str, group: str) -> tuple[Path, Path]:
-        """Write the certificate and key of a Kubernetes user in a group; return their paths."""
+        """Write certificate and key of a Kubernetes user in a group; return their paths."""
         subject = [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, group),
             x509.NameAttribute(NameOID.COMMON_NAME, user),
@@ -91,7 +90,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))  # clocks in sandboxes jump
+            .not_valid_before(now - dt.timedelta(minutes=5))  # sandbox clocks may jump
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
             .add_extension(identifier, False)

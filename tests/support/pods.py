@@ -1,4 +1,4 @@
-"""Pods, policies and requests that state only what matters in a test."""
+"""Pods, policies and requests that state only what a test needs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _CRITERIA = {field.name for field in fields(Match)}
 def a_rule(**changes: Any) -> Rule:
     """Return the default rule with some fields changed.
 
-    `enforcement` may be a dict of changes. A field of `match` is given by its name.
+    `enforcement` may be a dict of changes. Fields of `match` are given by name.
     """
     criteria = {name: changes.pop(name) for name in _CRITERIA & changes.keys()}
     changes.setdefault("match", Match(**criteria))
@@ -108,7 +108,6 @@ def a_policy(*rules: Rule, **changes: Any) -> Policy:
 
 
 def a_container(name: str = "main", **fields: Any) -> Json:
-    """Return a container."""
     return {"name": name, "image": "example", **fields}
 
 
@@ -120,7 +119,7 @@ def a_pod(
     labels: Json | None = None,
     **spec: Any,
 ) -> Json:
-    """Return a pod; `memory` is the annotation, further keywords are fields of the spec."""
+    """Return a pod; `memory` is the annotation, other keyword arguments are spec fields."""
     notes = dict(annotations or {})
     if memory is not None:
         notes[GPU_MEMORY_ANNOTATION] = memory
@@ -140,7 +139,6 @@ def a_pod(
 
 
 def a_request(pod: Json, **fields: Any) -> Request:
-    """Return the request that creates a pod."""
     request = Request(
         uid="u-1",
         kind="Pod",
@@ -156,7 +154,7 @@ def a_request(pod: Json, **fields: Any) -> Request:
 
 
 def a_review(pod: Any, **fields: Any) -> Json:
-    """Return the AdmissionReview that creates a pod; keywords replace fields of its request."""
+    """Return the AdmissionReview for the creation of a pod; keyword arguments replace fields."""
     request = {
         "uid": "u-1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

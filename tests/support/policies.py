@@ -13,11 +13,11 @@ SHIPPED = [
 ]
 IMAGE = "vramwarden/enforcer:test"
 HEAD = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: test}\nspec:\n"
-"""Four lines, so that a spec begins in line 5."""
+"""Header of four lines, so that a spec begins on line 5."""
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write specs as files `<name>.yaml` of a folder."""
+    """Write each spec to a file `<name>.yaml` in a folder."""
     folder.mkdir(exist_ok=True)
     for name, spec in files.items():
         (folder / f"{name}.yaml").write_text(HEAD + spec, encoding="utf-8")
@@ -33,7 +33,7 @@ def load_spec(folder: Path, spec: str):
 
 
 def problems(path: Path) -> list[str]:
-    """Return the problems of a policy, without the folder before each file name."""
+    """Return the problems of a policy, without the folder in file names."""
     try:
         load(path)
     except PolicyInvalidError as error:

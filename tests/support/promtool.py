@@ -1,4 +1,4 @@
-"""Fixture: Prometheus' own tool, for tests of metrics, rules and expressions."""
+"""Fixture for promtool, to test metrics, rules and expressions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def promtool(tmp_path_factory):
-    """Return a function that runs promtool on files with these texts."""
+    """Return a function that runs promtool on files with these contents."""
     path = shutil.which("promtool")
     if path is None:
         pytest.skip("tests of PromQL need promtool, e.g. of Debian's package prometheus")

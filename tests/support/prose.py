@@ -31,7 +31,7 @@ MARKERS: Final = {
         r"|as ever|as it is|likewise|be so|(are|is) so)\b"
     ),
 }
-"""Markers of the dialect, each a pattern that is searched in a docstring."""
+"""Regular expressions for markers of the dialect in docstrings."""
 
 
 class Docstring(NamedTuple):
@@ -43,12 +43,12 @@ class Docstring(NamedTuple):
 
     @property
     def markers(self) -> list[str]:
-        """Names of the markers that the text has."""
+        """Names of the markers in the text."""
         return [name for name, pattern in MARKERS.items() if re.search(pattern, self.text)]
 
 
 def read_docstrings(folder: Path) -> Iterator[Docstring]:
-    """Yield the docstrings of modules, classes and functions, and the strings below attributes."""
+    """Yield the docstrings of modules, classes and functions, and strings below attributes."""
     for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:

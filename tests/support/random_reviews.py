@@ -1,4 +1,4 @@
-"""Reviews of random parts, for the search for the most expensive ones and for tests of those."""
+"""Random reviews: search for the most expensive ones, and tests of those."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from webhook.server.reviews import PodReviews
 
 Json = dict[str, Any]
 Parts = dict[str, Any]
-"""A choice by part; the first choice for a part that is absent."""
+"""Choice for each part; the first choice if a part is absent."""
 
 OURS: Final = "vramwarden.io/"
 _NUMBERS: Final = (0, 1, 2, 8, 31, 32, 33, 40, 64, 100, 256, 300, 1000)
@@ -94,7 +94,7 @@ CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "old": ("amounts", "annotations", "same", "spec", "nothing", "marks"),
     "debuggers": _NUMBERS[1:],
 }
-"""Possible parts of a review."""
+"""Possible choices for each part of a review."""
 OPERATIONS: Final = ("create", "update", "resize", "debug", "bind")
 _SIZES: Final = [
     name for name, choices in CHOICES.items() if choices in (_NUMBERS, _NUMBERS[1:])
@@ -108,9 +108,9 @@ _INNER: Final = {
     "terms": ("expressions",),
     "injectors": ("injected times",),
 }
-"""Number of parts inside each other part."""
+"""Number of inner parts in each other part."""
 UNEQUAL_AMOUNTS: Final = {"containers": 256, "vram": "8 GB", "vram request": "9 GB"}
-"""An update that once took 4.7 s: each amount was compared with all others."""
+"""An update that once took 4.7 s, because each amount was compared with all others."""
 NAMES_OF_OTHERS: Final = {
     "containers": 32,
     "resources": 3,
@@ -132,7 +132,7 @@ def _policy(name: str) -> Policy:
 
 
 def answer(operation: str, phase: Phase, parts: Parts, body: bytes) -> Callable[[], object]:
-    """Return a function that answers a review on a server with a new policy, and proves it."""
+    """Return a function that answers a review with a new policy and checks the response."""
     if operation == "bind":
         return lambda: BindingReviews(None, *_TOLD).begin(body)
     policy = _policy(parts.get("policy", "default"))
@@ -140,7 +140,7 @@ def answer(operation: str, phase: Phase, parts: Parts, body: bytes) -> Callable[
 
 
 def drawn(random: Random, parts: Parts, most: int) -> Parts:
-    """Return parts in which some, up to a number, are chosen again at random."""
+    """Return the parts with up to `most` of them chosen again at random."""
     names = random.sample(list(CHOICES), random.randint(1, most))
     again = {name: random.choice(CHOICES[name]) for name in names}
     for name in _SIZES:
@@ -150,7 +150,7 @@ def drawn(random: Random, parts: Parts, most: int) -> Parts:
 
 
 def fitting(random: Random, operation: str, parts: Parts, most_bytes: int) -> tuple[Parts, bytes]:
-    """Return the parts, reduced until the review has at most this many bytes, and the review."""
+    """Return parts reduced until their review fits `most_bytes`, and the review."""
     for outer, names in _INNER.items():
         most = most_bytes // 20 // max(1, parts.get(outer, 1))
         parts = {**parts, **{name: min(parts[name], most) for name in names if name in parts}}
@@ -161,7 +161,7 @@ def fitting(random: Random, operation: str, parts: Parts, most_bytes: int) -> tu
 
 
 def review(operation: str, parts: Parts) -> bytes:
-    """Return a review of an operation made of these parts, as an API server writes it."""
+    """Return a review composed of these parts, in the API server's format."""
     choice = {name: parts.get(name, choices[0]) for name, choices in CHOICES.items()}
     metadata = _metadata(choice, marked=operation != "create")
     if operation == "bind":
@@ -183,7 +183,7 @@ def review(operation: str, parts: Parts) -> bytes:
 
 
 def _old(differs: str, pod: Json) -> Json:
-    """Return the pod before an update, given the part that differs."""
+    """Return the pod before an update of the part `differs`."""
     metadata, spec = pod["metadata"], pod["spec"]
     if differs == "amounts":
         plain = [{**container, "resources": {}} for container in spec["containers"]]

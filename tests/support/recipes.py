@@ -12,7 +12,7 @@ FOLDER = POLICIES / "recipes"
 
 
 def recipe(name: str) -> list[dict[str, Any]]:
-    """Return the objects of a recipe, in the order of its file."""
+    """Return the objects of a recipe, in file order."""
     return list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))
 
 

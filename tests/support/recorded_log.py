@@ -1,4 +1,4 @@
-"""The server's log, kept in memory."""
+"""In-memory log of the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webhook.server.log import JsonLog
 
 
 class RecordedLog(JsonLog):
-    """A log that keeps level, message and values of each event; a bug has the level `exception`."""
+    """Log that records level, message and values of each event; bugs have the level `exception`."""
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO())
@@ -29,5 +29,4 @@ class RecordedLog(JsonLog):
 
     @property
     def messages(self) -> list[str]:
-        """Message of each event."""
         return [message for _, message, _ in self.lines]

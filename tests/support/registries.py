@@ -27,7 +27,7 @@ def serving(layout: Path) -> Iterator[str]:
             is_there = place in {"manifests", "blobs"} and path.is_file()
             content = path.read_bytes() if is_there else b""
             kinds = {item["digest"]: item["mediaType"] for item in index}
-            # A client requests `/v2/` only to see whether this is a registry.
+            # Clients request `/v2/` only to check that this is a registry.
             self.send_response(200 if is_there or self.path == "/v2/" else 404)
             self.send_header("Content-Type", kinds.get(digest, "application/octet-stream"))
             self.send_header("Content-Length", str(len(content)))
@@ -39,7 +39,7 @@ def serving(layout: Path) -> Iterator[str]:
         do_HEAD = do_GET  # noqa: N815 - as the base class wants it
 
         def log_message(self, *_: object) -> None:
-            """Do not log."""
+            pass
 
     with _listening(Registry) as address:
         yield address
@@ -47,9 +47,9 @@ def serving(layout: Path) -> Iterator[str]:
 
 @contextmanager
 def storing() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Accept pushes; yield the registry's address, and contents by path.
+    """Accept pushes; yield the registry's address and the contents keyed by path.
 
-    The path of a manifest is `NAME/manifests/TAG`, that of other content is its digest.
+    A manifest's path is `NAME/manifests/TAG`. The path of other content is its digest.
     """
     contents: dict[str, bytes] = {}
 
@@ -95,7 +95,7 @@ def storing() -> Iterator[tuple[str, dict[str, bytes]]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Do not log."""
+            pass
 
     with _listening(Registry) as address:
         yield address, contents

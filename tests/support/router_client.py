@@ -1,4 +1,4 @@
-"""Requests to a router over a connection of ours, without a socket."""
+"""Requests to a router over an in-memory connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_router(log: JsonLog, metrics: Metrics, **more: Any) -> Router:
 
 
 class Line:
-    """A transport that keeps what is written to it."""
+    """Transport that records what is written to it."""
 
     def __init__(self):
         self.written = b""
@@ -54,7 +54,7 @@ class Line:
 
 
 class Clock:
-    """An event loop with the test's time, which never runs delayed calls."""
+    """Event loop with a clock that the test sets; it never runs delayed calls."""
 
     now_s = 0.0
 
@@ -62,11 +62,11 @@ class Clock:
         return self.now_s
 
     def call_later(self, *_):
-        """Ignore the call."""
+        pass
 
 
 def no_connections(loop: object = None, **more: Any) -> Connections:
-    """Return limits of connections without sockets; `closed` has the reason of each close."""
+    """Return connection limits without sockets; `closed` has the reason for each close."""
     closed = []
     connections = Connections(loop, None, None, None, closed.append, **more)
     connections.closed = closed
@@ -76,7 +76,7 @@ def no_connections(loop: object = None, **more: Any) -> Connections:
 def connected(
     router: Handler, connections: Connections | None = None, address: str = "192.0.2.1"
 ) -> tuple[Connection, Line, Slot]:
-    """Return a new connection, its transport, and its slot."""
+    """Return a new connection, its transport and its slot."""
     line = Line()
     line.connections = connections or no_connections()
     line.connections.loop = line.connections.loop or asyncio.get_running_loop()
@@ -101,10 +101,10 @@ async def post(
     connections: Connections | None = None,
     address: str = "192.0.2.1",
 ) -> tuple[int, dict[bytes, bytes], bytes, list[bytes]]:
-    """Post a body in parts that arrive separately, until there is a response.
+    """Post a body in separately arriving parts until there is a response.
 
-    `announced` is the Content-Length, 0 for a chunked body. Return status, headers, body, and the
-    parts that were not read.
+    `announced` is the Content-Length; 0 means a chunked body. Return status, headers, body and the
+    unread parts.
     """
     connection, line, _ = connected(router, connections, address)
     length = sum(map(len, parts)) if announced is None else announced

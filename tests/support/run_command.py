@@ -1,4 +1,4 @@
-"""Run click commands within a test, or as processes."""
+"""Run click commands in a test or as processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from webhook.options import ClusterConnection
 
 
 def runner() -> CliRunner:
-    """Return a runner that separates standard error; before click 8.2 that needs an option."""
+    """Return a runner that separates standard error, which click before 8.2 does only by option."""
     asked = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
     return CliRunner(**asked)
 
 
 def reached(api: ApiServer, namespace: str = "team-a") -> Callable[..., ClusterConnection]:
-    """Return a replacement for a command's `reach` that uses this API server, without a socket."""
+    """Return a replacement for a command's `reach` that uses this API server without a socket."""
     return lambda _file, _context, given: ClusterConnection(api.kube(), given or namespace)
 
 

@@ -1,4 +1,4 @@
-"""The stock scheduler, and nodes with GPUs but without a kubelet."""
+"""The stock scheduler, and GPU nodes without a kubelet."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ Json = dict[str, Any]
 MISSING = "placement tests need kube-scheduler beside kube-apiserver; `setup-envtest` has none"
 GIB = 2**30
 SCHEDULER = "system:kube-scheduler"
-"""Account of the stock scheduler, to which the API server grants its rights."""
+"""Account of the stock scheduler, which has its permissions by default."""
 
 CONFIGURATION: Json = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
     "leaderElection": {"leaderElect": False},
-    # Without client-side rate limits, so that the cluster itself is measured.
+    # Without client-side rate limits, so that only the cluster is measured.
     "clientConnection": {"qps": 2000, "burst": 2000},
 }
 
 
 def available() -> bool:
-    """Return True if pods can be scheduled here."""
     return find_binary("kube-scheduler") is not None
 
 
@@ -72,9 +71,9 @@ def add_node(
     amounts: Mapping[str, str] = MappingProxyType({}),
     **labels: str,
 ) -> None:
-    """Create a node with these GPUs, as kubelet and agent would, and keep its lease fresh.
+    """Create a node with these GPUs, as kubelet and agent would, and renew its lease.
 
-    It has plenty of everything that `amounts` does not set.
+    Resources that `amounts` does not set are plentiful.
     """
     state = build_desired_state(_inventory(name, gpu_bytes), {})
     offered = {
@@ -96,12 +95,12 @@ def add_node(
     ready = {"type": "Ready", "status": "True", "reason": "Fake"}
     status = {"capacity": offered, "allocatable": offered, "conditions": [ready]}
     patch(api, f"/api/v1/nodes/{name}/status", {"status": status})
-    # The API server taints new nodes (TaintNodesByCondition); no controller removes the taint here.
+    # The API server taints new nodes (TaintNodesByCondition), and no controller here removes the
+    # taint.
     patch(api, f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
 
 def patch(api: Api, path: str, change: Json) -> None:
-    """Change an object by a merge patch."""
     api.request("PATCH", path, change, content_type="application/merge-patch+json")
 
 
@@ -121,30 +120,29 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
 
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
-    """Report the free memory of a node's GPUs, as its agent would."""
+    """Report the free memory of a node's GPUs, as the agent would."""
     labels = dict(build_desired_state(_inventory(name, gpu_bytes), assignments).labels)
     patch(api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
 
 def remove_node(api: Api, name: str) -> None:
-    """Delete a node."""
     api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
 
 
 def finish(api: Api, pod: Json, phase: str = "Succeeded") -> None:
-    """Set the phase of a bound pod to finished, as its kubelet would."""
+    """Set the phase of a bound pod, as its kubelet would at the end."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
     patch(api, path, {"status": {"phase": phase}})
 
 
 def remove_pod(api: Api, pod: Json) -> None:
-    """Delete a pod at once, since no kubelet ends it."""
+    """Delete a pod immediately, since no kubelet ends it."""
     api.delete({"apiVersion": "v1", "kind": "Pod", **pod}, gracePeriodSeconds="0")
 
 
 def bound(api: Api, namespace: str) -> dict[str, tuple[str, str]]:
-    """Return node and GPUs of each bound pod by name."""
+    """Return node and GPUs of each bound pod, keyed by name."""
     return {
         pod["metadata"]["name"]: (
             pod["spec"]["nodeName"],
@@ -165,7 +163,7 @@ def messages(api: Api, namespace: str, pod: str) -> list[str]:
 
 
 def refusals(api: Api, namespace: str) -> int:
-    """Return the number of bindings that we denied, as counted in the pods' Events."""
+    """Return the number of bindings that vramwarden denied, according to the pods' Events."""
     return sum(
         (event.get("series") or {}).get("count") or event.get("count") or 1
         for event in api.list(f"/api/v1/namespaces/{namespace}/events")

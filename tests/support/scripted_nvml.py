@@ -1,4 +1,4 @@
-"""A scripted NVML, and the agent as a process."""
+"""Scripted NVML, and the agent as a process."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from webhook.core.nvidia.drivers import ScannedGpu
 
 VRAM = "vramwarden.io/vram"
 MEASURED = "none" if check_kernel().holds is False else "sidecar"
-"""Enforcement label with a good driver: some kernels, such as WSL's, report nothing."""
+"""Expected enforcement label; some kernels, such as WSL's, report no driver."""
 PROGRAM = (sys.executable, "-m", "webhook.cli", "agent")
 
 
 class ScriptedNvml:
-    """Implements `webhook.adapters.nvml.Nvml`, and fails as `codes` says.
+    """Implementation of `webhook.adapters.nvml.Nvml` that fails as `codes` states.
 
-    A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
+    A key of `codes` is a method, optionally with a GPU: `processes GPU-a`.
     """
 
     def __init__(self, *devices, version="570.86.15"):
@@ -119,8 +119,8 @@ def stub_library(tmp_path_factory):
 class AgentProcess:
     """`vramwarden agent` as a process with the stub as driver, until the block ends.
 
-    The file `VRAMWARDEN_KERNEL_DRIVER` has what the kernel reports of a driver; it does not exist
-    at first.
+    The file `VRAMWARDEN_KERNEL_DRIVER` has the kernel's information about a driver. At first it
+    does not exist.
     """
 
     program = PROGRAM
@@ -143,13 +143,12 @@ class AgentProcess:
         self.process = None
 
     def script(self, text):
-        """Change the stub's script."""
         beside = self.stub_file.with_suffix(".new")
         beside.write_text(text, encoding="ascii")
         beside.replace(self.stub_file)
 
     def run(self, *options, **environment):
-        """Run to the end."""
+        """Run the agent until it ends."""
         return subprocess.run(
             [*self.program, *self.options, *options],
             env=self.environment | environment,
@@ -169,16 +168,15 @@ class AgentProcess:
         self.process.wait()
 
     def stop(self):
-        """Send SIGTERM; return the exit code."""
         self.process.terminate()
         return self.process.wait(60)
 
     def events(self, message=None):
-        """Return the events logged so far; fail if a line is no event."""
+        """Return the events logged so far. Fail if a line is not an event."""
         text = self._log.read_text()
         events = [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]
         return [event for event in events if message in (None, event["msg"])]
 
     def wait_for(self, message, count=1):
-        """Wait until an event was logged this many times, and return the newest."""
+        """Wait until an event was logged this many times; return the newest one."""
         return wait_until(message, lambda: self.events(message)[count - 1 :], timeout=60)[-1]

@@ -1,4 +1,4 @@
-"""The real server with gunicorn as a process, and a client with real TLS."""
+"""The real server with gunicorn as a process, and a TLS client."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ spec:
 
 @dataclass
 class Server:
-    """A running server."""
-
     process: subprocess.Popen[bytes]
     port: int
     operations_port: int
@@ -50,21 +48,21 @@ class Server:
     log_file: Path
 
     def trust(self, ca_pem: bytes) -> None:
-        """Let clients trust a CA, for a server whose certificates are in a Secret."""
+        """Make clients trust a CA, for a server whose certificates are in a Secret."""
         self.certificates.mkdir(exist_ok=True)
         (self.certificates / "ca.crt").write_bytes(ca_pem)
 
     def context(self) -> ssl.SSLContext:
-        """A client context that trusts only the server's CA."""
+        """Client context that trusts only the server's CA."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
 
     @property
     def bind_path(self) -> str:
-        """Path for bindings, which depends on the certificate in use."""
+        """Path for bindings, which depends on the current certificate."""
         return derive_bind_path(read_folder(self.certificates).key_pem)
 
     def client(self, timeout: float = 60, source: str = "127.0.0.1") -> HTTPSConnection:
-        """Return a keep-alive connection from an address of this machine."""
+        """Return a keep-alive connection from a local address."""
         return HTTPSConnection(
             "localhost",
             self.port,
@@ -74,14 +72,13 @@ class Server:
         )
 
     def raw(self, timeout: float = 60, source: str = "127.0.0.1") -> ssl.SSLSocket:
-        """Return a TLS connection from an address of this machine."""
+        """Return a TLS connection from a local address."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout, (source, 0))
         return self.context().wrap_socket(plain, server_hostname="localhost")
 
     def post(
         self, review: Json | bytes, path: str = "/mutate", **headers: str
     ) -> tuple[int, bytes]:
-        """Post on a new connection; return status and body."""
         body = (
             review if isinstance(review, bytes) else json.dumps(review, ensure_ascii=False).encode()
         )
@@ -94,13 +91,13 @@ class Server:
             client.close()
 
     def review(self, review: Json, path: str = "/mutate") -> Json:
-        """Post a review and return the response in it."""
+        """Post a review; return the response in it."""
         status, body = self.post(review, path)
         assert status == 200, body
         return json.loads(body)["response"]
 
     def get(self, path: str) -> tuple[int, str]:
-        """Request a path of the plain port; return status and body."""
+        """Send a GET request to the plain port; return status and body."""
         client = HTTPConnection("127.0.0.1", self.operations_port, timeout=60)
         try:
             client.request("GET", path)
@@ -110,16 +107,13 @@ class Server:
             client.close()
 
     def log(self) -> list[Json]:
-        """Return the JSON lines logged so far."""
         lines = self.log_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def messages(self) -> list[str]:
-        """Return the messages logged so far."""
         return [line["msg"] for line in self.log()]
 
     def wait_for(self, what: str, check: Any, timeout_s: float = 60) -> None:
-        """Wait until a condition holds."""
         deadline = time.monotonic() + timeout_s
         while not check():
             assert time.monotonic() < deadline, (
@@ -128,7 +122,7 @@ class Server:
             time.sleep(0.05)
 
     def ready(self, path: str = "/readyz") -> bool:
-        """Return True if a probe of the server succeeds, by default the one for readiness."""
+        """Return True if a probe succeeds, by default the readiness probe."""
         assert self.process.poll() is None, self.log_file.read_text()
         try:
             return self.get(path)[0] == 200
@@ -136,7 +130,7 @@ class Server:
             return False
 
     def stop(self) -> int:
-        """Send the server SIGTERM and return its exit code."""
+        """Send SIGTERM to the server and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
@@ -157,9 +151,9 @@ def running(
     program: str = "webhook.cli",
     **env: str,
 ) -> Iterator[Server]:
-    """Run a server until the block ends; wait until it is `ready`, if it can be.
+    """Run a server until the block ends; wait until it is `ready` unless that is impossible.
 
-    A test may run another module in place of the command, such as a slow one.
+    A test may run another module instead of the command, such as a slow one.
     """
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)

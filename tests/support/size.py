@@ -31,7 +31,7 @@ GENERATED = (
     "deploy/pictures/top.svg",
     "policies/policy.schema.json",
 )
-"""Files that are generated as a whole; pages with generated blocks count as pages."""
+"""Files that are generated completely. Pages with generated blocks count as pages."""
 NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER, tokenize.ENCODING,
@@ -39,7 +39,7 @@ NOT_CODE = {
 
 
 def count(root: Path, files: list[str]) -> Json:
-    """Return counts by name for files, whose paths are relative to `root`."""
+    """Return counts keyed by name for files with paths relative to `root`."""
     sizes: Counter[str] = Counter()
     for name in files:
         path = root / name
@@ -64,7 +64,7 @@ def count(root: Path, files: list[str]) -> Json:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind under which a file is counted."""
+    """Return the kind as which a file is counted."""
     top = name.partition("/")[0]
     if any(fnmatch(name, pattern) for pattern in GENERATED):
         return "generated"
@@ -91,7 +91,7 @@ def lines_of_code(text: str) -> int:
 
 
 def numeric_constants(module: ast.Module) -> int:
-    """Return the number of a module's constants that consist of numbers."""
+    """Return the number of constants in a module that consist of numbers."""
     found = 0
     for node in module.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
@@ -128,7 +128,6 @@ def leaves(values: object) -> int:
 
 
 def of_commit(commit: str) -> Json:
-    """Return the counts of a commit."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -141,7 +140,7 @@ def of_commit(commit: str) -> Json:
 
 
 def main(commits: list[str]) -> None:
-    """Print one row for each count: the commits in their order, then the checkout."""
+    """Print a row per count, with a column for each commit and the checkout."""
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True, text=True,

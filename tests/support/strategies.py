@@ -66,7 +66,7 @@ RESOURCES = st.sampled_from(
 )
 ROOMY = {"cpu": "8", "memory": "16Gi"}
 LITTLE = {"limits": {"cpu": "500m"}}
-# Pod-level resources (KEP-2837), large enough for all containers and the sidecar.
+# Pod-level resources (KEP-2837) that are large enough for all containers and the sidecar.
 POD_LEVEL = st.sampled_from(
     [
         None,
@@ -113,7 +113,7 @@ AFFINITIES = st.sampled_from(
         },
     ]
 )
-# Security contexts of a pod: one for its containers, one for itself.
+# Security contexts: one for the containers of a pod, one for the pod.
 PROFILES = st.sampled_from(
     [
         None,
@@ -159,7 +159,7 @@ MOUNTS = st.sampled_from(
         [{**GATE, "mountPath": "/old"}, DATA, {**GATE, "mountPath": "/run/vram-gate"}],
     ]
 )
-"""Mounts of `MOUNTED`, including the gate's, as an earlier translation may have left them."""
+"""Mounts of `MOUNTED`, including mounts of the gate that an earlier mutation may have left."""
 
 
 @st.composite

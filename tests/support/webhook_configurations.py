@@ -1,4 +1,4 @@
-"""Webhook configurations in force for a test: ours from deploy/, and another product's."""
+"""Webhook configurations for a test: vramwarden's from deploy/, and another product's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROBE = "webhook-probe"
 def webhook_configurations(
     url_base: str, ca_bundle_pem: bytes, *, path: Path = LOCAL, bind_path: str = ""
 ) -> list[Manifest]:
-    """Return our configurations for a server at another address, with its authority.
+    """Return vramwarden's configurations for a server at another address, with its CA.
 
     `bind_path` is the path for bindings, `Server.bind_path`.
     """
@@ -63,11 +63,11 @@ def installed(api: Api, *configurations: Manifest) -> Iterator[None]:
 
 
 def apply(api: Api, configuration: Manifest) -> None:
-    """Create or replace a webhook configuration; return when it is in force.
+    """Create or replace a webhook configuration; return when it takes effect.
 
-    The API server learns of a configuration by a watch, shortly after the write. So we add a
-    webhook that cannot be reached, for objects with a label that only our probe has: once the probe
-    is denied, the whole configuration is in force.
+    The API server learns of a configuration by a watch, shortly after the write. Therefore an
+    unreachable webhook is added for objects with the probe's label: once the probe is denied, the
+    whole configuration is in effect.
     """
     label = uuid.uuid4().hex
     changed = copy.deepcopy(configuration)
@@ -78,7 +78,7 @@ def apply(api: Api, configuration: Manifest) -> None:
 
 
 def remove(api: Api, configuration: Manifest) -> None:
-    """Delete a webhook configuration, if it exists; return when it is no longer in force."""
+    """Delete a webhook configuration if it exists; return when it has no effect."""
     try:
         stored = api.get(configuration)
     except ApiError as error:
@@ -126,11 +126,11 @@ def _rule(resources: Iterable[str], operations: Iterable[str]) -> Manifest:
 
 
 class Denied(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by the function of an OtherWebhook to deny the object."""
+    """Raised by an OtherWebhook's function to deny the object."""
 
 
 class OtherWebhook:
-    """Another product's mutating webhook: it changes pods by a function and records every review.
+    """Another product's mutating webhook, which changes pods and records every review.
 
     `reviews` has the `request` of each AdmissionReview, in order of arrival.
     """
@@ -147,8 +147,8 @@ class OtherWebhook:
         namespace: str | None = None,
         selected_by: str = "",
     ) -> None:
-        """`selected_by` is the label of the objects that are changed; empty for all."""
-        self.name = {"before": "000-other", "after": "zzz-other"}[sorts]  # ours is in between
+        """`selected_by` is the label of the objects to change; empty for all."""
+        self.name = {"before": "000-other", "after": "zzz-other"}[sorts]  # ours sorts in between
         self.reviews: list[Manifest] = []
         self._api = api
         self._change = change
@@ -206,7 +206,7 @@ class OtherWebhook:
 
 @contextlib.contextmanager
 def serving(authority: Authority, answer: Callable[[Manifest], Manifest]) -> Iterator[int]:
-    """Serve reviews over TLS on a free loopback port, which is yielded."""
+    """Serve reviews over TLS on a free loopback port; yield the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:
         context.load_cert_chain(*authority.issue_server(Path(folder), "other-webhook"))
@@ -222,7 +222,7 @@ def serving(authority: Authority, answer: Callable[[Manifest], Manifest]) -> Ite
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # so that closing the server waits for them
+    daemon_threads = False  # so that closing the server waits for its threads
 
     def __init__(self, context: ssl.SSLContext, answer: Callable[[Manifest], Manifest]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -231,7 +231,7 @@ class _Server(ThreadingHTTPServer):
         self._connections: set[socket.socket] = set()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Leave the handshake to the connection's thread: a silent client must block no other."""
+        """Leave the handshake to the connection's thread, so a silent client blocks no other."""
         raw, address = super().get_request()
         connection = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
         self._connections.add(connection)
@@ -242,19 +242,19 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
-        """Close the connections that the API server keeps alive, and so their threads."""
+        """Close the API server's keep-alive connections and thereby their threads."""
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
-                # Not SSLSocket's own method, which detaches the session from the reading thread.
+                # Do not use SSLSocket's method, which detaches the session from the reading thread.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Do nothing: the API server reports a failed call, and the test sees that."""
+        """Ignore the error: the API server reports a failed call, and the test notices."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # header and body in one write
+    wbufsize = -1  # write header and body at once
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -266,4 +266,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Do not log: the reviews are recorded."""
+        pass

@@ -1,4 +1,4 @@
-"""Our server under a real API server, and a team that uses both."""
+"""vramwarden's server under a real API server, and a team that uses both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 SYSTEM = "vramwarden-system"
 
-# Before the shipped default, and only for namespaces with these names.
+# These rules precede the shipped default and apply only to namespaces with these names.
 SPECIAL_RULES = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -59,12 +59,12 @@ spec:
 def serving(
     folder: Path, *options: str, port: int | None = None, **env: str
 ) -> Iterator[server_process.Server]:
-    """Run the real server until the block ends, at a free or a given port."""
+    """Run the server until the block ends, on a free or given port."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
     (policies / "00-special.yaml").write_text(SPECIAL_RULES)
     shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
-    # Not the ports of `running`, which another process may use by the time of a restart.
+    # Do not use the ports of `running`: another process may use them by the time of a restart.
     ports = itertools.chain([port] if port else [], iter(free_port, None))
     with (
         mock.patch.object(server_process, "free_port", ports.__next__),
@@ -77,7 +77,7 @@ def serving(
 def knowing(
     control_plane: ControlPlane, folder: Path, rules: str = "", **env: str
 ) -> Iterator[OurServer]:
-    """Run a server with access to the cluster, so that it places pods, with `rules` first.
+    """Run a server that places pods, with `rules` first.
 
     The API server calls it until the block ends.
     """
@@ -107,7 +107,7 @@ class OurServer:
         self.mutating, self.validating = self.configurations
 
     def reviews(self, namespace: str) -> list[Json]:
-        """Return the log lines of reviews of a namespace's pods, in order."""
+        """Return the log lines for reviews of a namespace's pods, in order."""
         return [
             line
             for line in self.server.log()
@@ -125,7 +125,7 @@ class OurServer:
 
     @contextmanager
     def without(self, api: Api, configuration: Json) -> Iterator[None]:
-        """Remove one of our configurations until the block ends."""
+        """Remove one of vramwarden's configurations until the block ends."""
         remove(api, configuration)
         try:
             yield
@@ -134,7 +134,7 @@ class OurServer:
 
 
 class Team:
-    """A developer's view: creates pods in a namespace and reads them."""
+    """Developer who creates and reads pods in a namespace."""
 
     def __init__(self, api: Api, ours: OurServer, namespace: str) -> None:
         self.api = api
@@ -143,7 +143,7 @@ class Team:
         self._numbers = itertools.count(1)
 
     def pod(self, pod: Json) -> Json:
-        """Return a pod in the team's namespace with a unique name."""
+        """Return a pod with a unique name in the team's namespace."""
         pod = copy.deepcopy(pod)
         pod["metadata"] |= {"namespace": self.namespace, "name": f"train-{next(self._numbers)}"}
         return pod
@@ -157,11 +157,10 @@ class Team:
         return refused(lambda: self.accepts(pod))
 
     def denies(self, pod: Json, reason: Reason, *, phase: str = "mutate") -> str:
-        """Try to create a pod that we deny; return the text after the reason."""
+        """Try to create a pod that vramwarden denies; return the message after the reason."""
         return denied(self.refuses(pod), reason, phase=phase)
 
     def pods(self) -> list[Json]:
-        """Return the pods that the API server stores."""
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
 
     def patch(self, pod: Json, change: Json, subresource: str = "") -> Json:
@@ -178,7 +177,7 @@ class Team:
 
 
 def refused(act) -> ApiError:
-    """Call a function that is denied; return the error."""
+    """Call a function that raises a denial; return the error."""
     try:
         done = act()
     except ApiError as error:
@@ -187,7 +186,7 @@ def refused(act) -> ApiError:
 
 
 def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
-    """Check that a denial is ours and has this reason first; return the text after the reason."""
+    """Assert that vramwarden denied for this reason; return the message after the reason."""
     beginning = f'admission webhook "{phase}.vramwarden.io" denied the request: {reason}: '
     assert error.message.startswith(beginning), error.message
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
@@ -198,7 +197,7 @@ def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
 
 
 def container(pod: Json, name: str) -> Json:
-    """Return a container of a pod, of any kind."""
+    """Return a container of a pod by name, whatever its kind."""
     spec = pod["spec"]
     return next(
         found
@@ -208,5 +207,5 @@ def container(pod: Json, name: str) -> Json:
 
 
 def variables(found: Json) -> dict[str, Any]:
-    """Return the environment of a container by name."""
+    """Return the environment variables of a container, keyed by name."""
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in found["env"]}

@@ -1,4 +1,4 @@
-"""Real processes to observe and stop, in their own PID namespaces.
+"""Real processes to observe and stop, in separate PID namespaces.
 
 `isolated_interpreter` runs the scenarios, which may use the names of this module.
 """
@@ -33,7 +33,6 @@ __all__ = [
 
 
 def skip(why, **options):
-    """Skip the test."""
     import pytest  # noqa: PLC0415 - scenarios import this module without it
 
     pytest.skip(why, **options)
@@ -44,7 +43,7 @@ if sys.platform != "linux":
 
 
 def in_namespace(scenario, *arguments, own_proc=True):
-    """Return the result of a scenario in a new PID namespace, with its own /proc or ours."""
+    """Return the result of a scenario in a new PID namespace, with its own /proc or the host's."""
     if reason := isolated_interpreter.missing():
         skip(reason)
     within = isolated_interpreter.NAMESPACE[: None if own_proc else -1]
@@ -69,7 +68,7 @@ def needs_root():
 
 
 def start(code=SLEEPS, *arguments, **options):
-    """Start a Python process and return it when it is ready."""
+    """Start a Python process; return it when it is ready."""
     command = [sys.executable, "-I", "-S", "-c", code, *arguments]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
     STARTED.append(started)
@@ -78,14 +77,14 @@ def start(code=SLEEPS, *arguments, **options):
 
 
 def end(started):
-    """Kill and reap a process of `start`; return its exit code, negative for a signal."""
+    """Kill and reap a process; return its exit code, which is negative for a signal."""
     started.kill()
     started.stdout.close()
     return started.wait(timeout=60)
 
 
 def reuse(old, start=start):
-    """End a process and start another with the same PID; only in our own PID namespace."""
+    """End a process and start another with the same PID; only in a separate PID namespace."""
     end(old)
     tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 2 / os.sysconf("SC_CLK_TCK")
     wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > tick)  # start times are in ticks
@@ -143,7 +142,7 @@ def _become(uid, capabilities):
 
 
 def _refuse_pidfds(number):
-    """Load a filter like that of older runtimes; both numbers are the same everywhere."""
+    """Load a filter like that of older runtimes. Both numbers are the same on all architectures."""
     refuse = 0x00050000 | number
     steps = [(0x20, 0, 0, 0), (0x15, 2, 0, 434), (0x15, 1, 0, 424), (0x06, 0, 0, 0x7FFF0000)]
     packed = b"".join(
