@@ -13,8 +13,8 @@ from webhook.core.nvidia.drivers import Fault
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, DeviceNames
 
 _INJECTED: Final = {"void": DeviceNames.RUNTIME, "all": DeviceNames.UUID}
-"""Device-name scheme by the value of NVIDIA_VISIBLE_DEVICES that a runtime leaves in a container
-for which it was `all`; see `find_device_names`."""
+"""Device-name scheme, keyed by the value of NVIDIA_VISIBLE_DEVICES that a runtime leaves in a
+container whose value was `all`; see `find_device_names`."""
 
 
 class GpuAccess(StrEnum):
@@ -23,9 +23,10 @@ class GpuAccess(StrEnum):
     ENVIRONMENT = "Environment"
     """`NVIDIA_VISIBLE_DEVICES=all` in an unprivileged container, as in pods with VRAM."""
     VOLUME_MOUNTS = "VolumeMounts"
-    """A mount whose path names the GPUs, for runtimes that ignore the variable."""
+    """A mount whose path names the GPUs, for runtimes that ignore the environment variable."""
     PRIVILEGED = "Privileged"
-    """`NVIDIA_VISIBLE_DEVICES=all`, which such runtimes read only in privileged containers."""
+    """`NVIDIA_VISIBLE_DEVICES=all` in a privileged container, for runtimes that read it only
+    there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,12 @@ def find_device_names(access: Access) -> DeviceNames:
 
 
 def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
-    """Return the inventory with the device names that its GPUs have for pods.
+    """Return the inventory with the device-name scheme that pods must use for its GPUs.
 
     | the scan | `inventory.device_names` |
     | --- | --- |
     | shows a GPU | as found: at once, since a new container has new access |
-    | shows none, or failed | as it was: the access of this container was not seen to work |
+    | shows no GPU, or failed | unchanged: the access of this container is not proven |
     """
     if not scan.gpus:
         return inventory
@@ -96,12 +97,12 @@ def set_device_names(inventory: Inventory, scan: Scan, access: Access) -> Invent
 
 
 def find_gpu_access_problems(access: Access) -> tuple[AccessProblem, ...]:
-    """Return the problems of an access by which GPUs are visible; empty if there are none.
+    """Return problems of the access by which the agent sees GPUs; empty if there are none.
 
-    | a GPU is seen | advice |
+    | situation | advice |
     | --- | --- |
-    | names are `none`, and the option does not say so | `DeviceNamesUnknown` |
-    | by a runtime that read the variable, without `void` | `DefaultRuntime` |
+    | names are `none`, and the option does not set that | `DeviceNamesUnknown` |
+    | a runtime read the environment variable, and the fence does not void it | `DefaultRuntime` |
 
     Every pod may name the RuntimeClass that gives the agent its GPUs.
     """
@@ -142,32 +143,31 @@ def _unknown_names(access: Access) -> AccessProblem:
 
 
 KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
-"""File that exists while the kernel has NVIDIA's driver; it is visible in containers, too."""
+"""File that exists while the kernel has NVIDIA's driver; containers see it, too."""
 CHANGED_AFTER_S: Final = 30.0
 
 REVOKED_AFTER_S: Final = 300.0
-"""Time for which a driver must fail in a way that only a new container fixes, in seconds. Either it
-was replaced, or the container's access to the GPUs was revoked (systemd does that on
+"""Time for which a driver must fail before a new container is needed, in seconds. Either the
+driver was replaced, or the container's access to the GPUs was revoked (systemd does that on
 daemon-reload)."""
 
 LOADED_AFTER_S: Final = 30.0
 """Time for which the kernel must have had a driver that this container cannot reach, in seconds."""
 STUCK_AFTER_S: Final = 60.0
-"""Time after which a scan that is due counts as hanging, in seconds."""
+"""Delay after which a scan that is due counts as hanging, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """Results of past scans, as far as they concern the driver."""
+    """Results of past scans that concern the driver."""
 
     scanned_s: float
     """Time of the last scan, or of the agent's start."""
     answered_s: float
-    """Time of the driver's last answer, or of the agent's start."""
+    """Time of the driver's last response, or of the agent's start."""
     worked: bool = False
-    """True if the driver ever answered."""
+    """True if the driver has ever responded."""
     fault: Fault | None = None
-    """Fault of the last scan."""
     why: str = ""
     loaded_since_s: float | None = None
     """Time since which scans fail although the kernel has a driver; None if it has none."""
@@ -228,10 +228,10 @@ def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
 
 
 def explain_unready(driver: DriverStatus) -> str:
-    """Return the missing part and the usual remedy while the driver never reached this container.
+    """Return the missing part and the usual remedy, if the driver never reached this container.
 
-    Empty once it did: later failures may be temporary, and the node keeps its state. On a node that
-    never gets a driver the agent stays unready.
+    The result is empty once the driver has: later failures may be temporary, and the node keeps its
+    state. On a node that never gets a driver the agent stays unready.
     """
     if not _never_came(driver):
         return ""

@@ -45,9 +45,10 @@ _TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"
 def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]:
     """Return the labels by which pods select such nodes.
 
-    They are the node's own labels if it is advertised, otherwise the ones that an agent would set.
-    A command started by `kubectl exec` sees the container's configured variables, not the ones that
-    the container runtime set, so it would detect other device names than the agent.
+    They are the node's own labels if its GPUs are advertised, otherwise the labels that an agent
+    would set. A command started by `kubectl exec` sees the container's configured environment
+    variables, not those set by the container runtime, so it would detect other device names than
+    the agent.
     """
     labels = node_labels(node)
     first, second = (labels, state.labels) if is_advertised(node) else (state.labels, labels)
@@ -82,7 +83,7 @@ def node_overlay(node: Mapping[str, Any], state: NodeState) -> Json:
 
 
 def node_pool_patch(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> Json:
-    """Return the merge patch of a Karpenter NodePool with nodes like this one."""
+    """Return the merge patch of a Karpenter NodePool whose nodes are like this one."""
     template: Json = {"metadata": {"labels": selected_labels(node, state)}}
     if startup_taint:
         taint = {"key": startup_taint, "value": _TAINT_VALUE, "effect": _TAINT_EFFECT}

@@ -2,7 +2,7 @@
 
 The kubelet creates a cgroup per pod, and the runtime one per container below it. A container's own
 child cgroups belong to the container, whatever their names are, so the first pod in a path counts.
-Only the node's root can move a process to a cgroup above.
+Only root on the node can move a process to a cgroup above.
 
 Sources: the kubelet's pkg/kubelet/cm/pod_container_manager_linux.go and cgroup_manager_linux.go
 (the names), containerd, cri-o and cri-dockerd (the scopes), cgroup_namespaces(7), proc(5).
@@ -18,17 +18,17 @@ _UID: Final = (
     "[0-9a-f]{8}([-_])[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{4}{SEP}[0-9a-f]{12}|[0-9a-f]{32}"
 ).replace("{SEP}", r"\2")
 _POD: Final = re.compile(rf"(?:.*-)?pod({_UID})(?:\.slice)?", re.DOTALL)
-"""Name of a pod's cgroup. The UID of a static pod is a hash without dashes. systemd's drivers write
-`_` for `-`."""
+"""Regular expression that matches the name of a pod's cgroup. The UID of a static pod is a hash
+without dashes. The systemd cgroup drivers write `_` for `-`."""
 
 _ONLY_UID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
-"""UID as the API server writes it."""
+"""Regular expression that matches a UID as the API server writes it."""
 
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?")
 _QUALITY: Final = re.compile(r"(?:[^/]*-)?(kubepods|burstable|besteffort)(?:\.slice)?")
-"""Name of a cgroup between the kubelet's root and a pod."""
+"""Regular expression that matches the name of a cgroup between the kubelet's root and a pod."""
 _QUALITIES: Final = ("burstable", "besteffort")
-"""QoS classes with a cgroup of their own. Guaranteed pods are directly below `kubepods`."""
+"""QoS classes with a separate cgroup. Guaranteed pods are directly below `kubepods`."""
 
 _DELETED: Final = " (deleted)"
 
@@ -40,7 +40,7 @@ class ProcessOwner:
     pod: str
     """UID of the pod, as `comparable_uid` returns it."""
     container: str = ""
-    """64 hex digits; empty in the pod's own cgroup."""
+    """Container ID of 64 hex digits; empty in the pod's own cgroup."""
 
 
 NO_POD: Final = ProcessOwner("")
@@ -49,7 +49,7 @@ NO_POD: Final = ProcessOwner("")
 def comparable_uid(uid: str) -> str:
     """Return a pod's UID in lower case, with `-` for `_`, for comparison.
 
-    The API server's UIDs have this form; systemd's cgroup names do not. Dashes are kept: a static
+    The API server's UIDs have this form; cgroup names of systemd do not. Dashes are kept: a static
     pod's UID has none, so it cannot be confused with another pod's.
     """
     return uid.lower().replace("_", "-")
@@ -58,17 +58,18 @@ def comparable_uid(uid: str) -> str:
 def find_owner(cgroups: str, own_cgroups: str, own_uid: str) -> ProcessOwner:
     """Return the owner of a process, given its /proc/PID/cgroup, ours, and our pod's UID.
 
-    Each hierarchy has a line: one with cgroup v2, several with v1. Our line decides how to read it:
+    "Our" refers to the calling program. Each hierarchy has a line: one with cgroup v2, several with
+    v1. Our line decides how to read the process's line:
 
-    | our line | its line | the process is of |
+    | our line | its line | the process belongs to |
     | --- | --- | --- |
     | PREFIX, our `pod<uid>`, ... | PREFIX, ..., `pod<uid>`, ... | the first such pod after PREFIX |
     | | PREFIX without a pod after it | no pod |
     | | does not begin with PREFIX | no pod |
-    | `/`: a cgroup namespace of our own | `/`, or anything without `/..` before | our own pod |
+    | `/`: a separate cgroup namespace | `/`, or anything without `/..` before | our own pod |
     | | `/../x`, once up | our own pod |
     | | `/../../x`, twice or more | the first pod in x, if any |
-    | anything else | any | not read: nothing is known |
+    | anything else | any | not read: the owner is unknown |
 
     PREFIX is the path above our pod, without the kubelet's cgroups for QoS classes (`kubepods*`,
     `burstable`, `besteffort`), since other pods have other classes. It is empty on most nodes, the
@@ -103,7 +104,7 @@ def parse_pod_uid(name: str) -> str:
 
 
 def parse_container_id(name: str) -> str:
-    """Return the 64 hex digits in a directory's name; empty if there are none."""
+    """Return the container ID of 64 hex digits in a directory name; empty if there is none."""
     found = _CONTAINER.fullmatch(name)
     return found[1] if found else ""
 
@@ -111,9 +112,9 @@ def parse_container_id(name: str) -> str:
 def find_kubepods(path: str, own_uid: str) -> str:
     """Return the kubelet's directory of all pods, given a path that names our own pod.
 
-    Empty if the path does not name it, or the kubelet has no such directory (`cgroupsPerQOS:
-    false`). The result includes everything above, such as `cgroupRoot` or the cgroup of a node that
-    is a container.
+    It includes everything above, such as `cgroupRoot` or the cgroup of a node that is a container.
+    The result is empty if the path does not name our pod, or the kubelet has no such directory
+    (`cgroupsPerQOS: false`).
     """
     uids, own = _uids(path), comparable_uid(own_uid)
     if not own or own not in uids:
@@ -126,11 +127,11 @@ def find_kubepods(path: str, own_uid: str) -> str:
 
 
 def list_pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
-    """Return the possible directories of a pod's cgroup: one per QoS class, which is unknown.
+    """Return the possible directories of a pod's cgroup, one per QoS class.
 
-    Empty if `uid` is not a pod's UID. By the name of the kubelet's directory:
+    Empty if `uid` is not a pod's UID. The kubelet's cgroup driver determines the names:
 
-    | its driver | guaranteed | burstable, and so for best effort |
+    | driver: kubelet's directory | guaranteed | burstable; best effort is similar |
     | --- | --- | --- |
     | systemd: `kubepods.slice` | `kubepods-pod<uid>.slice` | ... below `kubepods-burstable.slice` |
     | cgroupfs: `kubepods` | `pod<uid>` | `burstable/pod<uid>` |
@@ -153,7 +154,7 @@ def list_pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
 
 
 def _lines(cgroups: str) -> dict[str, str]:
-    """Return the path in each hierarchy by its controllers; the key is empty for version 2."""
+    """Return the path in each hierarchy, keyed by controllers; the key is empty for cgroup v2."""
     lines = (line.split(":", 2) for line in cgroups.split("\n"))
     return {parts[1]: parts[2] for parts in lines if len(parts) == 3}  # noqa: PLR2004 - proc(5)
 
@@ -164,7 +165,7 @@ def _is_known(our_path: str | None, own: str) -> bool:
 
 
 def _parse_root_path(path: str, our_path: str, own: str) -> ProcessOwner:
-    """Parse a path from the root, given our path, which names our own pod."""
+    """Parse a path that starts at the root, given our path, which names our own pod."""
     prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
         prefix.pop()
@@ -193,7 +194,7 @@ def _first_pod(parts: list[str]) -> ProcessOwner:
 
 
 def _uids(path: str) -> list[str]:
-    """Return the UID in each part of a path; empty for parts without one."""
+    """Return the UID in each part of a path; an empty string for parts without one."""
     return [parse_pod_uid(part) for part in _parts(path)]
 
 

@@ -153,23 +153,23 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """A token bucket: `most` actions at once, then one per `every_s` seconds."""
+    """Token bucket: `most` actions at once, then one per `every_s` seconds."""
 
     most: int
     every_s: float
     spent: float = 0.0
-    """Number of tokens taken and not refilled yet."""
+    """Number of tokens that were taken and not yet refilled."""
     counted_s: float = 0.0
     """Time at which `spent` was computed."""
 
     def take(self, now_s: float) -> Self | None:
-        """Return the bucket after one more action now; None if it is not allowed yet.
+        """Return the bucket after one more action, or None if the action is not allowed yet.
 
-        | left of the most | since the last one | one more |
+        | tokens left | time since the last action | action |
         | --- | --- | --- |
-        | one or more | any time | may happen |
-        | less than one | less than it takes to come back | may not |
-        | less than one | that long, or longer | may happen |
+        | one or more | any | allowed |
+        | less than one | too short to refill a token | not allowed |
+        | less than one | long enough | allowed |
 
         The bucket never holds more than `most` tokens, however long it was unused.
         """

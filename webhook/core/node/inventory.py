@@ -1,9 +1,9 @@
 """Inventory of a node's GPUs, and how scans change it.
 
 A node's capacity is a promise to its running pods: a kubelet that restarts admits them again, and
-fails the ones that no longer fit (kubernetes/kubernetes issue 73948). Uncertain facts therefore
-leave the inventory unchanged, and certain ones change it at once. `core.node.state` derives the
-state of the node from it.
+fails pods that no longer fit (kubernetes/kubernetes issue 73948). Uncertain facts therefore leave
+the inventory unchanged, and certain ones change it at once. `core.node.state` derives the state of
+the node from the inventory.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from webhook.names import (
 GRACE_S: Final = 300.0
 """Time for which a GPU may be lost before it leaves the inventory, in seconds.
 
-A reset of the GPU and a reload of the driver take less. Kubernetes gives an unreachable node as
-much (the default toleration of `node.kubernetes.io/unreachable`).
+A reset of the GPU and a reload of the driver take less. Kubernetes gives an unreachable node the
+same time (the default toleration of `node.kubernetes.io/unreachable`).
 """
 RESIZED: Final = "reports another size"
 
 MODE_FAULT: Final = "compute mode "
-"""Beginning of the fault of a GPU whose compute mode is not Default; the command that fixes it
-follows."""
+"""Prefix of the fault of a GPU whose compute mode is not Default, before the command that fixes
+it."""
 
 NO_MEMORY: Final = "the driver reports no memory of its own, as with unified memory"
 """Reason why a GPU such as GB10 is not shared."""
@@ -56,24 +56,24 @@ AVAILABILITY_FAULTS: Final = frozenset({FAULT_LOST, FAULT_SILENT, RESIZED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Report of NVML at one moment."""
+    """NVML's facts at one moment."""
 
     gpus: tuple[ScannedGpu, ...] = ()
     driver_version: str = ""
-    """Version; empty if no driver answered."""
+    """Driver version; empty if no driver responded."""
     unsure: frozenset[str] = frozenset()
-    """UUIDs of GPUs that exist but did not answer; an empty string for one without a UUID."""
+    """UUIDs of GPUs that exist but did not respond; an empty string for a GPU without a UUID."""
     cannot_measure: str = ""
     """Reason why a sidecar could not measure here; empty if it could."""
     never_measures: bool = False
-    """True if that reason is permanent, since driver or kernel are the cause."""
+    """True if the reason is permanent, since driver or kernel cause it."""
     failed: str = ""
-    """Reason why the scan is incomplete; if `fault` is set, why it has nothing."""
+    """Reason why the scan is incomplete, or has no GPUs if `fault` is set; empty if it is
+    complete."""
     fault: Fault | None = None
-    """Fault of the driver as a whole, for which the scan is ignored; None if the driver answered.
-    """
+    """Fault of the driver as a whole, so the scan is ignored; None if the driver responded."""
     driver_loaded: bool = False
-    """True if the kernel has a driver although none answered here."""
+    """True if the kernel has a driver although none responded here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class TrackedGpu:
 
     gpu: Gpu
     doubted_since_s: float | None = None
-    """Time since which it is lost or reports another size; None while it is as advertised."""
+    """Time since which the GPU is lost or reports another size; None while it is as advertised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,13 @@ class Inventory:
     device_names: str = ""
     """Value of `DeviceNames`; empty while unknown."""
     doubted_since_s: float | None = None
-    """Time since which a sidecar cannot measure although the node advertises that it can; None if
-    it can."""
+    """Time since which a sidecar cannot measure although the node advertises that it can; None
+    if it can."""
     advertised: bool = False
     """True if GPUs were advertised before, so that their absence must be shown."""
     fixed_bytes: int | None = None
-    """Amount that an option sets instead of the driver's report; None if no option does."""
+    """Amount that an option sets instead of the driver's report, in bytes; None without the
+    option."""
     unshared: str = ""
     """Sentence about GPUs without memory of their own; empty if there are none."""
 
@@ -114,7 +115,7 @@ class Inventory:
 
     @property
     def vram_bytes(self) -> int:
-        """Sum of the memory that is shared."""
+        """Shared memory of all GPUs, in bytes."""
         total = sum(entry.gpu.memory_bytes for entry in self.tracked)
         return total if self.fixed_bytes is None else self.fixed_bytes
 
@@ -122,7 +123,7 @@ class Inventory:
 def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """Return the inventory that an agent stored in a node; malformed parts are left out.
 
-    An agent that starts while the driver is down thereby keeps what was advertised.
+    So an agent that starts while the driver is down keeps the advertised GPUs.
     """
     labels = node_labels(node)
     tracked = tuple(map(TrackedGpu, read_gpus(node)[0]))
@@ -144,17 +145,17 @@ def apply_scan(
 ) -> Inventory:
     """Return the inventory after a scan.
 
-    | the driver | a GPU that is advertised | then | healthy |
+    | the driver | an advertised GPU | then | healthy |
     | --- | --- | --- | --- |
-    | does not answer | - | stays as it is, and every grace begins again | as it was |
-    | answers | answers as advertised | stays | by its state (`_judge_health`) |
-    | answers | answers with another size | stays, and has the other size after the grace | then |
-    | answers | answers in MIG mode | leaves at once: nobody uses it, or MIG were off | - |
-    | answers | exists, but fails in another way than being lost | stays | no |
-    | answers | is lost, or missing | stays, and leaves after the grace | no |
+    | does not respond | - | stays unchanged, and every grace period restarts | unchanged |
+    | responds | responds as advertised | stays | by its state (`_judge_health`) |
+    | responds | responds with another size | stays, and has the other size after the grace | then |
+    | responds | responds in MIG mode | leaves at once: no pod uses it, or MIG would be off | - |
+    | responds | exists, but fails in another way than being lost | stays | no |
+    | responds | is lost, or missing | stays, and leaves after the grace | no |
 
-    A new GPU joins at once. Capacity falls only after a grace, or for MIG. A GPU that is not
-    healthy is given to no further pod, since that pod would be bound to it and never start.
+    A new GPU joins at once. Capacity falls only after the grace period, or for MIG. An unhealthy
+    GPU is assigned to no further pod, since that pod would be bound to it and never start.
     """
     if inventory.fixed_bytes is not None:
         return inventory
@@ -194,7 +195,7 @@ def _explain_unshared(scan: Scan, tracked: Iterable[TrackedGpu]) -> str:
 
 
 def find_skip_reasons(scan: Scan) -> dict[str, str]:
-    """Return the reason why an answering GPU is not advertised, by UUID."""
+    """Return the reason why a responding GPU is not advertised, keyed by UUID."""
     reasons = {}
     for gpu in scan.gpus:
         if gpu.mig:
@@ -239,7 +240,7 @@ def _judge_health(gpu: Gpu, seen: ScannedGpu, before: str = "") -> Gpu:
 
 
 def _mode_fault(seen: ScannedGpu, before: str) -> str:
-    """Return the fault of a compute mode other than Default; the previous one if it is unknown."""
+    """Return the fault of a compute mode other than Default; the previous fault if unknown."""
     if seen.compute_mode is None:
         return before if before.startswith(MODE_FAULT) else ""
     mode = COMPUTE_MODES.get(seen.compute_mode, seen.compute_mode)

@@ -1,7 +1,7 @@
 """State of a node's limiter, in a file that the sentry reads.
 
-The limiter may not write to the API server, so the sentry passes the state on: the proof and how
-each pod is limited to `GPUNode`, and the rest as Events.
+The limiter may not write to the API server, so the sentry publishes the state. `GPUNode` shows the
+proof and how each pod is limited; Events show the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST_FILE_BYTES: Final = 2**20
 WRITE_INTERVAL_S: Final = 10.0
 """Maximum interval between two writes, in seconds."""
 STALE_AFTER_S: Final = 60.0
-"""Age after which a state proves nothing, since its writer is gone, in seconds."""
+"""Age after which a state proves nothing, in seconds: its writer has stopped."""
 MOST_LIMITED: Final = 1024
 MOST_EVENTS: Final = 64
 
@@ -34,10 +34,10 @@ class PodLimitState:
     gpu: str
     hard_bytes: int
     used_bytes: int
-    """Memory in use as the driver counts it."""
+    """Memory in use according to the driver, in bytes."""
     late: bool
-    """True if processes of the pod may have allocated memory before the limit, which is never
-    counted."""
+    """True if processes of the pod may have allocated memory before the limit was set, which the
+    driver never counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class LimitEvent:
     """A change of a pod's limit, for an Event on that pod."""
 
     number: int
-    """Sequence number while the limiter runs. With `started_s` it identifies the Event."""
+    """Sequence number while the limiter runs; identifies the Event together with `started_s`."""
     uid: str
     why: str
 
@@ -88,7 +88,7 @@ def write_limiter_state(state: LimiterState) -> str:
 
 
 def read_limiter_state(text: str) -> LimiterState | None:
-    """Parse the content of the file; None if it is malformed. Never fails."""
+    """Parse the content of the file; return None if it is malformed. Never raises."""
     if len(text) > LARGEST_FILE_BYTES:
         return None
     try:

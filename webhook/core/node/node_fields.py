@@ -1,4 +1,4 @@
-"""Fields of a Node that the agent writes: parsed and encoded.
+"""Fields of a Node that the agent writes: parsing and encoding.
 
 The annotation `vramwarden.io/gpus` lists the node's GPUs. The annotation `vramwarden.io/sharing` is
 the verdict on the node, written as `Code: sentence`. Replicas, sentries and tools read both.
@@ -48,7 +48,7 @@ def read_vram_bytes(node: Mapping[str, Any]) -> int:
 
 
 def read_vram_amount(status: Mapping[str, Any], part: str) -> Fraction | None:
-    """Return the VRAM in a part of a node's status in bytes; None if it is missing or malformed."""
+    """Return the VRAM in a part of a node's status, in bytes; None if missing or malformed."""
     return parse_quantity_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
 
 
@@ -112,7 +112,7 @@ class SharingVerdict:
 
     code: SharingCode
     sentence: str
-    """Cause and remedy; 256 printable characters at most are written and read."""
+    """Cause and remedy; at most 256 printable characters are written and read."""
 
     def __str__(self) -> str:
         """Return the value of the annotation."""
@@ -128,13 +128,13 @@ def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
 
 
 def explain_closed(node: Mapping[str, Any]) -> str:
-    """Return the reason why no further pod may get a GPU of a node; empty if one may.
+    """Return the reason why further pods get no GPU of a node; empty if they get one.
 
     | the annotation | closed |
     | --- | --- |
     | absent | no |
     | Shared or SomeGPUsUnfit | no |
-    | any other code | yes, by its sentence |
+    | any other code | yes, with its sentence |
     | anything else | yes |
 
     An agent writes the annotation before it advertises a GPU, and restores it if it is removed.
@@ -166,11 +166,11 @@ def _encode_gpu(gpu: Gpu) -> Json:
 
 
 def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
-    """Return the GPUs in a node's annotation, and the number of entries that are malformed.
+    """Return the GPUs in a node's annotation, and the number of malformed entries.
 
     An agent's token can write anything there, and UUIDs reach pods, lists and messages. Entries
-    beyond the first `MAX_GPUS` count as malformed, and texts are made printable and cut. A list
-    that cannot be parsed counts as one malformed entry.
+    beyond the first `MAX_GPUS` count as malformed, and strings are made printable and truncated. A
+    list that cannot be parsed counts as one malformed entry.
     """
     written = node_annotations(node).get(NODE_GPUS_ANNOTATION)
     if written is None:

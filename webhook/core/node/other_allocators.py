@@ -1,4 +1,4 @@
-"""Other allocators of a node's GPUs, and how to end each of them.
+"""Other allocators of a node's GPUs, and how to remove each of them.
 
 They are device plugins that offer whole GPUs, other products that share GPUs, and DRA drivers.
 """
@@ -43,7 +43,7 @@ DEPLOY_PLUGIN_LABEL: Final = "nvidia.com/gpu.deploy.device-plugin"
 DEPLOY_DRA_LABEL: Final = "nvidia.com/gpu.deploy.dra-driver"
 """Labels by which NVIDIA's operator deploys its device plugin and its DRA driver to a node.
 
-It sets the first one even if the plugin is disabled (NVIDIA/gpu-operator,
+The operator sets the label of the plugin even if the plugin is disabled (NVIDIA/gpu-operator,
 controllers/state_manager.go).
 """
 HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"
@@ -53,7 +53,7 @@ HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
 _BOTH_WAYS: Final = f", or share both ways ({NODE_SHARE_LABEL}=true)"
 
 _PAGE: Final = "{page}"
-"""Placeholder for `Page.PLUGIN_AFFINITY` in a remedy."""
+"""Placeholder for the URL of `Page.PLUGIN_AFFINITY` in a remedy."""
 
 _REMEDIES: Final = {
     "plugin": f"label the node {DEPLOY_PLUGIN_LABEL}=false{_BOTH_WAYS}",
@@ -84,15 +84,15 @@ class OtherAllocator:
 
     what: str
     names: tuple[str, ...]
-    """Resources, drivers, annotations or labels that identify it."""
+    """Resources, drivers, annotations or labels that identify the allocator."""
     remedy: str
-    """Step that ends it on this node."""
+    """Step that removes the allocator from this node."""
 
 
 def find_other_allocator(
     node: Mapping[str, Any], dra_drivers: tuple[str, ...] | None = (), age_s: float = float("inf")
 ) -> OtherAllocator | None:
-    """Return the other allocator of a node's GPUs; None if there is none.
+    """Return the other allocator of a node's GPUs, or None if there is none.
 
     | sign | counts |
     | --- | --- |
@@ -133,7 +133,7 @@ def _find_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> OtherAllo
 
 
 def find_exclusion(label: str) -> OtherAllocator:
-    """Return the cluster admin's label in the form of an allocator."""
+    """Return the cluster admin's label as an allocator."""
     what = f"its label {NODE_SHARE_LABEL} is"
     if label == "false":
         return OtherAllocator(f"{what} false", (), "remove it to share the node")
@@ -144,14 +144,14 @@ def find_allocator_resources(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the sorted names of resources by which other allocators offer a node's GPUs.
 
     Allocatable and capacity both count. A kubelet keeps the capacity of a removed plugin for five
-    minutes, and that of a plugin with only unhealthy GPUs forever, while allocatable is 0. A
-    malformed amount counts as offered.
+    minutes, and the capacity of a plugin with only unhealthy GPUs forever, while allocatable is 0.
+    A malformed amount counts as offered.
     """
     return tuple(sorted({*_offers(node, "allocatable"), *_offers(node, "capacity")}))
 
 
 def had_other_allocator(node: Mapping[str, Any]) -> bool:
-    """Return True if other allocators offer GPUs, or did: the kubelet keeps the resource's name."""
+    """Return True if other allocators offer GPUs, or did: the kubelet keeps resource names."""
     return any(map(is_gpu_resource, _amounts(node, "capacity"))) or bool(
         find_allocator_resources(node)
     )
@@ -168,13 +168,13 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 
 def read_dra_drivers(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the DRA drivers in a node's annotation: those that offer its GPUs, or did recently."""
+    """Return the DRA drivers in a node's annotation, which offer its GPUs or did recently."""
     drivers = str(node_annotations(node).get(NODE_DRA_ANNOTATION) or "")
     return tuple(filter(None, replace_unprintable(drivers, MAX_STRING_LENGTH).split(",")))
 
 
 def allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:
-    """Return cause and remedy, with the page's URL if that leaves room for the first name."""
+    """Return cause and remedy, with the page's URL if the first name still fits."""
     name = "".join(found.names[:1])
     for pattern in (documentation_url, ""):
         remedy = found.remedy.replace(_PAGE, Page.PLUGIN_AFFINITY.url(pattern))

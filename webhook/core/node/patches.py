@@ -24,7 +24,7 @@ class Patches:
     """Patches of a node; None for a part without changes."""
 
     metadata: Json | None = None
-    """Patch of the node, as a JSON merge patch (RFC 7386)."""
+    """JSON merge patch (RFC 7386) of the node."""
     status: Json | None = None
     """Patch of the subresource `status`: a strategic merge patch if it has conditions, otherwise
     either."""
@@ -35,8 +35,9 @@ class Patches:
     def in_order(self) -> Iterator[tuple[Json, bool]]:
         """Return the patches in sending order, each with True if it is for `status`.
 
-        Labels come before capacity, so a node with capacity always has labels. Capacity is removed
-        first: without the label the DaemonSet may delete the agent before it is done.
+        Labels come before capacity, so a node with capacity always has labels. When capacity is
+        removed, it comes first: without the label the DaemonSet may delete the agent before the
+        removal.
         """
         parts = [(self.metadata, False), (self.status, True)]
         if self.status and self.status["status"].get("capacity", {}).get(VRAM_RESOURCE) == "0":
@@ -45,7 +46,7 @@ class Patches:
 
 
 def build_patches(node: Mapping[str, Any], state: NodeState) -> Patches:
-    """Return the patches that turn the node into the state, without parts that are equal already.
+    """Return the patches that turn the node into the state, without parts that are already equal.
 
     Allocatable is set with capacity. The kubelet derives it from capacity (setters.go, MachineInfo)
     only every 10 s, and scheduler and kubelet would use the old amount until then.
@@ -85,7 +86,7 @@ def _shown(value: object) -> str:
 
 
 def _by_key(part: Any) -> Json:
-    """Return a part of a node by key: conditions by type, with their status and reason."""
+    """Return a part of a node as a mapping; conditions by type, with status and reason."""
     if not isinstance(part, list):
         return as_object(part)
     return {
@@ -110,7 +111,7 @@ def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
 def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterator[Json]:
     """Yield the conditions that differ, for a strategic merge patch.
 
-    The transition time is left unchanged if the status stays.
+    The transition time is unchanged if the status is.
     """
     conditions = as_objects(status.get("conditions"))
     carried = {condition.get("type"): condition for condition in conditions}
@@ -126,7 +127,7 @@ def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterato
 
 
 STALE_REPORT_S: Final = 5.0
-"""Time after a patch in which the watch may report older states of the node, in seconds."""
+"""Time after a patch within which the watch may report older states of the node, in seconds."""
 
 
 def is_stale_report(
@@ -134,11 +135,11 @@ def is_stale_report(
 ) -> bool:
     """Return True if a reported node is older than the known one.
 
-    | our last patch | resource versions | an echo |
+    | last patch | resource versions | stale |
     | --- | --- | --- |
     | a moment ago | lower than the known one's | yes |
-    | a moment ago | as high or higher | no |
-    | a moment ago | one of them is no decimal number, or no node is known | no |
+    | a moment ago | equal or higher | no |
+    | a moment ago | one of them is not a decimal number, or no node is known | no |
     | longer ago, or never | any: a backup may have been restored | no |
 
     Resource versions are decimal numbers that grow (KEP-5504). A node with another form is not
@@ -151,11 +152,11 @@ def is_stale_report(
 
 
 def build_taint_removal(node: Mapping[str, Any], key: str) -> Json | None:
-    """Return the merge patch that removes the taints with a key; None if there is none.
+    """Return the merge patch that removes the taints with a key, or None if there are none.
 
     The startup taint makes autoscalers wait for the node's agent. A merge patch replaces the whole
-    list, so it contains the resource version of the node: if a taint was added since, the API
-    server answers with a conflict.
+    list, so it contains the node's resource version: if a taint was added since, the API server
+    responds with a conflict.
     """
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != key]

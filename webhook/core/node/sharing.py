@@ -1,6 +1,6 @@
-"""Decision whether a node's GPUs are shared by memory: each card has one allocator.
+"""Decision whether a node's GPUs are shared by memory: each GPU has one allocator.
 
-GPUs of another allocator are not shared unless a cluster admin wants both. Other allocators are
+GPUs with another allocator are not shared unless a cluster admin wants both. Other allocators are
 device plugins that offer whole GPUs, other products that share GPUs, and DRA drivers. A node begins
 to be shared only once its GPUs are free.
 """
@@ -39,7 +39,7 @@ from webhook.names import (
 )
 
 FREE_BYTES: Final = 256 * MIB
-"""Largest amount in use on a GPU that counts as free.
+"""Maximum memory in use on a GPU that counts as free, in bytes.
 
 A CUDA context takes more. A display server or a persistence daemon takes less.
 """
@@ -60,7 +60,7 @@ class SharingDecision:
 
     shared: Shared
     reason: EventReason | None = None
-    """Reason of the Event that reports it; None if there is none."""
+    """Reason of the Event that reports the decision; None for no Event."""
     sentence: str = ""
     """Cause and remedy; empty if the GPUs are shared."""
 
@@ -85,25 +85,25 @@ class SharingInputs:
     """Facts about a node that its object does not show."""
 
     dra_drivers: tuple[str, ...] | None = ()
-    """Drivers that offer its GPUs in ResourceSlices; None if slices cannot be read."""
+    """DRA drivers that offer the GPUs in ResourceSlices; None if slices cannot be read."""
     age_s: float = float("inf")
     """Time since the node was created, in seconds."""
     is_settling: bool = False
-    """True if no other allocator is found, but there was one a moment ago, or may be one soon."""
+    """True if no other allocator is found, but one was found a moment ago, or may appear soon."""
     is_advertised: bool
-    """True if its GPUs are already advertised."""
+    """True if the GPUs are already advertised."""
     draining_reason: str = ""
-    """Reason why the node drained at the last decision; empty if it did not."""
+    """Reason why the node was draining at the last decision; empty if it was not."""
     has_pods: bool | None
-    """True if pods have VRAM there; None if unknown."""
+    """True if pods have VRAM on the node; None if unknown."""
     in_use: tuple[str, ...] | None
     """UUIDs from `find_gpus_in_use`; None if unknown."""
     whole_pods: tuple[str, ...] | None = ()
     """First pods with whole GPUs on the node, as `namespace/name`; None if not known yet."""
     whole_count: int = 0
-    """Number of these pods if it exceeds the length of `whole_pods`."""
+    """Number of pods with whole GPUs, if `whole_pods` does not list all of them."""
     documentation_url: str = ""
-    """URL pattern of pages; see `core.documentation`."""
+    """URL pattern of documentation pages; see `core.documentation`."""
 
 
 def judge(node: Mapping[str, Any], inputs: SharingInputs) -> SharingDecision:
@@ -198,13 +198,15 @@ def apply_sharing(
 ) -> NodeState:
     """Return the desired state of a node, given its state if the GPUs are shared (`whole`).
 
-    `promised_bytes`: amount that its pods have, None if unknown. `question`: question for pods with
-    whole GPUs, empty for none. `dra_drivers`: DRA drivers that offer its GPUs, stored for the next
-    agent, which starts before they register again. `unshared`: see `Inventory`.
+    `promised_bytes` is the amount assigned to its pods, None if unknown. `question` is the question
+    for pods with whole GPUs, empty for none. `dra_drivers` are the DRA drivers that offer its GPUs.
+    They are stored for the next agent, which starts before they register again. `unshared`: see
+    `Inventory`.
 
     On a node that shows no shared GPUs nothing is withdrawn: its labels belong to another
-    controller and may select the node for the agent. A draining node shows the amount of its pods,
-    or keeps its amount while that is unknown. Its verdict stays while a decision is pending.
+    controller and may select the node for the agent. A draining node shows the amount assigned to
+    its pods, or keeps its amount while that is unknown. Its verdict stays while a decision is
+    pending.
     """
     shared, is_shown = sharing.shared, is_advertised(node)
     state = {Shared.NO: build_withdrawn_state(), Shared.NOT_YET: NodeState()}.get(shared, whole)
@@ -230,14 +232,14 @@ def apply_sharing(
 
 
 def _marked(carried: Mapping[str, Any], marks: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the marks to set, and None for carried ones to remove."""
+    """Return the marks to set, and None for marks to remove that the node carries."""
     return {key: value for key, value in marks.items() if value or key in carried}
 
 
 def find_gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
     """Return the UUIDs of GPUs with more than 256Mi, or an unknown amount, in use.
 
-    GPUs that would not be shared are left out. None if the driver did not answer.
+    GPUs that would not be shared are left out. Returns None if the driver did not respond.
     """
     if scan is None or scan.failed:
         return None

@@ -40,7 +40,7 @@ from webhook.names import (
 )
 
 Conditions = Mapping[str, Json | None]
-"""Conditions by type, each without its type; None if there must be none."""
+"""Conditions keyed by type, without the field `type`; None for a condition that must not exist."""
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
@@ -65,9 +65,9 @@ class NodeState:
     """Desired fields of a node; fields that are missing here are left unchanged."""
 
     vram_bytes: int | None = None
-    """Capacity; None to leave it unchanged."""
+    """Capacity in bytes; None to leave it unchanged."""
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """Values by key; None for a label that must not exist."""
+    """Label values by key; None for a label that must not exist."""
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=dict)
 
@@ -84,10 +84,10 @@ def build_desired_state(
 
     | there are | capacity | `gpu`, `gpu-memory-mib` | others | `enforcement` | last three |
     | --- | --- | --- | --- | --- | --- |
-    | GPUs | their sum | set | set | as probed | set or removed, as the arguments say |
-    | a fixed amount | that | set, as of one GPU | removed | `none` | removed |
-    | no GPUs any longer | 0 | removed | removed | removed | removed |
-    | no GPUs, as ever | left alone | left alone | left alone | left alone | left alone |
+    | GPUs | their sum | set | set | as probed | set or removed by arguments |
+    | a fixed amount | that amount | set, for one GPU | removed | `none` | removed |
+    | no GPUs, but were before | 0 | removed | removed | removed | removed |
+    | no GPUs, never were | unchanged | unchanged | unchanged | unchanged | unchanged |
 
     The last three are the labels `driver-limit` and `sentry`, and the conditions.
 
@@ -134,7 +134,7 @@ def build_withdrawn_state() -> NodeState:
 
 
 def to_label_value(text: str) -> str:
-    """Return text from NVML as a label's value, as GPU feature discovery writes it.
+    """Return a string from NVML as a label's value, as GPU feature discovery writes it.
 
     `NVIDIA A100-SXM4-80GB` becomes `NVIDIA-A100-SXM4-80GB`. Rules: k8s.io/apimachinery,
     validation.IsValidLabelValue.
@@ -149,18 +149,19 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
 
 
 def _flag(label: str, holds: bool | None) -> dict[str, str | None]:
-    """Return a label that is `true` or absent; empty if unknown."""
+    """Return a label that is `true` or absent; an empty mapping if unknown."""
     return {} if holds is None else {label: "true" if holds else None}
 
 
 def _free_labels(
     gpus: Collection[Gpu], assignments: Mapping[str, Allocation] | None
 ) -> dict[str, str | None]:
-    """Return labels of the memory that one GPU, two GPUs, and so on have free, each at least.
+    """Return labels of the free memory that one GPU, two GPUs, and so on have at least.
 
-    Empty if the assignments are unknown. Amounts are rounded (`_in_steps`). An unhealthy GPU counts
-    as full. Pods that were bound without the webhook may be missing from the assignments. The
-    labels are advice for the scheduler, and the webhook counts those pods when it assigns.
+    The result is empty if the assignments are unknown. Amounts are rounded (`_in_steps`). An
+    unhealthy GPU counts as full. Pods that were bound without the webhook may be missing from the
+    assignments. The labels are hints for the scheduler. The webhook counts those pods when it
+    assigns GPUs.
     """
     if assignments is None:
         return {}
@@ -176,7 +177,7 @@ def _in_steps(gpu: Gpu, left_bytes: int) -> int:
 
     Each change is sent to every client that watches nodes. The step is a power of two, since most
     requests are multiples of one. It is at most 1 GiB, and small enough for 16 steps. An unused GPU
-    shows all of its memory, for a pod that requests exactly that.
+    shows all of its memory, for a pod that requests exactly that amount.
     """
     size_mib, left_mib = gpu.memory_bytes // MIB, max(0, left_bytes) // MIB
     if left_mib == size_mib:

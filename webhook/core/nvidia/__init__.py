@@ -1,4 +1,4 @@
-"""NVIDIA's drivers, container runtime, device plugin, and the variables that programs read.
+"""NVIDIA's drivers, container runtime and device plugin, and environment variables of programs.
 
 A second vendor would be a second package. May import: `core.pod` and `webhook.names`.
 """

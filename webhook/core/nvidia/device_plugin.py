@@ -25,14 +25,15 @@ MIG_PREFIX: Final = "nvidia.com/mig-"
 MIXED_STRATEGY_LABEL: Final = {"nvidia.com/mig.strategy": "mixed"}
 """Label of nodes that offer MIG slices by profile."""
 MIG_PROFILE: Final = r"[1-9][0-9]{0,2}g\.[1-9][0-9]{0,3}gb"
-"""Pattern of a profile without suffixes: a GPU has only one slice such as `1g.10gb.me`."""
+"""Regular expression that matches a profile without suffixes: a GPU has only one slice such as
+`1g.10gb.me`."""
 
 TIME_SLICING_NODES: Final = {
     "key": "nvidia.com/gpu.sharing-strategy",
     "operator": "In",
     "values": ["time-slicing"],
 }
-"""Node selector term for time-slicing: on other nodes the same resource is a whole GPU."""
+"""Node selector term for time-slicing: on other nodes the resource is a whole GPU."""
 
 CARD_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 """Label with the total memory of one GPU of a node, in MiB."""
@@ -57,7 +58,7 @@ def is_mig_slice(resource: str) -> bool:
 
 
 def read_mig_profiles(labels: Mapping[str, Any]) -> dict[str, int]:
-    """Return the bytes of one slice of each profile in a node's labels.
+    """Return the bytes of one slice, keyed by profile, from a node's labels.
 
     Users who may label nodes can write these labels, so invalid amounts are left out.
     """

@@ -1,7 +1,7 @@
 """NVIDIA's drivers: state of GPUs, reliability of process lists, limits of cgroups, and failures.
 
-Only the state that the driver reports makes a GPU unhealthy, never an Xid: a tenant's faulty
-program can cause most of those.
+Only a state that the driver reports makes a GPU unhealthy, never an Xid: a tenant's faulty program
+can cause most of those.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class ScannedGpu:
     index: int
     """NVML's index, which may change whenever the library is opened."""
     usable_bytes: int | None
-    """Memory that programs can share, without the driver's reserve if the driver reports that. None
-    if the GPU has no memory of its own, such as GB10."""
+    """Memory that programs can share, in bytes, without the driver's reserve if the driver
+    reports the reserve. None if the GPU has no memory of its own, such as GB10."""
     mig: bool = False
     total_bytes: int | None = None
-    """Total memory including the driver's reserve; None if unknown."""
+    """Total memory including the driver's reserve, in bytes; None if unknown."""
     used_bytes: int | None = None
-    """Memory in use by all processes, without the driver's reserve; None if unknown."""
+    """Memory in use by all processes, without the driver's reserve, in bytes; None if unknown."""
     recovery: int | None = None
-    """Recovery action that the driver requests: a key of `RECOVERIES`, or 0; None if not reported.
-    """
+    """Recovery action that the driver requests: a key of `RECOVERIES`, or 0 for none; None if
+    unknown."""
     remap_failed: bool = False
     """True if a bad row of its memory could not be replaced."""
     remap_pending: bool = False
-    """True if a bad row is replaced at the next reset; it is not used until then."""
+    """True if a bad row will be replaced at the next reset; the row is not used until then."""
     compute_mode: int | None = 0
-    """Key of `COMPUTE_MODES`, or 0; None if the driver failed to report it."""
+    """Key of `COMPUTE_MODES`, or 0 for Default; None if the driver failed to report it."""
 
 
 class DriverClass(enum.Enum):
@@ -73,8 +73,8 @@ LIMITS_FROM: Final = 615
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
 _LISTS_OUR_PROCESSES_ALONE: Final = frozenset({580})
-"""Driver branches on which tests/gpu observed how memory of a dead process is listed while a child
-still has it open: by the dead process's PID, and only in its own PID namespace."""
+"""Driver branches for which tests/gpu proved how memory of a dead process is listed while a
+child still has it open: with the dead process's PID, and only in its own PID namespace."""
 
 _NO_VERSION: Final = "the driver's version {!r} cannot be read, so its figures are not trusted"
 _REASONS: Final = {
@@ -85,10 +85,10 @@ _REASONS: Final = {
 
 
 def classify_driver(version: str) -> DriverClass:
-    """Return the reliability of a driver's process lists, given its version; never raise.
+    """Return the reliability of a driver's process lists, given its version; never raises.
 
     A version that cannot be parsed counts as blind, so its figures stop no process. The version is
-    a first judgement. Programs confirm it by measuring a process that they know.
+    only a first judgement. Programs confirm it by measuring a process that they know.
 
     | from       | to         | class      |
     | ---------- | ---------- | ---------- |
@@ -111,7 +111,7 @@ def has_wide_entries(version: str) -> bool:
     """Return True if version 3 of a driver's process lists has entries with an additional field.
 
     From 535.43 to 535.86 entries end with the memory that confidential computing protects. Source:
-    nvidia-ml-py 12.535.77 against 12.535.108.
+    nvidia-ml-py 12.535.77 compared with 12.535.108.
     """
     parts = _parts(version)
     return parts is not None and _WIDE_ENTRIES[0] <= parts[:2] <= _WIDE_ENTRIES[1]
@@ -124,7 +124,7 @@ def supports_sidecar(version: str) -> bool:
 
 
 def explain_support(version: str) -> str:
-    """Return a sentence with the reason for the result of `supports_sidecar`."""
+    """Return a phrase with the reason for the result of `supports_sidecar`."""
     if _parts(version) is None:
         return _NO_VERSION.format(version)
     if supports_sidecar(version):
@@ -133,11 +133,11 @@ def explain_support(version: str) -> str:
 
 
 def counts_unidentified(version: str) -> bool:
-    """Return True if memory of a listed but unidentified process belongs to the pod for certain.
+    """Return True if memory of a listed but unidentified process certainly belongs to the pod.
 
     Drivers that translate PIDs should list only the container's own PID namespace. How they list a
-    client whose process has ended is known from their source only, so a branch counts once tests
-    confirmed it.
+    client whose process has ended is known only from their source, so a branch counts once tests
+    have confirmed it.
     """
     parts = _parts(version)
     return parts is not None and parts[0] in _LISTS_OUR_PROCESSES_ALONE
@@ -146,14 +146,14 @@ def counts_unidentified(version: str) -> bool:
 def can_limit_cgroups(version: str) -> bool:
     """Return True if a driver's branch can limit cgroups: r615 or newer.
 
-    Whether it does depends on the kernel, on the driver's modes and on the GPU.
+    Whether the driver actually does depends on the kernel, the driver's modes and the GPU.
     """
     parts = _parts(version)
     return parts is not None and parts[0] >= LIMITS_FROM
 
 
 def explain_driver(version: str) -> str:
-    """Return the reason why a driver's process lists are not trusted; for classes except WORKS."""
+    """Return the reason why a driver's process lists are not trusted; not for the class WORKS."""
     if _parts(version) is None:
         return _NO_VERSION.format(version)
     return _REASONS[classify_driver(version)].format(version.strip())
@@ -169,16 +169,16 @@ def _parts(version: str) -> tuple[int, int, int] | None:
 
 
 class Fault(enum.Enum):
-    """Action that a failure of NVML requires from the caller; never a reason to stop a process."""
+    """Action that an NVML error requires from the caller; never a reason to stop a process."""
 
     LIBRARY_MISSING = "library-missing"
-    """At the start, fail closed: the container runtime mounted no driver library."""
+    """Fail closed at the start: the container runtime mounted no driver library."""
     DRIVER_DOWN = "driver-down"
     """Call `reopen` after a pause that grows from 1 to 30 s."""
     DRIVER_CHANGED = "driver-changed"
     """Exit with code 75: only a new container gets the new driver's library."""
     GPU_LOST = "gpu-lost"
-    """Call `devices` again every 30 s. The GPU's handle is already dropped."""
+    """Call `devices` again every 30 s. The GPU's handle has already been dropped."""
     NO_PERMISSION = "no-permission"
     """Continue without figures of this GPU: it may be in MIG mode, or inaccessible."""
     NOT_SUPPORTED = "not-supported"
@@ -248,14 +248,14 @@ RECOVERIES: Final = {
     6: "a reset of the bus",
     7: "a reboot of the system",
 }
-"""Recovery actions that a driver from r570 on requests; 0 is none.
+"""Recovery actions that a driver from r570 on requests, keyed by number; 0 is none.
 
 Source: nvml.h, nvmlDeviceGpuRecoveryAction_t.
 """
 
 COMPUTE_MODES: Final = {1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
-"""Compute modes that prevent a second program from using a GPU, as nvidia-smi names them; 0 is
-Default.
+"""Compute modes in which a second program cannot use a GPU, as nvidia-smi names them, keyed by
+number; 0 is Default.
 
 Source: nvml.h, nvmlComputeMode_t.
 """

@@ -1,4 +1,4 @@
-"""Annotations and mounts by which containers are given NVIDIA's GPUs without variables.
+"""Annotations and mounts that give containers NVIDIA's GPUs without environment variables.
 
 Sources: NVIDIA Container Toolkit 1.20, the plugins for NRI and the modes of its runtime; the
 Container Device Interface, "CDI device names"; containerd/nri, plugins/device-injector;
@@ -28,7 +28,7 @@ class ValueKind(Enum):
     MOUNTS = auto()
 
 
-# Kind of the value, and True if the injector reads it as YAML.
+# Kind of the value, and True if the injector parses it as YAML.
 INJECTORS: Final[Mapping[str, tuple[ValueKind, bool]]] = {
     "nvidia.cdi.k8s.io": (ValueKind.CDI, False),
     "cdi.k8s.io": (ValueKind.CDI, False),
@@ -42,11 +42,11 @@ INJECTORS: Final[Mapping[str, tuple[ValueKind, bool]]] = {
     "mounts.nri.io": (ValueKind.MOUNTS, True),
     "mounts.noderesource.dev": (ValueKind.MOUNTS, True),
 }
-"""Annotations by which runtimes and NRI plugins inject devices: whole keys, or the part before the
-slash."""
+"""Annotations by which runtimes and NRI plugins inject devices, keyed by the whole annotation
+key or its prefix before the slash."""
 LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi|devices[.]|mounts[.]|io[.]kubernetes[.]cri-o[.]D)"
-"""RE2 pattern of the annotation keys that API servers send to the webhook: all injectors, few
-others.
+"""RE2 pattern of the annotation keys that API servers send to the webhook: those of all injectors,
+and few others.
 
 It is short because the API server charges its length times the length of all keys against the cost
 limit of one expression.
@@ -56,19 +56,19 @@ limit of one expression.
 WHOLE_GPU_KIND: Final = "gpu"
 # CDI classes that show no GPU, like the variables NVIDIA_GDS, NVIDIA_MOFED and NVIDIA_GDRCOPY.
 _WITHOUT_GPU: Final = frozenset({"gds", "mofed", "gdrcopy"})
-# In `vendor.com/class=name` the vendor is nvidia.com or a subdomain. It is searched anywhere in the
-# value, since some injectors split at commas and others read YAML.
+# In `vendor.com/class=name` the vendor is nvidia.com or a subdomain. The vendor is searched for
+# anywhere in the value, since some injectors split at commas and others parse YAML.
 _NVIDIA_DEVICE: Final = re.compile(
     r"(?<![A-Za-z0-9_-])nvidia\.com/(?:([A-Za-z0-9_.-]+)=([A-Za-z0-9_.:-]+))?"
 )
-# Names of cards for virtual machines in NVIDIA's sandbox device plugin: pgpu, GH100_H100_PCIE.
+# Names of GPUs for virtual machines in NVIDIA's sandbox device plugin: pgpu, GH100_H100_PCIE.
 _PASSED_THROUGH: Final = re.compile(r"pgpu|[A-Z].*")
-# Characters by which YAML hides text from a search: escapes, tags (`!!binary`), directives.
+# Characters by which YAML hides a string from a search: escapes, tags (`!!binary`), directives.
 _HIDING: Final = re.compile(r"[\\!%]")
 _APART: Final = re.compile(r"[\s\"',:\[\]{}]+")
 _CARD: Final = re.compile(r"/dev/nvidia[0-9]+")
 _BESIDE_CARD: Final = re.compile(r"/dev/nvidia(ctl|-uvm.*|-caps.*)")
-# Injectors compare names of fields without regard to case.
+# Injectors compare names of fields case-insensitively.
 _MAJOR: Final = re.compile("major", re.IGNORECASE)
 _PLAIN_MAJOR: Final = re.compile(
     r"major[\"']?\s*:\s*(0|[1-9][0-9]*)\s*(?:[,}#\n]|$)", re.IGNORECASE
@@ -95,22 +95,22 @@ _HIDDEN: Final = "write it without backslash, ! and %; with these it may name an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedDevices:
-    """Devices and mounts in the annotation of an injector, as far as they matter for GPUs."""
+    """Devices and mounts in an injector's annotation that matter for GPUs."""
 
     cards: frozenset[str] = frozenset()
     """Names or paths of single whole GPUs."""
     control_devices: bool = False
-    """True if it has devices that are useless without a card, such as /dev/nvidiactl."""
+    """True if it has devices that are useless without a GPU, such as /dev/nvidiactl."""
     passthrough: bool = False
-    """True if it has cards for virtual machines, which no driver of the node uses."""
+    """True if it has GPUs for virtual machines, which no driver of the node uses."""
     renders: bool = False
     """True if it has devices for rendering and transcoding, of any vendor."""
     mounted_paths: tuple[str, ...] = ()
     """Paths of the node that are mounted."""
     violation: str = ""
-    """Remedy for a value that no resource of the pod excuses; empty if there is none."""
+    """Remedy for a value that no resource of the pod justifies; empty if there is none."""
     unreadable_mounts: str = ""
-    """Remedy for mounts that cannot be read; empty if all can."""
+    """Remedy for mounts that cannot be read; empty if all can be read."""
 
     @property
     def shows_gpus(self) -> bool:
@@ -129,7 +129,8 @@ def read_injections(
 ) -> Iterator[tuple[str, InjectedDevices]]:
     """Yield each annotation that gives a pod devices, with the devices.
 
-    Annotations with the same value in `before` are left out. Values beyond the bounds are not read.
+    Annotations with the same value in `before` are skipped. Values beyond the bounds are not
+    parsed.
     """
     left, count = MAX_TEXT_LENGTH, 0
     for key, value in annotations.items():
@@ -203,7 +204,7 @@ def _named_by_paths(value: str) -> InjectedDevices:
 
 
 def is_passthrough(resource: str) -> bool:
-    """Return True if a resource is a card for a virtual machine (Kata)."""
+    """Return True if a resource is a GPU for a virtual machine (Kata)."""
     domain, _, name = resource.partition("/")
     return domain == "nvidia.com" and _PASSED_THROUGH.fullmatch(name) is not None
 
@@ -211,7 +212,7 @@ def is_passthrough(resource: str) -> bool:
 def find_device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
     """Yield the index of each mount whose path selects GPUs for NVIDIA's runtime.
 
-    The runtime compares the beginning of the cleaned path, with or without a slash after it.
+    The runtime compares the prefix of the cleaned path, with or without a slash after it.
     """
     for index, mount in enumerate(mounts):
         path = mount.get("mountPath")

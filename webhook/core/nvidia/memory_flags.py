@@ -1,12 +1,12 @@
 """Flags and variables of programs that size themselves by the whole GPU, each with its source.
 
 Patterns are matched against `Words.plain`, in which `gpu_memory_utilization` is the flag, the
-keyword and the variable. Patterns of commands begin and end at word boundaries.
+keyword and the environment variable. Patterns of commands begin and end at word boundaries.
 
 Triton Inference Server, llama.cpp and Text Embeddings Inference have no row: they use what their
-models need, and no setting bounds them by a share. Triton's `--model-load-gpu-limit` also counts
+models need, and no setting limits them to a fraction. Triton's `--model-load-gpu-limit` also counts
 the memory of other processes (src/backend_model_instance.cc). llama.cpp's `-ngl` and `-c` choose
-layers and context, and `--fit` plans by the free memory of the whole GPU (common/arg.cpp).
+layers and context, and `--fit` plans with the free memory of the whole GPU (common/arg.cpp).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from webhook.core.pod.command_lines import SEPARATOR_PATTERN, CommandLine
 from webhook.core.pod.views import Container
 
 BoundKind = Literal["all", "free", "spare", "jax"]
-"""Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights
-leave free, GiB to spare for other programs, or whether JAX allocates its part at its start."""
+"""Meaning of a bound: a fraction of all memory of the GPU ("all"), a fraction of the memory that
+weights leave free ("free"), GiB left to other programs ("spare"), or whether JAX allocates
+its memory when it starts ("jax")."""
 
 _NEVER: Final = "(?!)"
 
@@ -32,28 +33,28 @@ class SizedProgram(NamedTuple):
 
     name: str
     bound: str
-    """Flag or variable that bounds it."""
+    """Flag or environment variable that bounds the program."""
     bounds: str
-    """Pattern that matches words and variables if a setting bounds it."""
+    """Pattern that matches a command line or variables in which a setting bounds the program."""
     takes: str = "nine tenths of the GPU"
-    """Part of the GPU that it allocates by default."""
+    """Part of the GPU that the program allocates by default."""
     runs: str = _NEVER
-    """Pattern of the command that starts it."""
+    """Pattern of the command that starts the program."""
     image: str = _NEVER
-    """Pattern of an image whose entry point starts it."""
+    """Pattern of an image whose entry point starts the program."""
     runs_in_image: str = _NEVER
-    """Pattern of a command that starts it only in such an image."""
+    """Pattern of a command that starts the program only in such an image."""
     of: BoundKind = "all"
     in_file: str = ""
-    """File of the model's repository that sets the bound, if neither flag nor variable can."""
+    """File of the model's repository that sets the bound, if no flag or variable can."""
     variables: str = ""
-    """Pattern of variables that it reads itself, so a variable of `envFrom` may bound it."""
+    """Pattern of environment variables that the program reads itself, so `envFrom` may bound it."""
     flags_variables: tuple[tuple[str, str], ...] = ()
-    """Variables with additional flags, each with the pattern of images that read it. Setting `args`
-    would replace the command of such an image."""
+    """Environment variables with additional flags, each with the pattern of images that read it.
+    Setting `args` would replace the command of such an image."""
 
     def ignores(self, variable: str) -> bool:
-        """Return True if a variable is named like the bound but the program does not read it."""
+        """Return True if a variable is named like the bound, but the program does not read it."""
         name, bound = variable.lower(), self.bound.strip("-").replace("-", "_")
         return name.endswith(bound) and not re.fullmatch(self.variables, name)
 
@@ -194,9 +195,9 @@ FRACTION: Final = re.compile(
     r"""))(?P<gap>["']? ?[:=] ?|[\s\0]+)"""
     r"""(?P<value>\$\([^)\0]*\)(?![a-z])|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
 )
-"""Flag, keyword, key or variable with a fraction of the whole GPU, or (`free`) of the memory that
-the weights leave free. `jax` has a switch instead of a fraction. Some images have variables with
-longer names that end in one of these."""
+"""Regular expression that matches a flag, keyword, key or variable with a fraction of the whole
+GPU, or (`free`) of the memory that the weights leave free. `jax` has a switch instead of a
+fraction. Some images have variables with longer names that end in one of these."""
 
 _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     # vllm/engine/arg_utils.py, sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py,
@@ -214,9 +215,9 @@ _GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
     # accelerate/commands/launch.py: the number for all machines
     "num_processes": ("tensor", rf"accelerate{SEPARATOR_PATTERN}launch"),
 }
-"""Factors of the number of GPUs, by the name of a flag or variable. The second value is the pattern
-of commands that read the flag; None for the programs of the table. Each pod runs all its
-`processes`."""
+"""Factors of the number of GPUs, keyed by the name of a flag or variable. The second value is
+the pattern of commands that read the flag; None for the programs of the table. Each pod runs
+all its `processes`."""
 _GPU_FLAG: Final = re.compile(
     rf"(?<!\w)(?P<name>(?:__?|nim_|pet_|(?=num_shard))(?P<flag>{'|'.join(_GPU_FLAGS)}))"
     r"""(?:=|[\s\0]+)["']?(?P<count>[0-9]{1,4})(?![0-9])"""
@@ -226,26 +227,26 @@ _SEVERAL_NODES: Final = re.compile(
     r"""(?:nnodes|num_machines)(?:=|[\s\0]+)["']?(?!1(?![\d:]))|(?<!\w)__?dp[lar](?!\w)"""
     r"|data_parallel_(?!size[=\s\0])|(?<![\w.])(?:ray(?![\w.])|ray_address|lws_)"
 )
-"""Matches if a model is spread over GPUs of several pods, whose number the pod does not show."""
+"""Matches if a model is spread over GPUs of several pods, whose number is not in the pod."""
 
 OTHER_COMMAND: Final = re.compile(
     r"(?:[^\s\0]*/)?(?:cat|curl|echo|env|jupyter|nvidia_smi|python3?|sleep|tail|torchrun|true)\0"
 )
-"""First word of `args` that is a command, and not an argument of the image's entry point."""
+"""Matches a first word of `args` that is a command, not an argument of the image's entry point."""
 
 _NOT_THE_SERVER: Final = re.compile(
     "(?<![a-z])(?:router|exporter|gateway|proxy|operator|controller|manager|client|ui|webui|frontend"
     "|metrics|monitor|dashboard|bench|benchmark|tests?|downloader|loader|simulator|sim|scheduler|epp"
     "|plugin|adapter|cpu|tpu|neuron|docs|lora-syncer|worker(?=-))(?![a-z])"
 )
-"""Words of images that are named after a server but run something else."""
+"""Matches words in names of images that are named after a server but run something else."""
 _OTHERS: Final = re.compile(
     r"\A(?!.*:cpu).*(?<![a-z0-9])(?:cupy|jax|julia|llama[._-]?cpp|ollama|onnxruntime|pytorch|rapidsai"
     "|tei|tensorflow|text-embeddings-inference|tritonserver)(?![a-z0-9])"
     rf"|(?<![\w.])(?:llama_server|ollama{SEPARATOR_PATTERN}serve|text_embeddings_router|tritonserver"
     rf"|tensorflow_model_server|dask(?:_cuda_|{SEPARATOR_PATTERN}cuda{SEPARATOR_PATTERN})worker)(?![\w.])"
 )
-"""Matches the image, or the commands on the line after it, of programs that need no bound."""
+"""Matches programs that need no bound: in the image name, or in the commands on the next line."""
 _IS_SERVER: Final = re.compile("(?:vllm-openai|huggingfaceserver|lmsysorg/|nvidia/vllm|rhaiis/)")
 """Matches images whose entry point is the server itself, not a script."""
 _RUNS: Final = re.compile(
@@ -255,19 +256,19 @@ _ONLY_NAMES_IT: Final = re.compile(
     r"(?<![\w.])(?:\[|cat|curl|echo|export|find|grep|ls|pgrep|pip|pip3|pkill|printf|ps|sed|wget)"
     rf"{SEPARATOR_PATTERN}[^;&|\n]*"
 )
-"""A command that names a program without running it, with its arguments."""
+"""Matches a command, with its arguments, that names a program without running it."""
 _MODEL: Final = (
     r"""[^\s\0"';&|()]{0,40}"""
     r"""(?: (?!_)(["']?)(?:\$\(\w+\)|[^\s\0"';&|<>()]){1,40}\1(?=[\s\0"';&|)]))?"""
 )
-"""Rest of the word that starts a program, and the next word if it is not a flag."""
+"""Pattern of the rest of the word that starts a program, and of the next word if it is not a
+flag."""
 
 
 def find_program(container: Container, line: CommandLine) -> SizedProgram | None:
     """Return the program of the table that a container runs, or None.
 
-    If the image's script starts the program, the script may read variables that are named like the
-    bound.
+    If the image's script starts the program, the script may read variables named like the bound.
     """
     plain, image = line.words.plain[: line.end], _image_name(container)
     starts_other = container.raw.get("command") or line.line or OTHER_COMMAND.match(plain)
@@ -324,7 +325,7 @@ def _program_of_image(image: str) -> SizedProgram | None:
 
 
 def _image_name(container: Container) -> str:
-    """Return a container's image in lower case; empty if the name is not a server's."""
+    """Return a container's image in lower case; empty if the name does not belong to a server."""
     image = container.raw.get("image")
     if type(image) is not str or len(image) > MAX_REFERENCE_LENGTH:
         return ""

@@ -1,7 +1,7 @@
-"""Memory that programs may use, and the variables that tell them so.
+"""Memory that programs may use, and the environment variables that state it.
 
 Each container with VRAM gets two variables: its amount per GPU and its fraction of the GPU. They
-come first in `env`, so later entries and `args` can refer to them by `$(NAME)`. A rule can add
+are first in `env`, so later entries and `args` can refer to them by `$(NAME)`. A rule can add
 variables that frameworks read.
 
 A pod may be created again with variables written earlier: restored, copied, applied with another
@@ -10,7 +10,7 @@ amount, or changed by another webhook. Entries of `env` are recognized by name a
 | entry of `env` | written by vramwarden |
 | --- | --- |
 | `VRAMWARDEN_GPU_MEMORY_MIB` with a number | yes |
-| `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | yes |
+| `VRAMWARDEN_GPU_MEMORY_FRACTION` from vramwarden's annotation | yes |
 | either name with another value | no: the user set it, and it stays |
 
 Functions that edit a list of variables return the same list, not a copy, if nothing changes.
@@ -34,19 +34,20 @@ from webhook.names import (
 )
 
 FRACTION_REFERENCE: Final = f"$({GPU_MEMORY_FRACTION_ENV})"
-"""Reference that the kubelet replaces by the fraction, in `args` and in values of later variables.
-"""
+"""Reference that the kubelet replaces by the fraction, in `args` and in values of later
+variables."""
 
 CONTEXT_BYTES: Final = 900 * MIB
-"""Margin for a CUDA context and its libraries, which the driver counts in addition to what a
-framework allocates. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866 MiB.
+"""Margin for a CUDA context and its libraries, in bytes, which the driver counts in addition to the
+framework's allocations. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866
+MiB.
 
-`core.enforcement.driver_limit` bounds the context without libraries.
+`core.enforcement.driver_limit` limits the context without libraries.
 """
 
 
 def usable_bytes(cap_bytes: int) -> int:
-    """Return the bytes of a cap that a framework may allocate: less the margin, at least half."""
+    """Return the bytes that a framework may allocate: the cap less a margin, at least half."""
     return max(cap_bytes - CONTEXT_BYTES, cap_bytes // 2)
 
 
@@ -63,17 +64,17 @@ class Program(StrEnum):
 
 
 DEFAULT_PROGRAMS: Final = (Program.JAX, Program.TENSORFLOW)
-"""Programs whose variables work with any image and are read by no other program."""
+"""Programs whose environment variables work with any image and are read by no other program."""
 
 
 class ProgramVariable(NamedTuple):
-    """One variable that a program reads."""
+    """An environment variable that a program reads."""
 
     name: str
     value: str
     """Value with `{usable}` for the usable bytes and `{context}` for Ollama's context length."""
     instead: tuple[str, ...] = ()
-    """Variables that conflict with this one: it is not added if one of them is set."""
+    """Conflicting variables: this one is not added if one of them is set."""
 
     @property
     def needs_fraction(self) -> bool:
@@ -86,19 +87,21 @@ class ProgramVariable(NamedTuple):
         return "{usable}" in self.value
 
     def entry(self, cap_bytes: int) -> Json:
-        """Build the variable for a container with this cap per GPU."""
+        """Return the entry of `env` for a container with this cap per GPU."""
         usable = usable_bytes(cap_bytes)
         value = self.value.replace("{usable}", str(usable))
         return {"name": self.name, "value": value.replace("{context}", _ollama_context(usable))}
 
 
 PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
-    # Grow on demand, instead of taking three quarters of the card: jaxlib/xla_client.py.
+    # Grow on demand, instead of taking three quarters of the GPU: jaxlib/xla_client.py.
     Program.JAX: (ProgramVariable("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
-    # Grow on demand, instead of taking all: TensorFlow, "Limiting GPU memory growth".
+    # Grow on demand, instead of taking the whole GPU: TensorFlow, "Limiting GPU memory growth".
     Program.TENSORFLOW: (ProgramVariable("TF_FORCE_GPU_ALLOW_GROWTH", "true"),),
-    # A fraction of the total. jaxlib 0.4.36 reads this name, 0.4.30 does not. It raises if the old
-    # name is set as well, even by the image.
+    # A fraction of the total. jaxlib 0.4.36 reads this name, 0.4.30 does not. It raises an error if
+    # the old name is also set, even by the image. wheels 2.9.1 and 2.10.0. Earlier versions read
+    # only the older name, and raise an error for an unknown option, so the new name breaks no older
+    # PyTorch.
     Program.JAX_FRACTION: (
         ProgramVariable(
             "XLA_CLIENT_MEM_FRACTION", FRACTION_REFERENCE, ("XLA_PYTHON_CLIENT_MEM_FRACTION",)
@@ -114,7 +117,9 @@ PROGRAM_VARIABLES: Final[dict[str, tuple[ProgramVariable, ...]]] = {
             ("PYTORCH_CUDA_ALLOC_CONF",),
         ),
     ),
-    # Bytes without a unit, which would raise: cupy/cuda/memory.pyx, _parse_limit_string.
+    # Bytes without a unit, which would raise an error: cupy/cuda/memory.pyx, _parse_limit_string.
+    # Settings that grow with the GPU can be limited: loaded models, parallel requests, context
+    # length.
     Program.CUPY: (ProgramVariable("CUPY_GPU_MEMORY_LIMIT", "{usable}"),),
     # Bytes, from 3.13 on: CUDA.jl, parse_limit.
     Program.JULIA: (ProgramVariable("JULIA_CUDA_HARD_MEMORY_LIMIT", "{usable}"),),
@@ -136,7 +141,7 @@ _FRACTION_FIELD: Final = {"fieldPath": f"metadata.annotations['{GPU_MEMORY_FRACT
 def _ollama_context(usable: int) -> str:
     """Return the context length that Ollama would choose for a GPU of that size.
 
-    Ollama reads the size of the whole GPU, so a pod with a share needs the length set
+    Ollama reads the size of the whole GPU, so a pod with a part of it needs this setting
     (server/routes.go, Serve).
     """
     if usable >= 47 * _GIB:
@@ -147,10 +152,10 @@ def _ollama_context(usable: int) -> str:
 def set_cap_variables(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     """Set a container's two variables of its cap, in front of all others.
 
-    `cap_bytes` is None for a container without VRAM. `fraction`: True if the pod has a fraction
+    `cap_bytes` is None for a container without VRAM. `fraction` is True if the pod has a fraction
     that applies to this container. Variables of `configure_programs` are removed if they were
-    written for another amount, or for a fraction that is gone. Entries of another webhook may come
-    first unless they refer to ours.
+    written for another amount, or for a fraction that no longer exists. Entries of another webhook
+    may come first unless they refer to vramwarden's.
     """
     wanted = _ours(cap_bytes, fraction=fraction)
     if not env:
@@ -233,11 +238,11 @@ def _outdated_variables(
 
 
 LARGEST_GPU_BYTES: Final = 288 * 2**30
-"""Memory of the largest single GPU sold in 2026 (B300, MI355X)."""
+"""Memory of the largest single GPU sold in 2026 (B300, MI355X), in bytes."""
 
 SMALLEST_USEFUL_BYTES: Final = 600 * 2**20
-"""Amount below which too little memory is left after a CUDA context, which takes 518 MiB on an
-H100.
+"""Amount in bytes below which too little memory is left after a CUDA context, which takes 518 MiB
+on an H100.
 
 `core.enforcement.driver_limit` uses it as the size of the largest context.
 """

@@ -1,4 +1,4 @@
-"""Variables by which NVIDIA's runtime, driver and MPS show GPUs and limit memory.
+"""Environment variables by which NVIDIA's runtime, driver and MPS show GPUs and limit memory.
 
 `NVIDIA_VISIBLE_DEVICES` must name GPUs as the container runtime of the node resolves them:
 
@@ -30,12 +30,12 @@ VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 
 COMPUTE_LIBRARIES: Final = "compute,utility"
-"""Driver libraries of a container with VRAM that requests no others."""
+"""Driver libraries of a container with VRAM that requests no other libraries."""
 NVML_LIBRARIES: Final = "utility"
 """Driver libraries that NVML needs."""
 
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
-"""Field from which containers read the GPUs chosen at binding."""
+"""Field of the pod from which containers read the GPUs chosen at binding."""
 
 _OF_MPS: Final = "CUDA_MPS_"
 # Prefixes of variables from which the driver or MPS reads a memory limit.
@@ -45,7 +45,7 @@ GPU_PREFIXES: Final = ("NVIDIA_", _OF_MPS)
 true."""
 
 # Variables that give a container access beyond its visible GPUs. NVIDIA_GDRCOPY, NVIDIA_GDS and
-# NVIDIA_MOFED are not among them: they show no GPU.
+# NVIDIA_MOFED are not included: they show no GPU.
 _WIDENING: Final = (
     *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES"),
     *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH"),
@@ -85,12 +85,12 @@ def shows_all(entry: Json) -> bool:
 
 
 def driver_capabilities(libraries: str) -> Json:
-    """Build the variable that selects the driver libraries of a container."""
+    """Return the variable that selects the driver libraries of a container."""
     return {"name": DRIVER_CAPABILITIES_ENV, "value": libraries}
 
 
 def visible_devices(*, chosen: bool) -> Json:
-    """Build the variable that selects the visible GPUs: those chosen at binding, or all."""
+    """Return the variable that selects the visible GPUs: the GPUs chosen at binding, or all."""
     return _CHOSEN if chosen else _ALL
 
 
@@ -117,13 +117,13 @@ def hide_visible_devices(env: list[Json]) -> list[Json]:
 
 
 def unset_widening(env: list[Json]) -> list[Json]:
-    """Add the variables of `widens_access` that a container does not set, with an empty value.
+    """Add empty values for the variables of `widens_access` that a container does not set.
 
     They override variables from `envFrom`, which admission cannot read
     (kubernetes/pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables). NVIDIA Container Toolkit
     1.20 treats an empty value as absent:
 
-    | variable | empty | source |
+    | variable | effect if empty | source |
     | --- | --- | --- |
     | NVIDIA_IMEX_CHANNELS | no channel | internal/config/image/cuda_image.go, devicesFromEnvvars |
     | NVIDIA_MIG_*_DEVICES | none | cmd/nvidia-container-runtime-hook/container_config.go |
@@ -192,8 +192,8 @@ class DeviceNames(StrEnum):
 def format_visible_devices(uuids: Iterable[str], names: DeviceNames) -> str:
     """Return the value of `NVIDIA_VISIBLE_DEVICES` that shows these GPUs.
 
-    Raise ValueError for `DeviceNames.NONE`. All names have the same kind: names of
-    `runtime.nvidia.com` may not be mixed with those of another.
+    Raises ValueError for `DeviceNames.NONE`. All names have the same kind: names of
+    `runtime.nvidia.com` must not be mixed with names of another kind.
     """
     if names is DeviceNames.NONE:
         raise ValueError("the node resolves no name of a GPU")
