@@ -58,8 +58,6 @@ class _SetLimits(ctypes.Structure):
 
 
 class _GetLimits(ctypes.Structure):
-    """nvmlGetMemoryLimits_v1_t."""
-
     _fields_ = (*_SetLimits._fields_, ("used", ctypes.c_ulonglong))
 
 
@@ -75,7 +73,6 @@ class NvmlError(Exception):
     def __init__(self, function: str, code: int, *, gpu: str = "", detail: str = "") -> None:
         self.function = function
         self.code = code
-        """nvmlReturn_t of nvml.h."""
         self.gpu = gpu
         """UUID of the GPU; empty if the call concerns no GPU, or the UUID is unreadable."""
         self.fault = classify_error(code)

@@ -188,7 +188,6 @@ STRICT: Final = Dialect(
     endless="the alias *{0} is inside what it refers to",
     undefined="is not YAML: found undefined alias '{0}'",
 )
-"""Dialect of policy files."""
 
 
 class BoundedReader:

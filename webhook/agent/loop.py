@@ -144,7 +144,6 @@ class Agent:
             self._check_driver(now_s)
 
     def _receive(self) -> None:
-        """Receive all reports, and wait for the first one."""
         now_s = time.monotonic()
         wait_s = min(LONGEST_WAIT_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
         message = self._inbox.get(wait_s)

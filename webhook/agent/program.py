@@ -58,7 +58,6 @@ class ScanResult:
     node: dict[str, Any]
     """The node; empty if it could not be read."""
     shared_state: NodeState
-    """Desired state of the node if its GPUs are shared."""
 
 
 def scan_once(settings: AgentSettings) -> ScanResult:

@@ -129,7 +129,6 @@ _NO_ACT: Final = "the sentry of this node may stop no process, or cannot follow 
 
 
 def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -> str:
-    """Return the condition's message for a fault."""
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:

@@ -25,12 +25,10 @@ class AgentSettings:
     node: str
     interval_s: float = INTERVAL_S
     grace_s: float = GRACE_S
-    """Time for which a GPU may be lost before it leaves the inventory, in seconds."""
     fixed_bytes: int | None = None
     """Amount to advertise without reading a driver, in bytes; None to scan."""
     access: Access = field(default_factory=Access)
     kernel_driver: str = KERNEL_DRIVER
-    """File that exists while the kernel has a driver."""
     namespace: str = ""
     """Namespace of the assignment lists; empty if the webhook does not assign GPUs."""
     expects_sentry: bool = False

@@ -46,13 +46,10 @@ class Leaf:
     """Cgroup below a pod's cgroup."""
 
     path: str
-    """Path below the mount."""
     number: int
-    """Inode number."""
     container: str
     """Container ID of 64 hex digits; empty if the name has none."""
     runs: bool
-    """True if the cgroup has processes."""
 
 
 class NodeCgroups:

@@ -45,7 +45,6 @@ class LimitedPod:
     gpus: tuple[str, ...]
     since_s: float
     path: str = ""
-    """Path of the pod's cgroup; empty until the cgroup exists."""
     leaves: tuple[Leaf, ...] = ()
     searched_s: float = float("-inf")
     set_s: float = float("inf")

@@ -82,11 +82,9 @@ class Limiter:
         """Driver version and GPUs of the last proof; `_proved_s` is its time."""
         self._proved_s = float("-inf")
         self._reading_s = float("-inf")
-        """Time of the next read of limits."""
         self._again_s = float("inf")
         """Time of an additional read for new containers."""
         self._written_s = float("-inf")
-        """Time at which the file for the sentry was last written."""
         self._changed = True
         self._started_s = time.time()
         self._beat_s = time.monotonic()
@@ -179,7 +177,6 @@ class Limiter:
             pod.leaves = leaves
 
     def _open_driver_and_limit(self, now_s: float) -> None:
-        """Open the driver, prove that limits work, set limits, and close it."""
         scan = scan_with(
             self._nvml,
             self._settings.kernel_driver,
@@ -265,7 +262,6 @@ class Limiter:
         return {(limit.uid, limit.gpu, limit.hard_bytes): limit.late for limit in limits}
 
     def _exit_if_driver_hangs(self) -> None:
-        """End the program if a call of the driver does not return."""
         while time.monotonic() - self._beat_s < STUCK_AFTER_S + WRITE_INTERVAL_S:
             time.sleep(WRITE_INTERVAL_S)
         self._journal.event("error", "the driver does not return")

@@ -26,7 +26,5 @@ class LimiterSettings:
     dmem: bool = False
     """True to enable the kernel's dmem controller down to each pod, if the driver uses dmem."""
     folder: str = LIMITER_FOLDER
-    """Folder of the file for the sentry."""
     kernel_driver: str = KERNEL_DRIVER
-    """File that exists while the kernel has a driver."""
     kubeconfig: Path | None = None

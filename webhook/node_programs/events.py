@@ -32,7 +32,6 @@ MOST_OBJECTS: Final = 500
 """Maximum number of objects whose reports are counted."""
 
 RETRY_S: Final = 600.0
-"""Time for which a report is retried, in seconds."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
@@ -45,7 +44,6 @@ class EventReport:
     """Event, with an optional pod condition."""
 
     about: Json
-    """ObjectReference with a UID."""
     reason: EventReason
     sentence: str
     action: str

@@ -50,8 +50,6 @@ _SENTRY_REPORTS: Final = "the sentry only reports"
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """A pod whose cap is judged."""
-
     uid: str
     name: str
     """`namespace/name`."""
@@ -256,7 +254,6 @@ class ActionRunner:
         self._status.stopped(pod.uid)
 
     def _report_excess(self, pod: _Pod, action: ReportExcess) -> None:
-        """Report once per excess what would be stopped, in the words of a stop."""
         if action.process is not None:
             action = replace(action, process=self._with_inner_pid(action.process))
         why = explain_report(action, _POLICY_REPORTS if pod.terms.reports else _SENTRY_REPORTS)

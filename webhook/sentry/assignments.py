@@ -26,7 +26,6 @@ class NodeAssignments:
     """The node's assignments; UIDs are in the form of `comparable_uid`."""
 
     listed: Assignments = field(default_factory=dict)
-    """Assignments on the list, keyed by UID."""
     names: Mapping[str, str] = field(default_factory=dict)
     """`namespace/name` of the pods on the list, keyed by UID, in the order of the list."""
     is_read: bool = False
@@ -39,7 +38,6 @@ class NodeAssignments:
     """Assignments of the pods whose caps are judged, keyed by UID: pods that the sentry stops or
     reports, and `departed`."""
     terms: Mapping[str, CapTerms] = field(default_factory=dict)
-    """Terms of the assignments in `capped`, keyed by UID."""
     poll_s: float = inf
     """Shortest poll interval of pods by Sentry that may be stopped, in seconds; `inf` without
     such pods. Sidecars poll pods by Sidecar."""

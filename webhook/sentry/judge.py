@@ -177,7 +177,6 @@ def list_thresholds(assignments: NodeAssignments, active: frozenset[str]) -> dic
 def _processes_by_pod(
     scan: ProcessScan, assignments: NodeAssignments
 ) -> dict[str, list[tuple[str, GpuProcess]]]:
-    """Return the listed processes of each pod on its assigned GPUs, with the GPU."""
     held: dict[str, list[tuple[str, GpuProcess]]] = {}
     for gpu, processes in scan.lists.items():
         for process in processes:

@@ -199,7 +199,6 @@ class Sentry:
                 until_s = min(until_s, since_s + max(HOLDING_S, least_s))
 
     def _report_limits(self, assignments: NodeAssignments) -> None:
-        """Report the limiter's events about pods on the list."""
         for uid, told in self._limits.new_events(assignments.listed):
             pod, why = assignments.names[uid], told.why
             self._journal.event(

@@ -29,14 +29,11 @@ agent advertises it. Its assignments still count, and users must find their pods
 
 @dataclass(slots=True)
 class _Stops:
-    """Number of stops of a pod."""
-
     before: int | None = None
     """Number stored by the previous sentry, minus the sidecar's own number once the sidecar
     reports it."""
     ours: int = 0
     reported: int | None = None
-    """Highest number that the pod's sidecar reported."""
 
     def total(self) -> int | None:
         if self.before is None and self.reported is None and not self.ours:
@@ -191,7 +188,6 @@ class NodeStatus:
     def _pods_on(
         self, gpu: str, usage: NodeUsage, assignments: NodeAssignments, enforcement: str
     ) -> Iterator[PodFigures]:
-        """Yield the pods with an assignment on a GPU, in the order of the list."""
         held = usage.pods.get(gpu, {})
         for uid, assignment in assignments.listed.items():
             if not covers_gpu(assignment, gpu):
@@ -253,7 +249,6 @@ class NodeStatus:
             self._peaks[uid, uuid] = max(self._peaks.get((uid, uuid), 0), seen_bytes)
 
     def _forget_pods(self, listed: Assignments) -> None:
-        """Forget pods that are not on the list."""
         self._peaks = {
             key: peak_bytes for key, peak_bytes in self._peaks.items() if key[0] in listed
         }

@@ -36,7 +36,6 @@ class LimiterReport:
     """The limiter's file, as last read."""
 
     def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns Unix time."""
         self._path = f"{folder}/{STATE_FILE}"
         self._clock = clock
         self._read: tuple[int, int, int] | None = None

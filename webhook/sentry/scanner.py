@@ -110,7 +110,6 @@ class ProcessScanner:
         self._outermost = outermost
         self._known: dict[int, _TrackedProcess] = {}
         self._listed: dict[str, frozenset[int]] = {}
-        """PIDs of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
         self._ran_s: dict[str, float] = {}
         """Time at which each GPU's samples were last read."""

@@ -19,7 +19,6 @@ class SentrySettings:
 
     node: str
     namespace: str
-    """Namespace of the assignment lists: the webhook's namespace."""
     act: bool = True
     """True if processes may be stopped; False if an excess is only reported."""
     pod_metrics: bool = True
@@ -28,11 +27,9 @@ class SentrySettings:
     metrics_port: int = METRICS_PORT
     """Port number, or 0 for any free port."""
     pod_name: str = ""
-    """Name of the sentry's pod, for Events."""
     pod_uid: str = ""
     """UID of the sentry's pod, which shows how this node names the cgroups of pods."""
     kernel_driver: str = KERNEL_DRIVER
-    """File that exists while the kernel has a driver."""
     limiter_folder: str = LIMITER_FOLDER
     """Folder of the limiter's file, which is missing if the node has no limiter."""
     kubeconfig: Path | None = None

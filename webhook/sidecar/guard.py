@@ -115,7 +115,6 @@ class Guard:
         self._rejected: set[Process] = set()
         self._state = StepState()
         self._containers_with_memory: frozenset[str] = frozenset()
-        """Containers that were observed with GPU memory."""
 
     def run(self) -> int:
         """Enforce the cap until the end, and return the exit code; raises DriverChangedError."""

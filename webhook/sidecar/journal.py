@@ -78,7 +78,6 @@ class EnforcerJournal(Journal):
             self.event("info", "last words", **words[1])
 
     def _write_termination_log(self, words: FinalFigures | None) -> None:
-        """Write the last verdict, followed by the final figures."""
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return

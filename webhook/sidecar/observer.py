@@ -177,7 +177,6 @@ class Observer:
         return self._processes.get(pid, Process(pid, UNIDENTIFIED))
 
     def _counts_for_pod(self, stranger: Unidentified, now_s: float) -> bool:
-        """Return True if an unidentified process certainly belongs to the pod."""
         return (
             self._counts_strangers
             and len(self.gpus) == 1
@@ -203,7 +202,6 @@ class Observer:
         return process
 
     def _forget(self, gpu: str, listed: set[int]) -> None:
-        """Drop processes that are no longer listed."""
         self._unidentified = {
             key: stranger
             for key, stranger in self._unidentified.items()

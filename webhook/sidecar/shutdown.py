@@ -80,7 +80,6 @@ def write_final_figures(journal: EnforcerJournal) -> None:
 
 
 def _run_with_timeout(write: Callable[[], None]) -> None:
-    """Write in another thread, and wait at most `_WRITE_TIMEOUT_S`."""
     done = _thread.allocate_lock()
     done.acquire()
 

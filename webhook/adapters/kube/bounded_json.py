@@ -241,7 +241,6 @@ class ListReader(Generic[T]):
 
 
 def _named_cells(columns: object, cells: object) -> Json:
-    """Return the cells of a row by column name."""
     if not isinstance(columns, list) or not isinstance(cells, list):
         raise MalformedError("a table without columns or cells")
     names = [column.get("name") if isinstance(column, dict) else None for column in columns]

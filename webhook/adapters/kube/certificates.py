@@ -60,13 +60,10 @@ class Round:
     """Result of one round."""
 
     served: Bundle
-    """Certificates to serve."""
     done: tuple[SetUpdate | CaBundleUpdate, ...]
-    """Completed steps."""
     unready: str
     """Reason why an API server might reject the served certificate; empty if all accept it."""
     failures: tuple[str, ...]
-    """Failed steps, with the reasons."""
 
 
 class CertificatesApi:
@@ -81,7 +78,6 @@ class CertificatesApi:
         *,
         documentation_url: str = "",
     ) -> None:
-        """See `core.documentation` for `documentation_url`."""
         self._kube = kube
         self._documentation_url = documentation_url
         self.namespace = namespace
@@ -91,7 +87,6 @@ class CertificatesApi:
         self.is_unanswered = False
         """True if a request got no response, or a permission is missing."""
         self.title = f"Secret {namespace}/{name}"
-        """Name of the Secret in messages."""
 
     def round(self, replica: Replica) -> Round:
         """Execute all due steps in order; return the result.

@@ -186,7 +186,6 @@ class Kube(Transport):
         query: Mapping[str, str],
         accept: str = JSON,
     ) -> tuple[list[T], str]:
-        """Read page after page as `list_versioned` describes."""
         projected: list[T] = []
         token, limit, largest, may_restart = "", FIRST_PAGE, PAGE, True
         while True:

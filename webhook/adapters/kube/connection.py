@@ -77,7 +77,6 @@ class Kubeconfig:
     """Connection settings: a kubeconfig, or the pod's service account if no context is given."""
 
     def __init__(self, kubeconfig: Path | None, context: str | None = None) -> None:
-        """Choose the source of the settings without reading any file."""
         by_variable = os.environ.get("KUBECONFIG", "")
         named = str(kubeconfig) if kubeconfig else by_variable
         self._context = context

@@ -31,7 +31,6 @@ class KubeError(Exception):
         self.code = code
         """HTTP status code; 0 if there was no response."""
         self.api_message = api_message
-        """The API server's own message."""
         self.retry_after_s = retry_after_s
         self.slow = slow or code == GATEWAY_TIMEOUT
         """True if the API server took too long, perhaps because of the size of the request."""

@@ -28,7 +28,6 @@ CLUSTER_SCOPED_NAMESPACE: Final = "default"
 """Namespace of events about cluster-scoped objects."""
 
 LONGEST_NOTE: Final = 1024
-"""Maximum size of an event's note, in bytes."""
 
 SERIES_S: Final = 600.0
 """Time within which equal Events of an object form one series with a count, in seconds."""
@@ -51,8 +50,6 @@ _LONGEST_INSTANCE: Final = 128
 
 @dataclass(slots=True)
 class _Series:
-    """A written event, and how often it occurred."""
-
     path: str
     count: int = 1
     last_s: float = 0.0
@@ -145,7 +142,6 @@ class Events:
         return f"{collection}/{quote(generated, safe='')}" if generated else ""
 
     def _format_now(self) -> str:
-        """Return the current time as a MicroTime string."""
         now = datetime.fromtimestamp(self._kube.now_s(), UTC)
         return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -173,5 +169,4 @@ def _remember(entries: dict[K, V], key: K, value: V) -> None:
 
 
 def _truncate(text: str, most: int) -> str:
-    """Return `text` truncated to a number of bytes."""
     return text.encode()[:most].decode(errors="ignore")

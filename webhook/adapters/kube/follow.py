@@ -52,7 +52,6 @@ class Changed(Generic[T]):
     """An object that was added, modified or deleted; a change may be reported twice."""
 
     kind: str
-    """`ADDED`, `MODIFIED` or `DELETED`."""
     item: T
 
 

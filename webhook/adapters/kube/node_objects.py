@@ -47,7 +47,6 @@ class NodeSeen:
     """The current Node."""
 
     node: dict[str, Any] | None
-    """None if it does not exist."""
     watched: bool = True
     """True if the next change will also be reported."""
 
@@ -234,9 +233,7 @@ class OwnNode:
 
     uid: str
     enforcement: str
-    """Value of the enforcement label; empty if the label is missing."""
     not_shared: str = ""
-    """Reason why the GPUs are not shared; empty if they are."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Faults keyed by the UUID of an unhealthy GPU; an empty string is an unknown fault."""
     held: str = ""

@@ -55,7 +55,6 @@ class GpuNode:
 
     name: str
     gpus: tuple[Gpu, ...]
-    """GPUs that the agent advertises; may be empty."""
     device_names: DeviceNames | None = DeviceNames.UUID
     """Device names that the node's container runtime resolves; None if this release cannot write
     them."""
@@ -84,7 +83,6 @@ class StoredPod:
 
     state: PodState
     version: str
-    """`resourceVersion` of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +124,12 @@ class PlacementApi:
             return state
 
         self.pods = Collection(kube=kube, path=core_path("pods"), project=keep, labels=MANAGED)
-        """All pods that request VRAM."""
         self.nodes = Collection(
             kube=kube, path=core_path("nodes"), project=_gpu_node, labels=WITH_GPU
         )
-        """All nodes with a GPU."""
         self.questions = Collection(
             kube=kube, path=core_path("nodes"), project=_question, labels=NODE_QUESTION_LABEL
         )
-        """Questions from all node agents."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Return a pod, or None if it does not exist."""

@@ -46,7 +46,6 @@ JSON: Final = "application/json"
 TIMEOUT_S: Final = 10.0
 """Default time limit of one attempt, in seconds."""
 TRIES: Final = 3
-"""Default number of attempts."""
 TRANSPORT_ERRORS: Final = (urllib3.exceptions.HTTPError, OSError)  # TimeoutError is an OSError
 
 _CONNECT_S: Final = 5.0
@@ -139,7 +138,6 @@ class Transport:
         content_type: str = JSON,
         **query: str,
     ) -> Json:
-        """Send a request, with retries; return the object in the response."""
         return self._within_limit(
             lambda: self._read_object(
                 self._request(method, path, query, body, content_type), whole_object
@@ -165,7 +163,6 @@ class Transport:
             raise KubeError(why, slow=True) from None
 
     def _read_object(self, answer: Any, project: Callable[[Json], T]) -> T:
-        """Return the result of `project` for the object in a response."""
         with closing(answer), LargeAnswerLock(self._timeout_s) as lock:
             try:
                 found = read_object(read_all(parts(answer), MAX_OBJECT_BYTES, lock))
@@ -255,7 +252,6 @@ class Transport:
         return KubeError(f"{self.url}: reading its answer broke off: {_readable(error)}", slow=slow)
 
     def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
-        """Return the failure for a response: the API server's message, with a hint."""
         message = str(status.get("message") or "")[:_MAX_MESSAGE_LENGTH]
         why = f"{self.url} answers {code}" + (f": {message}" if message else "")
         if code == UNAUTHORIZED:

@@ -82,7 +82,6 @@ def _check(text: str, pattern: str, length: int, what: str) -> str:
 
 
 def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
-    """Return the validator of a string field, and its part of the JSON Schema."""
     check = partial(_check, pattern=pattern, length=length, what=what)
     return AfterValidator(check), Shape({"pattern": f"^{pattern}$", "maxLength": length})
 

@@ -61,7 +61,6 @@ class PolicyText:
 
     name: str
     shown: str
-    """Path shown in messages."""
     data: bytes
 
 
@@ -70,7 +69,6 @@ class Snapshot:
     """The bytes of a policy's files at one moment."""
 
     files: tuple[PolicyText, ...]
-    """Files in the order of their names."""
     unreadable: tuple[DocumentProblem, ...] = ()
 
     def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
@@ -207,7 +205,6 @@ def _validate_document(
 
 
 def _class_names(value: Any) -> Iterator[str]:
-    """Yield the class names of an invalid document."""
     spec = value.get("spec") if isinstance(value, dict) else None
     classes = spec.get("classes") if isinstance(spec, dict) else None
     if isinstance(classes, dict):
@@ -258,7 +255,6 @@ class PolicySource:
     """
 
     def __init__(self, path: Path, enforcer_image: str) -> None:
-        """Read the policy; raises PolicyInvalidError."""
         self._path = path
         self._enforcer_image = enforcer_image
         snapshot = read_files(path)

@@ -56,7 +56,6 @@ def _whole_schema() -> dict[str, Any]:
 
 
 def _schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     origin, arguments = get_origin(kind), get_args(kind)

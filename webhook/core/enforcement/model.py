@@ -47,7 +47,6 @@ class Usage:
     """Memory that one process holds on one GPU."""
 
     gpu: str
-    """UUID of the GPU."""
     process: Process
     used_bytes: int | None
     """None if NVML lists the process without a figure or with 0."""
@@ -129,7 +128,6 @@ class OverCapTimer:
 
     over_s: float
     at_s: float
-    """Time of the last sample."""
     over: bool
     """True if the last sample was over the cap."""
 
@@ -182,7 +180,6 @@ class Excess:
     stops_within_s: float = 0.0
     """Time since the first of these stops, in seconds."""
     order: VictimOrder = VictimOrder.GREW_LAST
-    """Order in which the victim was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +252,6 @@ class EndPod:
     process: Process | None = None
     """Victim, if stops were not enough."""
     excess: Excess | None = None
-    """Excess of `process`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,7 @@ class TerminationMessage:
     peaks: Mapping[str, int]
     """Peak in bytes by UUID, for each GPU on which the pod was measured."""
     stops: int
-    """Number of stops by the sidecar."""
     seconds: int
-    """Lifetime of the sidecar, in seconds."""
 
     @property
     def peak_bytes(self) -> int | None:

@@ -39,7 +39,6 @@ class Access:
     device_names: DeviceNames | None = None
     """Scheme set by `--device-names`; None to detect it."""
     runtime_class: str = ""
-    """RuntimeClass of the agent's pod; empty for none."""
     voided: bool = False
     """True if the fence hides all GPUs from containers without an assignment (`fence.void`)."""
 
@@ -51,7 +50,6 @@ class AccessProblem:
     reason: EventReason
     what: str
     why: str
-    """Cause and remedy."""
 
 
 def find_device_names(access: Access) -> DeviceNames:

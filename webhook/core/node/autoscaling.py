@@ -28,7 +28,6 @@ from webhook.names import (
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 UNKNOWN_TYPE: Final = "INSTANCE-TYPE"
-"""Placeholder for an unknown instance type."""
 
 _SELECTED: Final = (
     NODE_GPU_LABEL,

@@ -160,12 +160,10 @@ def _lines(cgroups: str) -> dict[str, str]:
 
 
 def _is_known(our_path: str | None, own: str) -> bool:
-    """Return True if our path in a hierarchy allows reading the paths of other processes."""
     return our_path is not None and (our_path == "/" or own in _uids(our_path)) and own != ""
 
 
 def _parse_root_path(path: str, our_path: str, own: str) -> ProcessOwner:
-    """Parse a path that starts at the root, given our path, which names our own pod."""
     prefix = _parts(our_path)[: _uids(our_path).index(own)]
     while prefix and _QUALITY.fullmatch(prefix[-1]):
         prefix.pop()
@@ -176,7 +174,6 @@ def _parse_root_path(path: str, our_path: str, own: str) -> ProcessOwner:
 
 
 def _parse_relative_path(path: str, own: str) -> ProcessOwner:
-    """Parse a path relative to our own container's cgroup."""
     parts = _parts(path)
     ups = 0
     while parts[ups : ups + 1] == [".."]:

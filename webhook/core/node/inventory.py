@@ -92,9 +92,7 @@ class Inventory:
     tracked: tuple[TrackedGpu, ...] = ()
     driver_version: str = ""
     enforcement: str = ""
-    """Value of the label `enforcement`; empty while unknown."""
     device_names: str = ""
-    """Value of `DeviceNames`; empty while unknown."""
     doubted_since_s: float | None = None
     """Time since which a sidecar cannot measure although the node advertises that it can; None
     if it can."""
@@ -183,7 +181,6 @@ def apply_scan(
 
 
 def _explain_unshared(scan: Scan, tracked: Iterable[TrackedGpu]) -> str:
-    """Return the sentence about GPUs without memory of their own; empty if there are none."""
     advertised, reasons = {entry.gpu.uuid for entry in tracked}, find_skip_reasons(scan)
     names = [
         f"GPU {gpu.index} ({gpu.product})"

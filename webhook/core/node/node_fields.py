@@ -115,7 +115,6 @@ class SharingVerdict:
     """Cause and remedy; at most 256 printable characters are written and read."""
 
     def __str__(self) -> str:
-        """Return the value of the annotation."""
         return f"{self.code}: {replace_unprintable(self.sentence, MAX_STRING_LENGTH)}"
 
 

@@ -91,7 +91,6 @@ class SharingInputs:
     is_settling: bool = False
     """True if no other allocator is found, but one was found a moment ago, or may appear soon."""
     is_advertised: bool
-    """True if the GPUs are already advertised."""
     draining_reason: str = ""
     """Reason why the node was draining at the last decision; empty if it was not."""
     has_pods: bool | None
@@ -103,7 +102,6 @@ class SharingInputs:
     whole_count: int = 0
     """Number of pods with whole GPUs, if `whole_pods` does not list all of them."""
     documentation_url: str = ""
-    """URL pattern of documentation pages; see `core.documentation`."""
 
 
 def judge(node: Mapping[str, Any], inputs: SharingInputs) -> SharingDecision:

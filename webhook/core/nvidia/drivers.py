@@ -18,7 +18,6 @@ class Proof:
     """Result of the limiter's test that the driver accepts a limit and reports it back."""
 
     holds: bool
-    """True if the driver enforces limits."""
     back_end: str = ""
     """Cgroup controller, `misc` or `dmem`; empty if limits are not enforced."""
     why: str = ""

@@ -226,7 +226,6 @@ def _shown_bytes(entry: Json) -> int | None:
 def _outdated_variables(
     ours: list[Json], cap_bytes: int | None, *, fraction: bool
 ) -> Iterator[Json]:
-    """Yield variables of `configure_programs` that no longer match the cap or the fraction."""
     shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
     changed = shown_bytes is not None and shown_bytes != cap_bytes
     lost_fraction = not fraction and any(entry in _FRACTIONS for entry in ours)

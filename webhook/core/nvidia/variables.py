@@ -32,7 +32,6 @@ DRIVER_CAPABILITIES_ENV: Final = "NVIDIA_DRIVER_CAPABILITIES"
 COMPUTE_LIBRARIES: Final = "compute,utility"
 """Driver libraries of a container with VRAM that requests no other libraries."""
 NVML_LIBRARIES: Final = "utility"
-"""Driver libraries that NVML needs."""
 
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
 """Field of the pod from which containers read the GPUs chosen at binding."""
