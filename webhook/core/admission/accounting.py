@@ -52,7 +52,7 @@ class CountedAmounts:
     """Amounts that the scheduler counts for a pod; immutable by convention."""
 
     amounts: Mapping[str, tuple[str, int]]
-    """Resource and amount of each container with VRAM, keyed by container name."""
+    """Resource and amount that each container with VRAM requests, keyed by container name."""
     on_nodes: tuple[Json, ...]
     """Required node affinity for nodes whose GPUs or slices are large enough."""
     replaces: Callable[[str], bool] | None = None
@@ -174,7 +174,7 @@ def write_amounts(edits: Edits, place: str, container: Json, counted: CountedAmo
 
 
 def find_missing_amounts(container: Container, counted: CountedAmounts) -> Iterator[str]:
-    """Yield the paths at which a container with VRAM lacks an amount of `write_amounts`."""
+    """Yield the paths at which a container with VRAM lacks amounts that `write_amounts` writes."""
     resource, _ = counted.amounts[container.name]
     for kind in _KINDS:
         if not counted.matches(container.name, container.resources(kind).get(resource)):

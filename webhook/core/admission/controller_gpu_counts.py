@@ -26,11 +26,11 @@ _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
     ("spec", "nprocPerNode"),  # PyTorchJob
 )
-"""Paths of the number of processes in a pod, each of which needs a GPU."""
+"""Paths of fields with the number of processes in a pod. Each process needs a GPU."""
 
 
 def requests_gpus(owner: Json, template: Template) -> bool:
-    """Return True if a container of a template limits a GPU resource, or if Ray counts GPUs."""
+    """Return True if a container of the template has a GPU limit, or if Ray counts GPUs."""
     spec, group = find_object(template.pod, "spec"), value_at(owner, template.path[:-1])
     containers = (each for field in CONTAINER_FIELDS for each in as_objects(spec.get(field)))
     amounts = [find_object(container, "resources", "limits") for container in containers]
@@ -43,7 +43,7 @@ def requests_gpus(owner: Json, template: Template) -> bool:
 
 
 def gpu_count_advice(owner: Json, version: str, template: Template, gpu_count: int) -> str:
-    """Return the line to write if a controller would count no or too many GPUs, or "".
+    """Return the line to write if a controller would count a wrong number of GPUs, or "".
 
     `gpu_count` is the number of GPUs on which the template's pods request a share.
     """

@@ -58,8 +58,8 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
 def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
     """Decide a review without mentioning other webhooks. Raises NamespaceUnknownError.
 
-    Commands call this for a stored pod that is judged as if created again, since no other webhook
-    can have changed such a request.
+    Commands use this function to judge a stored pod as if created again: no other webhook can have
+    changed such a pod.
 
     | request | decision |
     | --- | --- |
@@ -100,7 +100,7 @@ def evaluate(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -
 def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
     """Return the rule that applies to the pod of a request, or None if no rule matches.
 
-    For an update, this is the rule for the stored pod. Raises MalformedObjectError or
+    For an update, return the rule for the stored pod. Raises MalformedObjectError or
     NamespaceUnknownError.
     """
     pod = request.old if request.operation == "UPDATE" else request.obj

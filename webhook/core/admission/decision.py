@@ -69,7 +69,7 @@ class Decision:
     guidance: str = ""
     """The platform team's message that follows the findings; may be empty."""
     advice_bytes: int | None = None
-    """Bytes of VRAM per GPU that a new pod requests and advice may be given on, or None."""
+    """Bytes of VRAM per GPU that a new pod requests, if advice may be given; otherwise None."""
     advice_path: str = ""
     """Path of the field that requests `advice_bytes`."""
     silent: bool = False
@@ -78,7 +78,7 @@ class Decision:
     """The object in the request."""
 
     def with_advice(self, advice: str) -> Decision:
-        """Return the decision with a warning about the amount, if `advice` is not empty."""
+        """Return the decision with the advice as a warning, unless `advice` is empty."""
         warning = f"{self.advice_path}: {advice}"
         return replace(self, notes=(*self.notes, warning)) if advice else self
 

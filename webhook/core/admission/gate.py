@@ -28,8 +28,8 @@ VOLUME: Final[Json] = {
     "name": GATE_VOLUME,
     "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"},
 }
-"""Memory-backed, since cluster-autoscaler does not remove nodes with pods that use local
-storage."""
+"""Volume of the gate. Memory-backed, since cluster-autoscaler does not remove nodes with pods
+that use local storage."""
 MOUNT: Final[Json] = {
     "name": GATE_VOLUME,
     "mountPath": GATE_PATH,

@@ -71,7 +71,7 @@ RESOLVES_NAMES: Final = {
     "operator": "NotIn",
     "values": [DeviceNames.NONE.value],
 }
-"""Expression that excludes nodes on which no device name shows a GPU. Unlabeled nodes stay."""
+"""Expression that excludes nodes on which no device name shows a GPU. Unlabeled nodes are kept."""
 
 
 def mutate_pod(
@@ -84,7 +84,7 @@ def mutate_pod(
     *,
     stored: bool = False,
 ) -> Edits:
-    """Return the edits that translate a pod. `rule` is the rule for its class (`Rule.for_class`).
+    """Return the edits that translate a pod, given the rule for the pod's class.
 
     `enforcer` is the sidecar's container, or None if the rule has no sidecar. A pod that is about
     to be `stored` may lack parts that are only decided at creation: advice to the scheduler, and a
@@ -148,7 +148,7 @@ def required_node_terms(rule: Rule) -> list[Json]:
 
 
 def _enforcing_nodes(rule: Rule) -> list[Json]:
-    """Return the required node affinity for nodes that can enforce caps as a rule says.
+    """Return the required node affinity for nodes that can enforce caps as the rule requires.
 
     | `enforcement.by` | GPUs are given by | required |
     | --- | --- | --- |
@@ -332,8 +332,8 @@ def _mark(
     """Set the label that selects managed pods, and the annotation `admitted` (step 6).
 
     Annotations of a binding are removed: they belong to the pod from which this pod was copied.
-    `keeps` is True if the sidecar's AppArmor annotation stays. If slices or slots replace explicit
-    amounts, the annotation `gpu-memory` requests the same amounts.
+    `keeps` is True if the sidecar's AppArmor annotation is kept. If slices or slots replace
+    explicit amounts, the annotation `gpu-memory` requests the same amounts.
     """
     metadata = pod.raw.get("metadata")
     if metadata is None:

@@ -86,7 +86,7 @@ class StrayKey(NamedTuple):
     intended: str = ""
     """vramwarden annotation that the key probably means; empty if unclear."""
     templates: tuple[Template, ...] = ()
-    """Templates that the key may be meant for, with templates that request GPUs first."""
+    """Templates that the key may be meant for. Templates that request GPUs come first."""
     requesting_count: int = 0
     """Number of these templates that request GPUs."""
     cure: str = ""

@@ -140,7 +140,7 @@ def read_history(raw: Mapping[str, Any]) -> History | None:
 
 
 def write_history(history: History) -> Json:
-    """Return the object of a history.
+    """Return the VRAMHistory object of a history.
 
     The status has `workload`, `summary` (strings for the columns of `kubectl get`), `advice` (a
     sentence) and `runs`, in MiB.

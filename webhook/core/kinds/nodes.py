@@ -34,8 +34,8 @@ MAX_PODS: Final = 256
 STALE_S: Final = 180.0
 """Age in seconds from which figures are reported as old. A sentry writes every 60 to 65 s."""
 SENTRY_FRESH_S: Final = 120.0
-"""Maximum age in seconds of figures that prove an acting sentry. Replacing a DaemonSet pod takes
-less. The condition only becomes `False` after the same time without proof."""
+"""Maximum age in seconds of figures that prove that the sentry acts. Replacing a DaemonSet pod
+takes less. The condition only becomes `False` after the same time without proof."""
 HELD_BY_DRIVER, HELD_LATE, HELD_BY_SENTRY = "driver", "driver, late", "sentry"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", HELD_BY_SENTRY)
 """Enforcers of a pod's cap, strongest first."""
@@ -131,7 +131,7 @@ class SentryFault(StrEnum):
 def find_sentry_fault(
     figures: NodeFigures | None, gpus: Iterable[Gpu | GpuFigures], now_s: float
 ) -> SentryFault | None:
-    """Return the reason why figures do not prove a sentry acting on these GPUs, or None.
+    """Return the reason why figures do not prove that the sentry acts on these GPUs, or None.
 
     `now_s` is a Unix time.
     """
@@ -154,7 +154,7 @@ def unmeasured_gpus(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> t
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:
-    """Return the object. With `node_uid`, it is owned by the node and deleted with it."""
+    """Return the GPUNode object. With `node_uid`, the node owns the object."""
     metadata: Json = {"name": node.name}
     if node_uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}

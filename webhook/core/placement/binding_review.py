@@ -22,7 +22,7 @@ from webhook.names import PREFIX
 
 
 class BindingOutcome(StrEnum):
-    """Outcome of a review."""
+    """Outcome of a Binding's review."""
 
     PLACED = "placed"
     UNTOUCHED = "untouched"

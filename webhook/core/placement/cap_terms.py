@@ -69,7 +69,7 @@ class CapTerms:
     enforce: bool
     """True if the sentry may stop the pod; otherwise it only measures the pod."""
     reports: bool = False
-    """True if the sentry reports the stops that it would make, for a pod that it may not stop."""
+    """True if the sentry may not stop the pod, but reports the stops that it would make."""
     limit: DriverLimit = DriverLimit.OFF
     """Driver limit of the pod; Off in the entry of a node whose driver does not enforce caps."""
     by: EnforceBy = EnforceBy.SIDECAR

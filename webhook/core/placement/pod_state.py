@@ -64,9 +64,10 @@ class PodState:
     terms: CapTerms | None = None
     """Terms as read from the pod; None if the pod needs no GPU memory."""
     admission: Admission | None = None
-    """Set if a rule has the terms of the pod's entry, see `terms_by_rule`."""
+    """Admission by the rule with the terms of the pod's entry, see `terms_by_rule`; otherwise
+    None."""
     pending: PendingAssignment | None = None
-    """Set if the pod is bound and has no GPU yet; it gets a GPU later."""
+    """State of a bound pod that has no GPU yet; otherwise None."""
 
     @property
     def needs_placement(self) -> bool:
@@ -79,7 +80,7 @@ class PodState:
         return self.terms.limit if self.terms else DriverLimit.OFF
 
     def limit_on(self, *, driver_limits: bool) -> DriverLimit:
-        """Return the pod's driver limit on a node whose driver enforces caps or not.
+        """Return the pod's driver limit, given whether the node's driver enforces caps.
 
         A limit written together with the pod's GPUs is final.
         """

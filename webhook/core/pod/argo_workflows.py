@@ -55,7 +55,7 @@ _INHERITED_FIELDS: Final = (
 )
 """Fields that a pod gets from its template or, if the template lacks them, from the workflow."""
 _RENAMED: Final = {"podPriorityClassName": "priorityClassName", "podResources": "resources"}
-"""Pod fields by workflow field, if the names differ."""
+"""Pod fields with another name in workflows, keyed by workflow field."""
 _PATCH: Final = "podSpecPatch"
 _PARAMETER: Final = re.compile(r"\{\{\s*workflow\.parameters\.([A-Za-z0-9_-]+)\s*\}\}")
 _EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)

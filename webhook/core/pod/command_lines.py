@@ -89,7 +89,7 @@ class CommandLine(NamedTuple):
     def given_to(self, start: re.Match[str] | None) -> str:
         """Return the part of `words.plain` that may reach the program started at `start`.
 
-        In a shell's script this ends with the program's own command, unless a variable or a
+        In a shell script, this part ends with the program's own command, unless a variable or a
         function holds that command.
         """
         plain = self.words.plain

@@ -230,7 +230,7 @@ def _measure_pod(pod: Json) -> list[_Measured]:
 
 
 def _measure(over: list[_Measured], holder: Json, bounds: _Bounds, *path: str) -> None:
-    """Add the fields that are too long to `over`. Paths are only joined for these fields."""
+    """Add to `over` the fields that are too long. Paths are only joined for these fields."""
     for key, kind, bound in bounds:
         value = holder.get(key)
         if value and type(value) is kind and len(value) > bound.most:

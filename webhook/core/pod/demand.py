@@ -151,7 +151,7 @@ class _Plan:
         return Demand(amounts, per_gpu_bytes, self.count, gpu_class, path)
 
     def _counted_per_gpu(self, pod: Pod, amounts: Mapping[str, int]) -> int:
-        """Return the effective amount of `resources` per GPU, rounded up to a MiB.
+        """Return the effective amount in `resources` per GPU, rounded up to a MiB.
 
         The annotation's amount counts for containers without an explicit amount and for containers
         whose explicit amount differs.

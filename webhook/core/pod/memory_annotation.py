@@ -84,10 +84,11 @@ HELPER_CONTAINERS: Final = {
     "autoscaler": "KubeRay",
     "jnlp": "Jenkins",
 }
-"""Products, keyed by the name of the container that each adds to pods, from their source code.
+"""Products, keyed by the name of the container that each product adds to pods.
 
-Such a container only gets VRAM if the annotation names it or it has an explicit amount. Names that
-a user's program may have, such as `nginx`, `agent` or `server`, are left out.
+The names are from the products' source code. Such a container only gets VRAM if the annotation
+names it or it has an explicit amount. Names that a user's program may have, such as `nginx`,
+`agent` or `server`, are left out.
 """
 _NUMBER: Final = re.compile("-[0-9]{1,3}$")
 """Regular expression that matches the number that an injector appends, as in `fluid-fuse-0`."""
@@ -206,7 +207,7 @@ def find_default_container(pod: Pod, faults: Faults) -> str:
 
 
 def default_candidates(pod: Pod) -> list[str]:
-    """Return the candidates for a single amount, which the first candidate gets by default."""
+    """Return the candidates for a single amount. The first candidate is the default."""
     having = containers_with_vram(pod)
     if len(having) == 1:
         return having
@@ -217,7 +218,7 @@ def default_candidates(pod: Pod) -> list[str]:
 def containers_with_vram(pod: Pod) -> list[str]:
     """Return the containers that already have VRAM.
 
-    A translated pod may have a resource of NVIDIA's device plugin instead.
+    In a translated pod, a resource of NVIDIA's device plugin may replace VRAM.
     """
     having = _containers_requesting(pod, VRAM_RESOURCE.__eq__)
     if not having and ADMITTED_ANNOTATION in pod.annotations:

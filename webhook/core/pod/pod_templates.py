@@ -120,7 +120,7 @@ class Template:
 
 
 def visit_values(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
-    """Visit an object's maps and lists in order; descend into those for which `enter` is true.
+    """Call `enter` for an object's maps and lists in order; descend if it returns True.
 
     Uses an explicit stack, so that deep nesting cannot exhaust Python's stack. Raises
     TooMuchToSearchError.

@@ -125,7 +125,7 @@ def parse_count(text: str) -> int:
 def canonicalize(text: str) -> str:
     """Return a quantity in `resources` as the API server stores it.
 
-    A malformed quantity, or one beyond int64 without a binary unit, is returned unchanged.
+    A quantity that is malformed, or beyond int64 without a binary unit, is returned unchanged.
 
     Source: `ParseQuantity` and `CanonicalizeBytes` in quantity.go, after the defaults of
     ResourceList, which round up to a thousandth (pkg/apis/core/v1/defaults.go).

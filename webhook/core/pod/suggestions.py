@@ -110,7 +110,7 @@ class Suggestions:
     ) -> tuple[str, str]:
         """Return the sentence for a malformed amount, and the suggested amount.
 
-        The suggested amount is `agreed_bytes` unless this is 0. It is empty if no suggestion is
+        The suggested amount is `agreed_bytes` unless this is 0, or empty if no suggestion is
         admitted. The sentence has a single amount if more suggestions follow and a maximum limits
         the sum.
         """

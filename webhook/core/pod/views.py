@@ -179,7 +179,7 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
 
 
 def requested_amounts(container: Container) -> dict[str, str]:
-    """Return a container's requests, keyed by resource. The limit counts if both are set."""
+    """Return a container's requests, keyed by resource. Limits override requests."""
     return {**container.resources("requests"), **container.resources("limits")}
 
 

@@ -51,9 +51,9 @@ def _has_node(pod: Mapping[str, Any]) -> bool:
 
     A pod that was created with `spec.nodeName` has no device until its kubelet admits it. The API
     server sets the condition `PodScheduled` when it stores a Binding
-    (kubernetes/pkg/registry/core/pod/storage/storage.go, setPodNodeAndMetadata). A kubelet sets it
-    and `startTime` with its first status (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). So a
-    bound pod counts before its kubelet has admitted it.
+    (kubernetes/pkg/registry/core/pod/storage/storage.go, setPodNodeAndMetadata). A kubelet sets
+    this condition and `startTime` with its first status (pkg/kubelet/kubelet_pods.go,
+    generateAPIPodStatus). So a bound pod counts before its kubelet has admitted it.
     """
     status = as_object(pod.get("status"))
     conditions = as_objects(status.get("conditions"))

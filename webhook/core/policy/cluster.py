@@ -80,7 +80,7 @@ def find_smallest_profiles(
     | different memory of the smallest profiles together | the one with the least |
     | the same memory | the first by the names of the profiles: 1g.20gb before 2g.20gb |
 
-    All profiles are of one node, since a pod runs on one node. Of nodes with equal profiles, only
+    All profiles are from one node, since a pod runs on one node. Of nodes with equal profiles, only
     one is examined: a cluster may have thousands of nodes, and a pod one amount per container.
     """
     nodes = {tuple(node.profiles.items()): node for node in nodes}.values()

@@ -19,7 +19,7 @@ from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
 SAFE_HOST_PATHS: Final = "Safe"
-"""Keyword in place of a list of paths: any path but those to devices, runtimes or the kubelet."""
+"""Keyword in place of a list of paths: all paths except to devices, runtimes or the kubelet."""
 
 CAPABILITIES: Final = ("NET_ADMIN", "NET_RAW", "IPC_LOCK")
 """Default capabilities that pods with VRAM may add, for service meshes and RDMA."""

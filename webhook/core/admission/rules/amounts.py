@@ -184,7 +184,7 @@ def _fraction_finding(container: Container, resource: str, kind: str, case: Case
 
 
 def _is_foreign(container: Container, resource: str) -> bool:
-    """Return True if a resource requests a GPU of another product; a hint gives advice on it."""
+    """Return True if a resource requests another product's GPU; a hint gives the advice."""
     return resource in OTHER_PRODUCTS_BY_RESOURCE or (
         resource == WHOLE_GPU
         and not OTHER_PRODUCTS_BY_RESOURCE.keys().isdisjoint(requested_amounts(container))
@@ -258,7 +258,7 @@ def _gpus_with_share(container: Container, case: Case) -> Iterator[Finding]:
 
 
 def _removal_advice(resource: str, both: str, case: Case) -> str:
-    """Return the advice which of the two to remove. Another product's amount is always removed."""
+    """Return the advice to remove the resource or, unless it is another product's, the share."""
     if resource in OTHER_PRODUCTS_BY_RESOURCE:
         return (
             f"remove {resource}{both}, which {OTHER_PRODUCTS_BY_RESOURCE[resource][0].name} reads"

@@ -30,7 +30,7 @@ class CaseKind(Flag):
     READABLE = auto()
     """Creation of a pod that requests VRAM."""
     TRANSLATED = auto()
-    """The same pod before it is stored, if no other rule has a finding."""
+    """Pod that requests VRAM before it is stored, if no other rule has a finding."""
     UPDATED = auto()
     DEBUGGED = auto()
     """New debugging containers in a pod with VRAM."""
@@ -57,7 +57,7 @@ class SuggestedChanges:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """A pod under review and the input for judging it; immutable by convention, like `Pod`.
+    """A pod under review and all input for judging the pod; immutable by convention.
 
     Properties that several rules read are computed once, at the first read. `cached_property` is
     not used, since it takes a lock and needs instances without slots, which are slower.

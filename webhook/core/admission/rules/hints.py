@@ -103,9 +103,9 @@ def _suggest_amount(
 ) -> str:
     """Return the line with the first admitted value of `gpu-memory`, or with an example.
 
-    `example_for` returns the value for an example's amount. `more` contains further lines, which
-    the reason why the first value is denied follows. The change is added to the suggested changes.
-    The line is empty if no value would be admitted.
+    `example_for` returns the value for an example's amount. `more` contains further lines, followed
+    by the reason why the first value is denied. The change is added to the suggested changes. The
+    line is empty if no value would be admitted.
     """
     why = remark = ""
     for value in values:

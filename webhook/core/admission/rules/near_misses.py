@@ -25,10 +25,10 @@ from webhook.names import (
 )
 
 KEYS_BY_NAME: Final = {key.removeprefix(PREFIX): key for key in REQUEST_ANNOTATIONS} | {
-    # The resource requests the same, so its name is a likely guess for the annotation's.
+    # The resource has the same purpose as the annotation, so users may confuse their names.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
 }
-"""Annotations that request GPUs, keyed by the name after vramwarden's prefix that may mean them."""
+"""Annotations that request GPUs, keyed by a name without prefix that probably means them."""
 
 MAX_HINTS: Final = 10
 NOTHING_READS: Final = "nothing reads this key"
@@ -79,7 +79,7 @@ def find_intended(key: str, value: str) -> tuple[str, str] | None:
 
 
 def intended_annotation(key: str, value: str) -> tuple[str, str] | None:
-    """Return the vramwarden annotation that a key probably means, and the value in its units."""
+    """Return the intended vramwarden annotation, and the value with its unit if known."""
     domain, slash, name = key.rpartition("/")
     if not slash:
         if key not in _WITHOUT_PREFIX:

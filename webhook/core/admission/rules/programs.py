@@ -51,7 +51,7 @@ _GIB: Final = 2**30
 _COMMON_GPU_BYTES: Final = 80 * _GIB
 """GPU size in bytes for which a message computes a number, unless the pod requests more."""
 _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
-"""Smallest cap, in bytes, at which the fraction leaves the whole margin."""
+"""Smallest cap, in bytes, at which the fraction leaves the full margin for a CUDA context."""
 _PARTS: Final = 10_000
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
 _TO_LINE: Final = " to the shell's line"

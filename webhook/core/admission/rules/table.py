@@ -33,7 +33,7 @@ _ENFORCED: Final = (EnforceBy.SIDECAR, EnforceBy.SENTRY)
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """A rule and the pods that it judges."""
+    """A rule and the kinds of pods that it judges."""
 
     judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]

@@ -68,7 +68,7 @@ def is_enforcer(container: Container) -> bool:
 
 
 def is_enforcer_volume(volume: Json) -> bool:
-    """Return True if a volume may be a volume of the sidecar: these are emptyDirs."""
+    """Return True if a volume is an emptyDir, like the sidecar's volumes."""
     return volume.keys() == {"name", "emptyDir"}
 
 

@@ -169,7 +169,7 @@ APP_ARMOR_ANNOTATION: Final = APP_ARMOR_ANNOTATION_PREFIX + ENFORCER_CONTAINER
 
 
 def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
-    """Yield each setting that a container with VRAM has."""
+    """Yield the settings that any container with VRAM has."""
     containers = containers_with_vram(demand, pod)
     pod_context = get_object(pod.spec, "securityContext", "spec")
     contexts = [container.security_context() for container in containers]
