@@ -185,7 +185,7 @@ def admitted(pod, policy, phase):
 
 
 def stored_beside(pod, policy, name, sorts, again):
-    """Return a pod as stored by an API server with another webhook, called before or after ours."""
+    """Return a pod as stored if another webhook is called before or after vramwarden's."""
     if sorts == "before":
         pod = admitted(changed(pod, name), policy, Phase.MUTATE)
         if again == "IfNeeded":

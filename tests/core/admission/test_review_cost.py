@@ -43,7 +43,7 @@ MOST_SMALL_CALLS = 125_000
 MOST_CALLS = 600_000
 """Maximum number of calls for a pod within all bounds. Takes less than 0.1 s."""
 BYTES_PER_CALL = 8
-"""Minimum number of bytes per call for a larger pod, whose parts are only passed over once."""
+"""Minimum number of bytes per call for a larger pod, whose parts are visited once."""
 
 ROOM = 8 * 2**20 - 4096
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -338,7 +338,7 @@ PODS = st.builds(
 
 
 def as_it_can_arrive(pod: Json) -> Json:
-    """Return a pod with the largest number of its containers in a body that is judged."""
+    """Return a pod with as many of its containers as fit into a body that is judged."""
     containers = pod["spec"]["containers"]
     rest = len(orjson.dumps({**pod, "spec": {**pod["spec"], "containers": []}}))
     most = max(1, (ROOM - rest) // (len(orjson.dumps(containers[-1])) + 1))

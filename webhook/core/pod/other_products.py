@@ -68,11 +68,11 @@ class Product:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """Reasons, keyed by the label in node selectors."""
+    """Advice on labels in node selectors, keyed by label."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Reasons why kept environment variables have no effect, keyed by variable."""
     objects: Mapping[str, str] = field(default_factory=dict)
-    """Reasons, keyed by the product's kinds of objects as `group/Kind`."""
+    """Reasons why the product's objects have no counterpart, keyed by `group/Kind`."""
     schedulers: frozenset[str] = frozenset()
     """Names of the product's schedulers, on which the product's requests depend."""
     assigns_gpus_per_container: bool = False

@@ -253,7 +253,7 @@ class Rule:
         return self.enforcement.promised_limit(self.placement)
 
     def node_selector_for(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
-        """Return the node selector for pods of a class; None: pods without a class."""
+        """Return the node selector for pods of a GPU class, or without a class if None."""
         selector = dict(self.node_selector)
         if gpu_class:
             selector |= gpu_class.node_selector
@@ -263,7 +263,7 @@ class Rule:
 
     @property
     def uses_device_plugin(self) -> bool:
-        """True if NVIDIA's device plugin allocates the GPUs and no `vramwarden.io/vram` counts."""
+        """True if NVIDIA's device plugin allocates the GPUs, so that vramwarden counts no VRAM."""
         return self.accounting is not Accounting.VRAM
 
     def for_class(self, gpu_class: GPUClass | None) -> Rule:
@@ -296,7 +296,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A pod and the decision that the policy's author expects; None: any value is accepted."""
+    """A pod and the decision that the policy's author expects. None accepts any value."""
 
     name: str
     where: str
@@ -331,7 +331,7 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     classes: Mapping[str, GPUClass] = field(default_factory=dict)
     whole_gpu_resources: tuple[str, ...] = ()
-    """Names of resources for whole GPUs, or patterns with `*`."""
+    """Names of resources for whole GPUs; may contain `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
     """SHA-256 of all files, in hex."""
@@ -363,7 +363,7 @@ class Policy:
         )
 
     def is_whole_gpu(self, resource: str) -> bool:
-        """Return True if a resource stands for whole GPUs."""
+        """Return True if a resource requests whole GPUs."""
         return matches_any(resource, self.whole_gpu_resources)
 
     def may_provide_gpus(self, resource: str) -> bool:
