@@ -1,6 +1,6 @@
-"""A cluster with all admission objects of the chart, our server, and a hostile tenant.
+"""A cluster with all admission objects of the chart, vramwarden's server, and a hostile tenant.
 
-It has no kubelets and no controllers. The tenant may do everything with pods in her namespaces,
+The cluster has no kubelets or controllers. The tenant may do anything to pods in her namespaces,
 including exec, attach, resize and debug, as with the stock role `edit`, and nothing else.
 """
 
@@ -67,13 +67,13 @@ GATE = {
     "subPathExpr": "$(VRAMWARDEN_GPU_ASSIGNMENT)",
 }
 WHOLE_GATE = {"name": "vram-gate", "mountPath": "/x"}
-"""A mount of the whole volume; debugging containers have no `subPathExpr`."""
+"""Mount of the whole volume, since debugging containers have no `subPathExpr`."""
 GATE_VOLUME = {"name": "vram-gate", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-"""The gate as the API server stores it."""
+"""Volume of the gate as the API server stores it."""
 
 
 class Tenant:
-    """A tenant who tries attacks in her own namespaces."""
+    """Tenant who attempts attacks in her own namespaces."""
 
     def __init__(self, control_plane: ControlPlane, server: Server) -> None:
         self.control_plane = control_plane
@@ -81,12 +81,12 @@ class Tenant:
         self.api = self.admin.acting_as(MALLORY, "system:authenticated")
         self.server = server
         self.made: dict[tuple[str | None, str], Json] = {}
-        """Pods that are used repeatedly, by amount and namespace."""
+        """Reused pods, keyed by amount and namespace."""
         self._namespaces: set[str] = set()
         self._numbers = itertools.count(1)
 
     def namespace(self, name: str, labels: Json | None = None) -> str:
-        """Return a namespace, created when it is first used."""
+        """Return a namespace, which is created on first use."""
         if name not in self._namespaces:
             metadata = {"name": name, "labels": labels or {}}
             self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -105,7 +105,6 @@ class Tenant:
         dry_run: bool = True,
         generate_name: str = "",
     ) -> Json:
-        """Create a pod; return it as stored."""
         pod = copy.deepcopy(pod)
         pod["metadata"] |= {"name": f"p{next(self._numbers)}"}
         if generate_name:
@@ -114,16 +113,15 @@ class Tenant:
         return (api or self.api).create(pod, dry_run=dry_run)
 
     def has(self, *arguments: Any, namespace: str = "team-a", **more: Any) -> Json:
-        """Create a pod that really exists."""
+        """Create a pod without dry run."""
         return self.create(a_pod(*arguments, **more), namespace, dry_run=False)
 
     def path(self, pod: Json, part: str = "") -> str:
-        """Return the path of a pod or of its subresource."""
+        """Return the API path of a pod or its subresource."""
         metadata = pod["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
 
     def patch(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> Json:
-        """Change a pod."""
         if part:
             needs(self.admin, f"pods{part}")
         return (api or self.api).request(
@@ -131,18 +129,17 @@ class Tenant:
         )
 
     def annotate(self, pod: Json, part: str = "", api: Api | None = None, **notes: str) -> Json:
-        """Set annotations of ours; `_` in a keyword is `-` in the key."""
+        """Set vramwarden annotations; `_` in a keyword stands for `-` in the key."""
         keys = {f"vramwarden.io/{key.replace('_', '-')}": value for key, value in notes.items()}
         return self.patch(pod, {"metadata": {"annotations": keys}}, part, api)
 
     def debug(self, pod: Json, **container: Any) -> Json:
-        """Add a debugging container."""
         added = {"name": "d", "image": "busybox", **container}
         change = {"spec": {"ephemeralContainers": [added]}}
         return self.patch(pod, change, "/ephemeralcontainers")
 
     def enter(self, pod: Json, how: str, container: str) -> Json:
-        """Start a program in a container, or attach to it; without a kubelet it never succeeds."""
+        """Start a program in a container, or attach to it. Without a kubelet, this fails."""
         command = {"command": "id"} if how == "exec" else {}
         query = {"container": container, "stdout": "true", **command}
         return self.api.request("POST", self.path(pod, f"/{how}"), **query)
@@ -150,7 +147,7 @@ class Tenant:
     def bind(
         self, pod: Json, node: str, api: Api | None = None, *, dry_run: bool = False, **marks: Json
     ) -> None:
-        """Bind a pod, as the scheduler by default."""
+        """Bind a pod, by default as the scheduler."""
         metadata = {**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")}, **marks}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -159,16 +156,15 @@ class Tenant:
         scheduler.request("POST", self.path(pod, "/binding"), body, **query)
 
     def stored(self, pod: Json) -> Json:
-        """Read a pod."""
         return self.admin.request("GET", self.path(pod))
 
     def leave(self) -> None:
-        """Delete all pods: without controllers a deleted namespace would never be gone."""
+        """Delete all pods, since a deleted namespace would never disappear without controllers."""
         for namespace in self._namespaces:
             self.delete(*self.admin.list(f"/api/v1/namespaces/{namespace}/pods"))
 
     def delete(self, *pods: Json) -> None:
-        """Delete pods at once."""
+        """Delete pods immediately."""
         for pod in pods:
             self.admin.delete({**pod, "apiVersion": "v1", "kind": "Pod"}, gracePeriodSeconds="0")
 
@@ -182,10 +178,10 @@ def attacked(
     *,
     void: bool = True,
 ) -> Iterator[Tenant]:
-    """Put all of the chart's admission into force until the block ends.
+    """Install all admission objects of the chart until the block ends.
 
-    Use `void` once per control plane: after it is removed, API servers up to 1.36 keep using the
-    parameter they have (kubernetes/kubernetes issue 130887).
+    Use `void` once per control plane: after its removal, API servers up to 1.36 keep using its
+    parameter (kubernetes/kubernetes issue 130887).
     """
     api = control_plane.api
     objects = helm.render({"rollout": rollout.value, "fence": {"void": void}})
@@ -218,7 +214,7 @@ def attacked(
 
 
 def called_here(objects: list[Json], server: Server) -> list[Json]:
-    """Return the chart's webhook configurations, for a server on this machine."""
+    """Return the chart's webhook configurations for a server on this machine."""
     bundle = base64.b64encode((server.certificates / "ca.crt").read_bytes()).decode()
     found = [copy.deepcopy(item) for item in objects if "webhooks" in item]
     for hook in (hook for item in found for hook in item["webhooks"]):
@@ -229,7 +225,7 @@ def called_here(objects: list[Json], server: Server) -> list[Json]:
 
 
 def _wait_for_fences(tenant: Tenant, names: set[str]) -> None:
-    """Wait until each fence denies something, so the API server knows it."""
+    """Wait until each fence has denied a request, which shows that the API server knows it."""
     plain, named = tenant.has(), tenant.has("1Gi")
     namespace = tenant.namespace("team-a")
     label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}

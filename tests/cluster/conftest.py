@@ -1,4 +1,4 @@
-"""Fixtures for tests against a real API server; one worker runs them all, so one server starts."""
+"""Fixtures for tests on a real API server. One worker runs all tests, so only one server starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.webhook_on_cluster import OurServer, Team, serving
 
 @pytest.fixture(scope="package")
 def control_plane(can_start_control_planes):
-    """Return our own control plane, whose controllers keep running once a test has started them."""
+    """Return this folder's control plane. Once started, its controllers keep running."""
     with ControlPlane() as started:
         yield started
 
@@ -27,7 +27,7 @@ def api(control_plane):
 
 @pytest.fixture
 def kubectl(control_plane):
-    """Return a function that runs kubectl as administrator, with an object on its input."""
+    """Return a function that runs kubectl as administrator with an object on standard input."""
     if not find_binary("kubectl"):
         pytest.skip("needs kubectl")
     return lambda verb, manifest: control_plane.kubectl(verb, "-f", "-", stdin=json.dumps(manifest))
@@ -53,20 +53,20 @@ def make_namespace(control_plane):
 
 @pytest.fixture
 def namespace(make_namespace, request):
-    """Return a new namespace; an indirect parameter can give its labels."""
+    """Return a new namespace, whose labels an indirect parameter can set."""
     return make_namespace(getattr(request, "param", None))
 
 
 @pytest.fixture
 def viewer(control_plane, namespace, tmp_path):
-    """Return the kubeconfig of a user who only has the built-in role `view` in a namespace."""
+    """Return the kubeconfig of a user who only has the role `view` in a namespace."""
     control_plane.api.apply(may_view("ann", namespace))
     return control_plane.kubeconfig_of(tmp_path, "ann", "people", namespace=namespace)
 
 
 @pytest.fixture
 def readable(control_plane):
-    """Let all users read the figures of nodes."""
+    """Let all users read node figures."""
     for item in READABLE_BY_ALL:
         control_plane.api.apply(item)
     yield
@@ -78,7 +78,7 @@ def server(control_plane, tmp_path_factory):
     """Run `vramwarden serve` with the shipped policy, and rules for namespaces with certain names.
 
     The API server binds no pods here, so its address is configured. A busy server may reject
-    addresses that it does not trust.
+    untrusted addresses.
     """
     folder = tmp_path_factory.mktemp("our-server")
     with serving(folder, "--api-server=127.0.0.1/32") as running_server:
@@ -87,7 +87,7 @@ def server(control_plane, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ours(control_plane, server):
-    """Put our webhooks into force for a module, as in deploy/local.yaml."""
+    """Install vramwarden's webhooks for a module, as in deploy/local.yaml."""
     our_server = OurServer(server)
     with installed(control_plane.api, *our_server.configurations):
         yield our_server
@@ -95,13 +95,13 @@ def ours(control_plane, server):
 
 @pytest.fixture
 def team(control_plane, ours, make_namespace):
-    """Return a team whose namespace is governed by the shipped policy's default rule."""
+    """Return a team whose namespace uses the default rule of the shipped policy."""
     return Team(control_plane.api, ours, make_namespace())
 
 
 @pytest.fixture
 def make_team(control_plane, ours, make_namespace):
-    """Return a function that creates a team in a namespace with another name or with labels."""
+    """Return a function that creates a team in a namespace with a given name or labels."""
 
     def make(prefix="team", labels=None):
         return Team(control_plane.api, ours, make_namespace(labels, prefix))

@@ -1,4 +1,4 @@
-"""Servers that share a Secret on a real API server, with exactly the documented rights."""
+"""Servers that share a Secret on a real API server, with exactly the documented permissions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Release:
     admin: Path
 
     def secret(self) -> Bundle:
-        """The content of the Secret."""
+        """Content of the Secret."""
         data = self.api.get(self.secret_object()).get("data", {})
         return Bundle.from_files({name: base64.b64decode(text) for name, text in data.items()})
 
@@ -66,7 +66,7 @@ class Release:
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
 
     def put_secret(self, bundle: Bundle) -> None:
-        """Write a set of certificates, as a user with more rights than replicas."""
+        """Write a certificate set as a user with more permissions than the replicas."""
         data = {name: base64.b64encode(text).decode() for name, text in bundle.files().items()}
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}"
         kind = "application/merge-patch+json"
@@ -95,7 +95,7 @@ class Release:
 
 
 def configuration(kind: str) -> Json:
-    """Return kind and name of one of our webhook configurations."""
+    """Return kind and name of one vramwarden webhook configuration."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",
@@ -105,7 +105,7 @@ def configuration(kind: str) -> Json:
 
 @contextlib.contextmanager
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
-    """Create namespace, service account and rights until the block ends."""
+    """Create namespace, ServiceAccount and permissions until the block ends."""
     api = control_plane.api
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.apply(namespace)
@@ -127,7 +127,7 @@ def release(control_plane: ControlPlane, folder: Path) -> Iterator[Release]:
 def replica(
     release: Release, folder: Path, *options: str, kubeconfig: Path | None = None
 ) -> Iterator[Server]:
-    """Run a server that shares the Secret until the block ends; it may be unready."""
+    """Run a server that shares the Secret until the block ends; it may not become ready."""
     folder.mkdir(exist_ok=True)
     port, operations_port = free_port(), free_port()
     command = [
@@ -152,7 +152,7 @@ def replica(
 
 
 def point_at(api: Api, mutating: Server, validating: Server, bundle: bytes = b"") -> None:
-    """Let the API server call one replica for each kind of webhook."""
+    """Make the API server call one replica per kind of webhook."""
     for number, server in enumerate((mutating, validating)):
         configurations = webhook_configurations(f"https://127.0.0.1:{server.port}", bundle)
         manifest = copy.deepcopy(configurations[number])
@@ -175,7 +175,7 @@ def shown(server: Server, trusted: bytes) -> str:
 
 @dataclass
 class Load:
-    """Requests of clients, and their results."""
+    """Client requests and their results."""
 
     created: set[str]
     lost: list[str]

@@ -1,4 +1,4 @@
-"""Spellings of an amount, as a real API server stores them and kubectl applies them twice."""
+"""Notations of amounts, as a real API server stores them and kubectl applies them twice."""
 
 from __future__ import annotations
 

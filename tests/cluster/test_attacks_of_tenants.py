@@ -1,7 +1,7 @@
-"""Every known attack of a tenant: prevented, or a limit that the documents name.
+"""Every known attack by a tenant is prevented, or is a limit that the documents state.
 
 A row of `TABLE` is one attempt against a real API server with everything the chart installs. Rows
-that need real processes name the tests that run them. `VECTORS` are the kinds of attack; each has
+that need real processes name the tests for them. `VECTORS` are the kinds of attack; each has
 at least one row.
 """
 
@@ -59,18 +59,16 @@ def mallory(control_plane, tmp_path_factory):
         yield tenant
 
 
-# Attempts: functions that return if the API server accepts, and raise its denial.
+# Attempts: functions that return if the API server accepts the request, and raise its denial.
 
 
 def creating(*arguments: Any, namespace: str = "team-a", **more: Any) -> Callable[[Tenant], Json]:
-    """Create a pod."""
     return lambda tenant: tenant.create(a_pod(*arguments, **more), namespace)
 
 
 def with_container(
     *arguments: Any, namespace: str = "team-a", spec: Json | None = None, **fields: Any
 ) -> Callable[[Tenant], Json]:
-    """Create a pod with a container that has these fields."""
     return creating(
         *arguments, containers=[a_container(**fields)], namespace=namespace, **(spec or {})
     )
@@ -110,7 +108,7 @@ def with_resource(memory: str | None, name: str, amount: str = "1") -> Callable[
 
 
 def on_node(name: str, amount: str = "1", *annotation: str) -> Callable[[Tenant], Json]:
-    """Create a pod that bypasses the scheduler, with a resource that its node may not have."""
+    """Create a pod that bypasses the scheduler, with a resource that its node may lack."""
     amounts = {"limits": {name: amount}}
     notes = {"annotations": dict([annotation])} if annotation else {}
     return with_container(resources=amounts, spec={"nodeName": NODE, **notes})
@@ -123,7 +121,6 @@ def claiming(memory: str | None) -> Callable[[Tenant], Json]:
 
 
 def debugging(memory: str | None, namespace: str = "team-a", **container: Any):
-    """Add a debugging container to an existing pod."""
 
     def tries(tenant: Tenant) -> Json:
         pod = the_pod(tenant, memory, namespace)
@@ -133,7 +130,7 @@ def debugging(memory: str | None, namespace: str = "team-a", **container: Any):
 
 
 def the_pod(tenant: Tenant, memory: str | None, namespace: str = "team-a") -> Json:
-    """Return an existing pod of hers, created once."""
+    """Return one of the tenant's pods, created on first use."""
     if (memory, namespace) not in tenant.made:
         meets = namespace.startswith("strict-")
         spec = {"securityContext": {"runAsUser": 1000, "runAsNonRoot": True}} if meets else {}
@@ -147,7 +144,6 @@ def the_pod(tenant: Tenant, memory: str | None, namespace: str = "team-a") -> Js
 
 
 def changing(memory: str | None, change: Json, part: str = "") -> Callable[[Tenant], Json]:
-    """Change an existing pod."""
     return lambda tenant: tenant.patch(the_pod(tenant, memory), change, part)
 
 
@@ -160,14 +156,14 @@ def entering(how: str) -> Callable[[Tenant], Json]:
 
 
 def with_pod_level(tenant: Tenant) -> Json:
-    """Limit the pod to the resources of the sidecar alone."""
+    """Limit the pod to resources that are enough only for the sidecar."""
     limits = {"cpu": "10m", "memory": "64Mi"}
     needs_pod_level_resources(tenant.admin)
     return tenant.create(a_pod("8Gi", resources={"requests": limits, "limits": limits}))
 
 
 def resizing_the_pod(tenant: Tenant) -> Json:
-    """Reduce the memory of a running pod that had enough, on a node that supports resizing."""
+    """Reduce the memory of a running pod on a node that supports resizing."""
     features = {"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}}
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}/status", features, content_type=STRATEGIC)
     limits = {"cpu": "2", "memory": "1Gi"}
@@ -191,7 +187,7 @@ def changing_the_sidecar(part: str, **fields: Any) -> Callable[[Tenant], Json]:
 
 
 def writing_status(rights: str, **notes: str) -> Callable[[Tenant], Json]:
-    """Write a pod's GPU into its status, with a right that tenants seldom have."""
+    """Write a pod's GPU into its status, with a permission that tenants rarely have."""
     notes = notes or {"gpu": "GPU-stolen"}
 
     def tries(tenant: Tenant) -> Json:
@@ -207,7 +203,7 @@ def writing_status(rights: str, **notes: str) -> Callable[[Tenant], Json]:
 
 
 def exempting(part: str) -> Callable[[Tenant], Json]:
-    """Label a namespace, with the rights on namespaces that `_wait_for_fences` granted."""
+    """Label a namespace, with the permissions on namespaces that `_wait_for_fences` granted."""
 
     def tries(tenant: Tenant) -> Json:
         label = {"metadata": {"labels": {"vramwarden.io/webhook": "disabled"}}}
@@ -225,7 +221,7 @@ def binding_herself(tenant: Tenant) -> None:
 
 
 def posting_a_binding(tenant: Tenant) -> None:
-    """Reserve GPUs without the API server: the path for bindings cannot be guessed."""
+    """Try to reserve GPUs without the API server; the path for bindings cannot be guessed."""
     client = tenant.server.client()
     client.request("POST", "/bind", b"{}", {"Content-Type": "application/json"})
     answer = client.getresponse()
@@ -234,11 +230,11 @@ def posting_a_binding(tenant: Tenant) -> None:
     raise ApiError({"code": answer.status, "message": f"{answer.status}"})
 
 
-# Attempts that are accepted without effect: functions that check the result.
+# Attempts that are accepted without effect: functions that verify this.
 
 
 def brings_a_sidecar_along(tenant: Tenant) -> None:
-    """Our sidecar is written, whatever she wrote in its place."""
+    """Define a sidecar; vramwarden overwrites it with its own."""
     (ours,) = tenant.create(a_pod("8Gi"))["spec"]["initContainers"]
     hers = copy.deepcopy(ours)
     hers |= {"terminationMessagePath": "/run/x", "image": "evil.example/enforcer:1"}
@@ -263,7 +259,7 @@ def is_voided(*arguments: Any, **more: Any) -> Callable[[Tenant], None]:
 
 
 def takes_nothing_from_a_map(tenant: Tenant) -> None:
-    """Set variables of NVIDIA's runtime by a ConfigMap; the pod's own variables override them."""
+    """Set NVIDIA's environment variables by a ConfigMap; the pod's own variables override them."""
     source = [{"prefix": "NVIDIA_", "configMapRef": {"name": "c"}}]
     pod = tenant.create(a_pod("1Gi", containers=[a_container(envFrom=source)]))
     (container,) = pod["spec"]["containers"]
@@ -272,7 +268,7 @@ def takes_nothing_from_a_map(tenant: Tenant) -> None:
 
 
 def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
-    """Return the pods with whole GPUs, as a replica reports them to the node's agent."""
+    """Return the pods with whole GPUs that a replica reports to the node's agent."""
     label = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": asked}}}
     tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=STRATEGIC)
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map_name(NODE)}"
@@ -287,7 +283,7 @@ def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
 
 
 def keeps_no_node(tenant: Tenant) -> None:
-    """Name a node in pods that no kubelet ever admits; pods that a scheduler bound count."""
+    """Name a node in pods that no kubelet admits; only pods bound by a scheduler count."""
     tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
     whole = [a_container(resources={"limits": {GPU: "1"}})]
     claims = [{"name": f"a{n}", "resourceClaimName": f"b{n}"} for n in range(17)]
@@ -303,7 +299,7 @@ def keeps_no_node(tenant: Tenant) -> None:
 
 
 def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], None]:  # noqa: N803 - as in a pod
-    """Create a pod with a demand in an unusual way; it is translated as usual."""
+    """Create a pod with a demand in an unusual way; it is mutated as usual."""
 
     def check(tenant: Tenant) -> None:
         pod = tenant.create(a_pod("8Gi", **spec), generate_name=generateName)
@@ -314,7 +310,7 @@ def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], Non
 
 
 def has_a_runtime_class(tenant: Tenant) -> None:
-    """Name NVIDIA's runtime class, and nothing else: containers see no GPU by it."""
+    """Set only NVIDIA's runtime class, by which containers see no GPU."""
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
     named = {**kind, "metadata": {"name": "shows-gpus"}}
     tenant.admin.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", named)
@@ -340,7 +336,7 @@ def stores_nothing(part: str) -> Callable[[Tenant], None]:
 
 
 def binding_brings_marks(tenant: Tenant) -> None:
-    """Forge marks in a Binding: with the right to create one, ours win and hers are removed."""
+    """Forge marks in a Binding: even with permission to create one, vramwarden's marks win."""
     pod = tenant.has("1Gi")
     notes = {"gpu": "GPU-stolen", "gpu-memory": "1Mi", "admitted": "x", "gpu-memory-fraction": "9"}
     marks = {
@@ -359,7 +355,7 @@ def binding_brings_marks(tenant: Tenant) -> None:
 
 
 def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
-    """Create a pod; each container that waits for its GPU has one variable and one mount for it."""
+    """Create a pod; each container waiting for its GPU has a variable and a mount for the gate."""
     waiting = {"vram-enforcer"} if namespace.startswith("team-") else {"main"}
 
     def check(tenant: Tenant) -> None:
@@ -389,7 +385,7 @@ def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
 
 
 def mounting_the_gate(namespace: str, field: str, **mount: Any) -> Callable[[Tenant], Json]:
-    """Create a pod in which a container mounts the gate's volume differently from vramwarden."""
+    """Create a pod in which a container mounts the gate's volume in another way."""
     mounting = a_container("mounting", volumeMounts=[{**GATE, **mount}])
     more = {"initContainers": [mounting]} if field == "initContainers" else {}
     containers = [a_container(), *([] if more else [mounting])]
@@ -399,7 +395,7 @@ def mounting_the_gate(namespace: str, field: str, **mount: Any) -> Callable[[Ten
 
 
 def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
-    """Bind a pod to our node once its replica knows free memory there, as the scheduler retries."""
+    """Bind a pod to the node once its replica knows free memory there, as the scheduler retries."""
 
     def bound() -> bool:
         try:
@@ -415,7 +411,7 @@ def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
 
 
 def poison_takes_nothing(tenant: Tenant) -> None:
-    """Forge a demand on our node in an exempt namespace; other pods still fit there.
+    """Forge a demand on the node in an exempt namespace; other pods still fit on the node.
 
     A pod that the kubelet admits counts only once, even if it names both GPUs.
     """
@@ -448,42 +444,42 @@ def a_dry_run_reserves_nothing(tenant: Tenant) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """An attempt, and its expected result."""
+    """An attempt and its expected result."""
 
     vector: str
     """One of `VECTORS`, and the variant."""
     tries: Callable[[Tenant], Any] | None = None
-    """The attempt, as a real request or a dry run."""
+    """The attempt, as an actual request or a dry run."""
     why: str = ""
-    """Pattern for the message of the denial, if it is denied."""
+    """Regular expression for the denial's message; empty if the attempt is not denied."""
     path: str = ""
-    """The document that names the limit, or the tests with real processes."""
+    """Document that states the limit, or the tests with real processes."""
     says: str = ""
-    """Text in that document or test."""
+    """Text in the document or test."""
 
 
 def closed(vector: str, tries: Callable[[Tenant], Any], why: str) -> Row:
-    """Return a row that is denied."""
+    """Return a row for an attempt that is denied."""
     return Row(vector, tries, why)
 
 
 def harmless(vector: str, tries: Callable[[Tenant], None]) -> Row:
-    """Return a row that is accepted without effect, which `tries` checks."""
+    """Return a row for an attempt that is accepted without effect, as `tries` verifies."""
     return Row(vector, tries)
 
 
 def limit(vector: str, path: str, says: str, tries: Callable[[Tenant], Any] | None = None) -> Row:
-    """Return a row that succeeds, as a sentence of a document says; `tries` shows that it does."""
+    """Return a row for an attempt that succeeds, as a document states and `tries` shows."""
     return Row(vector, tries, "", path, says)
 
 
 def shown(vector: str, path: str, says: str) -> Row:
-    """Return a row that needs real processes, and so has its own tests."""
+    """Return a row for an attempt that needs real processes and therefore has its own tests."""
     return Row(vector, None, "", path, says)
 
 
 def by(names: str, says: str) -> str:
-    """Return the pattern of a denial by the fence; any of several policies may answer first."""
+    """Return a pattern for a denial by the fence; any of its policies may respond first."""
     return f"{POLICY} 'vramwarden-({names})' with binding .* denied request: vramwarden: {says}"
 
 
@@ -749,7 +745,7 @@ TABLE = [
         "SECURITY.md",
         "a burst can take what is free",
     ),
-    # C: containers that see a GPU and are not counted.
+    # C: containers that see a GPU but are not counted.
     closed("C1 a debugging container that shows GPUs", debugging(None, env=[ALL]), DEBUGGING),
     closed("C1 the same beside a share", debugging("8Gi", env=[ALL]), DEBUGGING),
     closed("C1 one of our name", debugging(None, name=SIDECAR), "ReservedName: "),
@@ -947,7 +943,6 @@ VECTORS = {
 
 
 def among(chosen: list[Row]) -> Any:
-    """Parametrize a test with rows."""
     return pytest.mark.parametrize("row", chosen, ids=[row.vector for row in chosen])
 
 

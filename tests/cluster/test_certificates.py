@@ -1,4 +1,4 @@
-"""Certificates that replicas share through a Secret, with a real API server that calls them."""
+"""Certificates that replicas share through a Secret, with a real API server as client."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def ours(control_plane, tmp_path):
-    """Return an empty Secret for replicas, and the rights to it."""
+    """Return an empty Secret for replicas, and permissions for it."""
     with release(control_plane, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 def start(ours, tmp_path):
-    """Return a function that starts a replica and returns it, ready or not."""
+    """Return a function that starts a replica, which may not become ready."""
     with contextlib.ExitStack() as stack:
         started = []
 
@@ -55,7 +55,7 @@ def start(ours, tmp_path):
 
 @pytest.fixture
 def pair(ours, start):
-    """Start two replicas that the API server calls, one for each kind of webhook."""
+    """Start two replicas, which the API server calls for one kind of webhook each."""
     both = start(f"--ca-overlap={OVERLAP_S}s"), start(f"--ca-overlap={OVERLAP_S}s")
     point_at(ours.api, *both)
     for server in both:
@@ -88,13 +88,13 @@ def answers(server, path):
 
 @pytest.fixture
 def namespace(make_namespace):
-    """Return a namespace that the shipped policy's default rule governs."""
+    """Return a namespace that uses the default rule of the shipped policy."""
     return make_namespace()
 
 
 @pytest.fixture
 def load(ours, pair, namespace):
-    """Let clients create annotated pods during a test; each must be created and translated."""
+    """Let clients create annotated pods during a test. Each must be created and mutated."""
     with creating(ours.api, namespace, CLIENTS) as running:
         yield running
         more(running)
@@ -187,7 +187,7 @@ def test_a_renewal_of_the_serving_certificate_loses_no_creation(ours, pair, load
 
 
 def connect_anew(ours, pem):
-    """Make the API server open a new connection: it keeps one for each text of a caBundle."""
+    """Make the API server open a new connection: it keeps one for each caBundle text."""
     for kind in ("Mutating", "Validating"):
         ours.put_bundle(kind, pem + b"\n")
 
@@ -223,7 +223,7 @@ def test_a_rotation_of_the_ca_loses_no_creation_although_a_replica_is_killed_in_
 
 
 def aged_set(now, forget_in_s):
-    """Return a set whose older CA is about to be dropped."""
+    """Return a certificate set whose older CA is about to be removed."""
     replaced = now - timedelta(seconds=OVERLAP_S + RotationPeriods().serving_life_s - forget_in_s)
     older, newer = issue_ca(replaced - timedelta(days=2000)), issue_ca(replaced)
     serving = issue_serving(newer, NAMES, now - DAY)
@@ -236,7 +236,7 @@ def test_the_old_ca_is_forgotten_in_the_end_and_no_creation_is_lost(ours, pair, 
     aged = aged_set(datetime.now(UTC), 3 * OVERLAP_S)
     before = ours.secret()
     ours.put_secret(aged)
-    # As after a restore of the Secret: the certificate in use must stay trusted.
+    # As after a restore of the Secret: clients must still trust the certificate in use.
     anyone = ours.secret().ca_pem + before.ca_pem
     for server in pair:
         wait_until("new", lambda server=server: served(server, anyone) == serial(aged))
@@ -252,7 +252,7 @@ def test_a_cabundle_that_somebody_else_changed_is_put_right_at_once(ours, pair):
     good = ours.bundles()
     for kind, edit in itertools.product(("Mutating", "Validating"), (b"", b"garbage")):
         ours.put_bundle(kind, edit)
-        # Without the watch it would be found by the read every 30 s.
+        # Without a watch, replicas would notice this only at the next read, after up to 30 s.
         wait_until("repair", lambda: ours.bundles() == good, timeout=15)
     for server in pair:
         assert server.get("/readyz")[0] == 200

@@ -1,4 +1,4 @@
-"""`vramwarden clean` with a real API server: it removes the leftovers of a release."""
+"""`vramwarden clean` on a real API server removes what a release left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def put_node(api, name):
 
 @pytest.fixture
 def left(api):
-    """Create the objects outside a release's namespaces, and nodes as their agents left them."""
+    """Create a release's objects outside its namespaces, and nodes as their agents left them."""
     objects = [
         found
         for found in rendered()
@@ -98,7 +98,7 @@ def is_left(api, thing):
 
 
 def ours_on(api, name):
-    """Return the labels, annotations and resources of a node with our prefix."""
+    """Return labels, annotations and resources of a node that have vramwarden's prefix."""
     node = api.request("GET", path(name))
     metadata, status = node["metadata"], node["status"]
     assert metadata["labels"]["a"] == metadata["annotations"]["a"] == "b"
@@ -127,7 +127,7 @@ def test_what_a_release_left_is_gone_and_a_second_time_there_is_nothing(api, cle
     assert kept == {"gpunodes.vramwarden.io", "vramhistories.vramwarden.io"}
     done = clean("--all")
     assert (done.returncode, done.stderr) == (0, "")
-    # An API server deletes the objects of a kind before the kind.
+    # An API server deletes the objects of a kind before the kind's definition.
     wait_until("no kind is left", lambda: not any(is_left(api, found) for found in left))
     assert [ours_on(api, name) for name in NODES] == [set()] * len(NODES)
     assert clean("--all").stdout == "nothing of vramwarden is left\n"
@@ -135,7 +135,6 @@ def test_what_a_release_left_is_gone_and_a_second_time_there_is_nothing(api, cle
 
 @pytest.fixture
 def denied(api, left):
-    """Create a policy that denies updates of a node."""
 
     def is_denied():
         change = {"metadata": {"labels": {"b": None}}}

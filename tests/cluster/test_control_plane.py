@@ -1,4 +1,4 @@
-"""The control plane of the other tests in this folder."""
+"""The control plane that the other tests in this folder use."""
 
 from __future__ import annotations
 

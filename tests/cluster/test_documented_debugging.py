@@ -1,4 +1,4 @@
-"""The profiles of `kubectl debug` that policies/debug.md recommends, and those it warns of."""
+"""Profiles of `kubectl debug` that policies/debug.md recommends or warns about."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ PAGE = (ROOT / "policies" / "debug.md").read_text()
 
 
 def profiles(answer: str) -> list[str]:
-    """Return the profiles in the row with this ending."""
     row = re.search(rf"^\| (.+) \| {answer}", PAGE, re.MULTILINE)
     return re.findall(r"`(\w+)`", row[1])
 
@@ -43,7 +42,6 @@ def debug_in(control_plane):
 
 @pytest.fixture
 def debug(debug_in, team):
-    """Return a function that debugs a pod with VRAM."""
     return debug_in(team, a_pod("8Gi"))
 
 

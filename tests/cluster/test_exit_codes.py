@@ -1,6 +1,6 @@
-"""The exit code of each command, by user and cluster.
+"""Exit code of each command, by user and cluster.
 
-0 success, 1 problems found, 2 wrong usage or unreadable input, 3 no answer or missing rights.
+0 success, 1 problems found, 2 wrong usage or unreadable input, 3 no response or permission.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ALONE = {
     "--help": 0,
     "nothing": 2,
 }
-"""Commands that contact no cluster."""
+"""Commands that do not contact a cluster."""
 ASKING = {
     "top": (0, 0, 3),
     "top -A": (0, 0, 3),
@@ -74,14 +74,14 @@ ASKING = {
     "certs install --secret b": (3, 0, 3),
     "certs rotate --secret c": (3, 1, 3),
 }
-"""Commands for a cluster without vramwarden: exit codes with the role `view` in the namespace
-`ours`, as administrator, and if the cluster does not answer or denies everything."""
+"""Exit codes of commands for a cluster without vramwarden: with the role `view` in the namespace
+`ours`, as administrator, and if the cluster does not respond or denies everything."""
 VIEWER, ADMIN, UNANSWERED = range(3)
 
 
 @pytest.fixture(scope="module")
 def plane(can_start_control_planes):
-    """Start a separate control plane, since all pods of a cluster count for `report`."""
+    """Start a separate control plane, since `report` counts all pods of a cluster."""
     with ControlPlane() as started:
         for name in ("ours", "theirs"):
             metadata = {"name": name}
@@ -112,7 +112,7 @@ DEPLOYMENT = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Work in a folder with the files of the table."""
+    """Change to a folder with the files of the table."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -120,7 +120,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def codes(commands, *options, why=""):
-    """Return the exit code of each command; a failure to read is one line with `why`."""
+    """Return the exit code of each command. A failure is one line that contains `why`."""
     found = {}
     for command in commands:
         done = runner().invoke(main, [*command.split(), *options])
@@ -133,7 +133,7 @@ def codes(commands, *options, why=""):
 
 
 def admins(plane, folder, **user):
-    """Write an administrator's kubeconfig, with a namespace and further fields of the user."""
+    """Write an administrator's kubeconfig with a namespace and other fields of the user."""
     content = json.loads(plane.kubeconfig.read_text())
     content["users"][0]["user"] |= user
     content["contexts"][0]["context"]["namespace"] = "ours"

@@ -31,14 +31,14 @@ WRONG = (
 
 
 def figures(*pods):
-    """Return the recent figures of a node whose GPUs have 23Gi and 19Gi free."""
+    """Return recent figures of a node whose GPUs have 23Gi and 19Gi free."""
     gpus = (a_gpu(79, *pods, free_bytes=23 * GIB), a_gpu(79, free_bytes=19 * GIB))
     return replace(a_node("n1", *gpus).figures, observed_s=time.time() - 10)
 
 
 @pytest.fixture
 def gpu_node(control_plane, readable):
-    """Return a function that stores the figures of a node, which every user may read."""
+    """Return a function that stores figures of a node, which all users may read."""
     define(control_plane.api)
     yield lambda node: control_plane.api.apply(write_gpu_node(node))
     control_plane.api.delete(CRD)
@@ -57,7 +57,7 @@ def as_viewer(control_plane, team, tmp_path):
 
 
 def waiting(team, memory="30Gi"):
-    """Create a pod, and mark it pending as the scheduler does."""
+    """Create a pod and mark it pending, as the scheduler does."""
     pod = team.accepts(a_pod(memory))
     condition = {
         "type": "PodScheduled",
@@ -154,7 +154,7 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
 def test_while_a_policy_only_looks_nobody_is_told_to_create_a_pod_again(
     make_team, control_plane, rule, memory, said
 ):
-    """The user may create pods but not read the policy; there is none here."""
+    """The user may create pods but not read the policy. This cluster has no policy."""
     team = make_team(rule)
     name = team.accepts(a_pod(memory))["metadata"]["name"]
     done = run(team, control_plane.kubeconfig, name)

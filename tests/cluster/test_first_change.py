@@ -1,4 +1,4 @@
-"""Steps of webhook/first-change.md: the server of a clone, called by a real API server."""
+"""Steps of webhook/first-change.md: a real API server calls the server of a clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server in memory answers like a real one: the same requests by the same client."""
+"""The in-memory API server responds like a real one to the requests of one client."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 GONE = "/api/v1/namespaces/scripted/nothings"
 SHOWN = ("data", "labels", "annotations", "phase", "capacity", "spec", "note", "series")
-"""Fields that are compared; no defaults, since the in-memory server sets none."""
+"""Compared fields; no defaults, since the in-memory server sets none."""
 
 
 class Script:
-    """Requests in order, and their results: the same on any API server."""
+    """Requests in order, and their results, which are equal on all API servers."""
 
     def __init__(self, kube) -> None:
         self.kube = kube
@@ -35,7 +35,7 @@ class Script:
         self.versions: dict[str, str] = {}
 
     def does(self, what: str, ask) -> object:
-        """Send a request; record its result, and whether the object's version changed."""
+        """Send a request. Record its result, and whether the object's version changed."""
         try:
             found = ask()
         except KubeError as error:
@@ -62,7 +62,7 @@ class Script:
 
 
 def play(kube) -> list[tuple]:
-    """Send every request of the script; return the results."""
+    """Send every request of the script and return the results."""
     script = Script(kube)
     _config_maps(script, kube)
     _nodes_and_pods(script, kube)
@@ -129,7 +129,8 @@ def _config_maps(script, kube):
 def watched(kube, path, most, **query):
     """Return the first events of a watch, sorted by name if versions are unordered.
 
-    A real API server whose cache is older than etcd for three seconds answers 504; retry then.
+    A real API server whose cache is older than etcd for three seconds responds with 504; then
+    retry.
     """
     for left in reversed(range(20)):
         found = kube.watch(path, lasting_s=60, **query)
@@ -187,7 +188,7 @@ def _nodes_and_pods(script, kube):
 
 
 def _current(kube, path):
-    """Return the content of the API server's cache; None while it is older than the last write."""
+    """Return the content of the API server's cache, or None while the last write is missing."""
     cached = kube.list_cached(path, dict)
     return cached if cached == kube.list_all(path, dict) else None
 

@@ -1,6 +1,6 @@
-"""Another webhook, before or after ours, moves no VRAM; otherwise the denial names another webhook.
+"""Another webhook, before or after vramwarden's, cannot move VRAM; denials mention it.
 
-This is tested with everything the chart installs on a real API server.
+The tests use everything that the chart installs on a real API server.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
 from webhook.tools.problems.creation import parse_denial
 
 CHOICE = "change"
-"""Label that selects the other webhook's change of a pod."""
+"""Label that selects the other webhook's change to a pod."""
 SIDECAR, SENTRY = "team-a", "sentry-a"
-"""Namespaces, by the enforcement mode of their pods."""
+"""Namespaces by the enforcement mode of their pods."""
 PODS = golden_pods()
 
 
@@ -58,7 +58,7 @@ def plain(tenant):
 
 
 def shown(pod):
-    """Return each user container's amount and visible GPUs."""
+    """Return amount and visible GPUs of each user container."""
     names = ("NVIDIA_VISIBLE_DEVICES", "VRAMWARDEN_GPU_MEMORY_MIB")
     return {
         found["name"]: (holders(pod).get(found["name"]), *map(variables(found).get, names))
@@ -68,7 +68,7 @@ def shown(pod):
 
 
 def problem(pod, usual, name):
-    """Return what is wrong with a pod that was created despite a change; empty if nothing is."""
+    """Return the defect of a pod that was created despite a change, or "" without one."""
     if shown(pod) != shown(usual):
         return f"{shown(pod)} in place of {shown(usual)}"
     added = [found for found in every_container(pod) if found["name"] == ADDED]
@@ -91,7 +91,7 @@ def guarded(pod):
 
 
 def tried(tenant, case, namespace, name, usual, *, is_right):
-    """Create a pod that another webhook changes; return what is wrong, or an empty text."""
+    """Create a pod that another webhook changes; return its defect, or ""."""
     pod = PODS[case]
     labels = {**pod["metadata"].get("labels", {}), CHOICE: name}
     marked = {**pod, "metadata": {**pod["metadata"], "labels": labels}}

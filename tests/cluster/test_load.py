@@ -1,4 +1,4 @@
-"""Many pods at once, while the server restarts and certificates change."""
+"""Many pods at once while the server restarts and certificates change."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
 
 
 def test_the_server_refused_no_request_and_failed_on_none(ours):
-    """All requests by the tests that ran before."""
+    """This checks all requests of the tests that ran before."""
     assert [line for line in ours.server.log() if line["level"] != "info"] == []
     assert "vramwarden_http_rejected_total{" not in ours.server.get("/metrics")[1]
 
 
 @pytest.fixture
 def brought(tmp_path):
-    """Mount certificates for a server, like those of cert-manager."""
+    """Mount certificates for a server, as cert-manager would."""
     names = ["localhost", "127.0.0.1", "::1"]
     found = advance(Bundle(), names, datetime.now(UTC)).bundle
     mount(tmp_path / "certs", found, "0")
@@ -59,7 +59,7 @@ def own_server(tmp_path, brought):
 
 @pytest.fixture
 def own_team(control_plane, own_server, make_namespace):
-    """Return a team under the server that may be stopped."""
+    """Return a team whose webhook server may be stopped."""
     our_server = OurServer(own_server)
     with installed(control_plane.api, *our_server.configurations):
         yield Team(control_plane.api, our_server, make_namespace())
@@ -80,7 +80,7 @@ def test_a_renewed_certificate_loses_no_creation(own_team, brought):
             again = renewed(brought, ["localhost", "127.0.0.1", "::1"])
             mount(server.certificates, again, str(number))
             assert served_serial(server) != before
-            # Another bundle makes the API server open a connection, with the new certificate.
+            # A new caBundle makes the API server open a connection with the new certificate.
             bundle = brought.ca_pem * (number + 1)
             encoded = base64.b64encode(bundle).decode()
             mutating["webhooks"][0]["clientConfig"]["caBundle"] = encoded

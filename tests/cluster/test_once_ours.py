@@ -1,7 +1,7 @@
 """An admitted pod is checked at every later change, at any size and in every rollout.
 
-This is tested with everything the chart installs on a real API server: the webhook's decisions, and
-those of the API server alone, also for requests that it does not send to the webhook.
+The tests use everything that the chart installs on a real API server: the webhook's decisions, and
+the API server's own decisions, including requests that it does not send to the webhook.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def notes(count):
 
 @pytest.fixture(scope="module")
 def giant(mallory):
-    """Return a pod of ours with the maximum number of volumes; ours and a token's are added."""
+    """Return an admitted pod with the maximum number of volumes, including those added."""
     pod = mallory.has("8Gi", **volumes(1021))
     assert len(pod["spec"]["volumes"]) > 1024
     assert pod["spec"]["initContainers"][0]["name"] == SIDECAR
@@ -182,12 +182,12 @@ def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, alwa
     mallory.debug(pod)
 
 
-# --- without a webhook: none is registered, so none answers
+# --- without a registered webhook
 
 
 @pytest.fixture
 def unseen(mallory):
-    """Remove our webhooks for her pods, so that only the API server's policies remain."""
+    """Remove vramwarden's webhooks for the tenant's pods. Only the API server's policies remain."""
     path = "/apis/admissionregistration.k8s.io/v1"
     kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     paths = {kind: f"{path}/{kind}/{WEBHOOK_CONFIGURATION}" for kind in kinds}
@@ -277,7 +277,7 @@ BOUNDS = {
 
 @st.composite
 def pods(draw):
-    """Draw a pod near a limit: one of ours, one that bears our marks, or neither."""
+    """Draw a pod near a limit: an admitted pod, one with forged marks, or neither."""
     bound, make = BOUNDS[draw(st.sampled_from(sorted(BOUNDS)))]
     near = st.sampled_from(
         [bound.most + bound.ours + off for off in (-5, -3, -1, 0, 1)]
@@ -357,7 +357,6 @@ CHANGES = st.one_of(
 
 
 def judged(tenant, old, new, subresource):
-    """Return the webhook's decision on an update."""
     request = {
         "uid": "1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -380,7 +379,7 @@ def test_what_the_webhook_would_deny_of_a_stored_pod_the_api_server_denies(mallo
     try:
         stored = mallory.create(pod, dry_run=False)
     except ApiError:
-        return  # it is too large for us, or for the API server
+        return  # too large for the webhook or the API server
     try:
         _changes_as_judged(mallory, stored, change)
     finally:

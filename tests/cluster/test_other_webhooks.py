@@ -1,4 +1,4 @@
-"""Other products' mutating webhooks that change pods after us."""
+"""Other products' mutating webhooks that change pods after vramwarden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOUNT = {"name": "cloud", "mountPath": "/var/run/secrets/cloud", "readOnly": Tru
 
 @pytest.fixture
 def changed_by(team):
-    """Return a function that installs another webhook after ours, for the team's pods."""
+    """Return a function that installs another webhook after vramwarden's, for the team's pods."""
 
     def make(change, *, stubborn=False):
         policy = "IfNeeded" if stubborn else "Never"
@@ -103,7 +103,7 @@ def raise_the_limit(pod):
     [
         (annotate, 0, ""),
         (add_a_container, 1, "proxy"),
-        (add_credentials, 2, ""),  # the sidecar's variables and mounts
+        (add_credentials, 2, ""),  # variables and mounts of the sidecar
         (prepend_a_native_sidecar, 1, "mesh"),
     ],
 )

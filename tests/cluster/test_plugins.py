@@ -1,4 +1,4 @@
-"""The API server's own admission plugins: limit ranges, quotas, pod-level resources."""
+"""The API server's admission plugins: limit ranges, quotas, pod-level resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ VRAM = "vramwarden.io/vram"
 
 
 def both(cpu, memory):
-    """Return equal requests and limits."""
     amounts = {"cpu": cpu, "memory": memory}
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
@@ -31,7 +30,6 @@ GUARANTEED = {"requests": AMOUNTS, "limits": AMOUNTS}
 
 
 def limit_range(team, **item):
-    """Create a LimitRange for containers."""
     spec = {"limits": [{"type": "Container", **item}]}
     metadata = {"name": "limits", "namespace": team.namespace}
     return team.api.create(
@@ -40,7 +38,7 @@ def limit_range(team, **item):
 
 
 def quota(control_plane, team, **hard):
-    """Create a ResourceQuota; return when it is in effect."""
+    """Create a ResourceQuota; return when it takes effect."""
     if not find_binary("kube-controller-manager"):
         pytest.skip("needs kube-controller-manager")
     control_plane.start_controllers()
@@ -101,7 +99,7 @@ def test_a_limit_range_of_an_extended_resource_gives_the_sidecar_none_of_it(team
 
 
 def test_a_limit_ranges_minimum_above_the_sidecar_refuses_in_its_own_words(team):
-    """A known limit: the sidecar's amounts are fixed, so its pods cannot run there."""
+    """This is a known limit: the sidecar's amounts are fixed, so its pods cannot run there."""
     limit_range(team, min={"cpu": "100m"})
     assert team.refuses(a_pod("8Gi")).message == (
         'pods "train-1" is forbidden: minimum cpu usage per Container is 100m, but request is 10m'
@@ -204,7 +202,7 @@ def test_pod_level_resources_cover_the_sidecar_where_containers_name_none(team, 
 
 
 def test_pod_level_resources_without_room_for_the_sidecar_are_refused_in_our_words(team):
-    """The API server's own text would be: must be greater than or equal to aggregate requests."""
+    """The API server's message would be: must be greater than or equal to aggregate requests."""
     needs_pod_level_resources(team.api)
     filled = [a_container(resources=GUARANTEED)]
     team.accepts(a_pod(resources=GUARANTEED, containers=filled))

@@ -1,4 +1,4 @@
-"""The sidecar's rule that restarts all containers, on old and new API servers."""
+"""The sidecar's rule to restart all containers, on old and new API servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pod Security: the sidecar stays within the level of its namespace."""
+"""Pod Security: the sidecar complies with the level of its namespace."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_by_sentry_a_pod_keeps_its_own_process_namespace_and_never_the_nodes(mak
 
 
 def test_in_restricted_a_pod_that_is_not_written_for_it_is_refused_by_pod_security(team_at):
-    """The message names our sidecar too, since a review does not show the namespace's level."""
+    """The message also names the sidecar, since a review does not contain the namespace's level."""
     error = team_at("restricted").refuses(a_pod("8Gi"))
     assert error.message.startswith(
         'pods "train-1" is forbidden: violates PodSecurity "restricted:latest": '

@@ -1,7 +1,7 @@
 """Changes of existing pods on a real API server, by user, field and subresource.
 
-Denied changes are tested in tests/core/admission/test_update_*.py. A row here tests that we are
-called, and how the response arrives.
+Denied changes are tested in tests/core/admission/test_update_*.py. A row here tests that the API
+server calls the webhook, and how the response arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CPU = {kind: {"cpu": "2"} for kind in ("requests", "limits")}
 
 @pytest.fixture
 def trainer(team):
-    """Return a pod with a demand, whose container may be resized."""
+    """Return a pod with a demand and a resizable container."""
     app = a_container(resources={kind: {"cpu": "1"} for kind in ("requests", "limits")})
     return team.accepts(a_pod("8Gi", containers=[app]))
 
@@ -34,7 +34,6 @@ def changing(field, name, **to):
 
 
 def debugging(**fields):
-    """Return the request of `kubectl debug`."""
     debugger = a_container("debugger", stdin=True, tty=True, **fields)
     return {"spec": {"ephemeralContainers": [debugger]}}
 

@@ -1,4 +1,4 @@
-"""Creation of pods: what a real API server stores, and its message if we deny it.
+"""Creation of pods: what a real API server stores, and its message for a denial.
 
 Rules and translation are tested in tests/core/admission. A row here tests what only an API server
 does: defaults, plugins, application of the patch, selectors, messages.
@@ -94,7 +94,7 @@ STORED_SIDECAR = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
-SHOWN = [  # our cap is the first one, so that other variables may refer to it
+SHOWN = [  # the cap is first, so that other variables may refer to it
     {"name": "VRAMWARDEN_GPU_MEMORY_MIB", "value": "8192"},
     {
         "name": "VRAMWARDEN_GPU_MEMORY_FRACTION",
@@ -124,7 +124,7 @@ def a_trainer():
 
 
 def spec_of(pod):
-    """Return a spec without the generated name of the token's volume."""
+    """Return a spec without the token volume's generated name."""
     return json.loads(re.sub(r"kube-api-access-\w+", "token", json.dumps(pod["spec"])))
 
 
@@ -151,7 +151,7 @@ def test_a_pod_is_stored_as_without_us_and_with_what_we_add(team):
         "vramwarden.io/gpu-memory": "8Gi",
         "vramwarden.io/admitted": f"v1 default {policy}",
     }
-    mutated, validated = team.calls()[2:]  # each is called once
+    mutated, validated = team.calls()[2:]  # each webhook is called once
     assert (mutated[:2], validated) == (("mutate", "mutated"), ("validate", "allowed", 0))
 
 
@@ -171,7 +171,7 @@ def test_a_pod_that_wants_no_token_gets_none(team):
     assert pod["spec"]["volumes"] == VOLUMES
 
 
-# Two are rejected by the API server, one requests VRAM itself, one uses the sidecar's name.
+# The API server rejects two; one requests VRAM itself; one uses the sidecar's name.
 LEFT_OUT = {
     *("a malformed limit", "equal in sum only", "another resource"),
     "our own container, which does not count",
@@ -184,7 +184,7 @@ def test_the_sidecar_leaves_the_quality_of_service_of_a_pod_as_it_is(team, pod):
     plain = team.accepts(pod)
     before = plain["status"]["qosClass"]
     stored = team.accepts(pod | {"metadata": {"annotations": {MEMORY_KEY: "c0=1Gi"}}})
-    # Any amount makes a pod without one Burstable, unless pod-level resources decide.
+    # Any amount makes a pod Burstable that has none, unless pod-level resources decide.
     raised = before == "BestEffort" and "resources" not in plain["spec"]
     assert stored["status"]["qosClass"] == ("Burstable" if raised else before)
     requests = container(stored, "vram-enforcer")["resources"]["requests"]

@@ -1,4 +1,4 @@
-"""The recipes for Kubernetes' own kinds, created as on their page."""
+"""Recipes for Kubernetes' own kinds, created as on their page."""
 
 from __future__ import annotations
 

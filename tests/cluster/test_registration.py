@@ -1,4 +1,4 @@
-"""Writes of a replica to our webhook configurations: the path of `bind`, and the owner."""
+"""Writes of a replica to vramwarden's webhook configurations: the path of `bind` and the owner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ours(control_plane, tmp_path):
 
 
 def register(api, namespace=NAMESPACE):
-    """Create both configurations as the chart does: with a Service, and `bind` without a path."""
+    """Create both configurations like the chart: with a Service, and `bind` without a path."""
 
     def webhook(name, **path):
         return {
@@ -44,7 +44,6 @@ def register(api, namespace=NAMESPACE):
 
 
 def clients(api):
-    """Return the client configuration of each mutating webhook."""
     found = api.get(configuration("Mutating"))["webhooks"]
     return {item["name"].partition(".")[0]: item["clientConfig"] for item in found}
 
@@ -54,7 +53,6 @@ def path(api):
 
 
 def owners(api):
-    """Return the owners of both configurations."""
     return [
         [
             (reference["kind"], reference["name"], reference["uid"])

@@ -1,4 +1,4 @@
-"""Rules that depend on the cluster: a RuntimeClass, nodes whose driver enforces limits."""
+"""Rules that need facts of the cluster: a RuntimeClass, and nodes whose driver enforces limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ours(control_plane, tmp_path_factory):
 
 @contextmanager
 def runtime_class(team, name="nvidia", **fields):
-    """Create a RuntimeClass, known to the API server and ours, until the block ends."""
+    """Create a RuntimeClass, known to API server and webhook, until the block ends."""
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
     manifest = {**kind, "metadata": {"name": name}, **fields}
     before = heard(team)
@@ -70,7 +70,7 @@ def test_a_class_of_the_users_own_stays(team):
 
 
 def test_overhead_of_the_class_is_added_by_the_api_server(team):
-    """The API server's plugin runs before us, and again after our change."""
+    """The API server's plugin runs before the webhook, and again after its change."""
     with runtime_class(team, overhead={"podFixed": OVERHEAD}):
         for pod in (a_pod("8Gi"), a_pod("8Gi", runtimeClassName="nvidia")):
             stored = team.accepts(pod)

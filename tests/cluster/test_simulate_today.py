@@ -1,4 +1,4 @@
-"""`vramwarden simulate` with a real API server that has never seen vramwarden."""
+"""`vramwarden simulate` on a real API server without vramwarden."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def simulate(kubeconfig, *arguments):
 
 
 def test_a_cluster_without_vramwarden_is_compared(foreign):
-    """Computed by hand: see `mixed_cluster`; tests/tools/simulate/test_command.py has the same."""
+    """Computed by hand, as in tests/tools/simulate/test_command.py; see `mixed_cluster`."""
     done = simulate(foreign.kubeconfig, "--size", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 17, as shares 6\n")

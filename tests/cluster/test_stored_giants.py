@@ -1,4 +1,4 @@
-"""The largest pods that an API server stores: a replica survives them within its memory limit."""
+"""The largest pods that an API server stores: replicas stay within their memory limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.server_process import running
 
 LIMIT_BYTES = 256 * 2**20  # webhook.resources in the chart's values
 GIANTS = int(os.environ.get("VRAMWARDEN_GIANTS", "24"))
-"""Number of pods with the label, and of those without; 300 of each take minutes to store."""
+"""Number of pods with the label, and of pods without; 300 of each take minutes to store."""
 
 STORED_BYTES = 1_400_000
 SYSTEM = "vramwarden-system"
@@ -31,13 +31,13 @@ AGAIN = "placement watches again"
 
 @pytest.fixture(scope="module")
 def control_plane(can_start_control_planes):
-    """Return a separate control plane, whose pods other tests do not have to read."""
+    """Return a separate control plane, so that other tests need not read its pods."""
     with ControlPlane() as started:
         yield started
 
 
 class Wire:
-    """Forwards connections to the API server; `cut` closes them, and so ends all watches."""
+    """Forwards connections to the API server; `cut` closes them and thereby ends all watches."""
 
     def __init__(self, control_plane, folder):
         self._far = urlsplit(control_plane.url)
@@ -83,12 +83,12 @@ def letters():
 
 
 def escaped():
-    """Each of these characters takes six in the API server's JSON."""
+    """Return arguments whose characters take six bytes each in the API server's JSON."""
     return {"args": ["<" * 100_000] * (STORED_BYTES // 100_000)}
 
 
 def variables():
-    """Each of these variables is a dict in Python; the API server needs seconds for each pod."""
+    """Return many variables, which are slow for the API server and dicts in Python."""
     return {"env": [{"name": "a"}] * 200_000}
 
 
@@ -108,7 +108,7 @@ def store(api, number, labels):
 
 @pytest.fixture(scope="module")
 def giants(control_plane):
-    """Store them as if before the webhooks were registered."""
+    """Store the pods as if before the registration of the webhooks."""
     api = control_plane.api
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     add_node(api, "gpu-1", [80 * GIB])
@@ -119,7 +119,7 @@ def giants(control_plane):
 
 
 class Peak:
-    """Peak memory of a cgroup's processes, sampled twenty times a second."""
+    """Peak memory of a cgroup's processes, sampled twenty times per second."""
 
     def __init__(self, limit):
         self.resident_bytes = 0

@@ -1,6 +1,6 @@
-"""Message for a pod whose review is too large, which the API server sends nevertheless.
+"""Message for a pod whose review is too large, although the API server sends it.
 
-Its own limit for a request is 3 MiB; the fields that it adds to each container make a review
+The API server limits requests to 3 MiB. The fields that it adds to containers make a review
 larger.
 """
 

@@ -1,4 +1,4 @@
-"""`vramwarden top` with a real API server, by a user who may only `view` one namespace."""
+"""`vramwarden top` on a real API server, by a user with the role `view` in one namespace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def defined(control_plane):
 
 @pytest.fixture
 def figures(defined):
-    """Store figures of nodes for one test."""
+    """Store node figures for one test."""
     stored = []
 
     def put(nodes, uids=None):
@@ -106,7 +106,7 @@ def test_pods_come_as_rows_of_a_table_with_labels_selected(
     control_plane, figures, readable, viewer, namespace
 ):
     figures(team_nodes())
-    for number in range(60):  # more than a page
+    for number in range(60):  # more than one page
         half = {"labels": {"half": str(number % 2)}}
         pod = a_pod(f"p{number}", "16Gi", namespace=namespace, node="n1", metadata=half)
         control_plane.api.create(pod)

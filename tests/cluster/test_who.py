@@ -1,4 +1,4 @@
-"""Rules for ServiceAccounts and labels of namespaces, with a real API server."""
+"""Rules for ServiceAccounts and namespace labels, on a real API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERYBODY = "default"
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server with access to the cluster, with our rules before the shipped ones."""
+    """Run a server with access to the cluster, with additional rules before the shipped ones."""
     with knowing(control_plane, tmp_path_factory.mktemp("who"), RULES) as found:
         yield found
 
@@ -53,7 +53,7 @@ def test_a_change_of_a_namespaces_labels_counts(team):
 
 
 def is_governed(team, rule):
-    """Return True if a new pod is governed; it is denied if labels appear between both webhooks."""
+    """Return True if the rule applies to a new pod, which new labels may cause to be denied."""
     try:
         return rule_of(team.accepts(a_pod("8Gi"))) == rule
     except ApiError as error:

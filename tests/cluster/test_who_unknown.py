@@ -1,4 +1,4 @@
-"""Rules for labels of namespaces, on a server that cannot read them."""
+"""Rules for namespace labels, on a server that cannot read these labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ spec:
 
 @pytest.fixture(scope="module")
 def ours(control_plane, tmp_path_factory):
-    """Run a server without access to the cluster."""
     folder = tmp_path_factory.mktemp("who")
     (folder / "policies").mkdir()
     (folder / "policies" / "05-who.yaml").write_text(RULES)

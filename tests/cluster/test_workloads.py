@@ -1,4 +1,4 @@
-"""Workloads: warnings for their authors about pods that would be denied, and their pods.
+"""Workloads: warnings for authors about pods that would be denied, and the pods.
 
 Warnings about templates are tested in tests/core/admission/test_workload_review.py.
 """
@@ -39,7 +39,7 @@ def denied(place: str = TEMPLATE) -> str:
 def a_workload(
     kind: str, namespace: str, pod: dict[str, Any], *, of_itself: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a workload with these pods; keywords are fields of its spec."""
+    """Return a workload with these pods; keyword arguments are fields of its spec."""
     labels = {"app": "train"}
     template = {"metadata": {**pod["metadata"], "labels": labels}, "spec": pod["spec"]}
     del template["metadata"]["name"], template["metadata"]["namespace"]
