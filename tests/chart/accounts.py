@@ -1,4 +1,4 @@
-"""Our kinds, and the webhook's account with its rights, from the chart."""
+"""vramwarden's kinds, and the webhook's account with its permissions, from the chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBi
 
 @contextlib.contextmanager
 def kinds_known(api: Api, objects: list[Json]) -> Iterator[list[Json]]:
-    """Create the kinds among rendered objects until the block ends; the API server serves them."""
+    """Create the kinds among rendered objects until the block ends; wait until they are served."""
     kinds = [thing for thing in objects if thing["kind"] == "CustomResourceDefinition"]
     for kind in kinds:
         api.apply(kind)
@@ -38,7 +38,6 @@ def forget(api: Api, kinds: list[Json]) -> None:
 
 
 def is_known(api: Api, kind: Json) -> bool:
-    """Return True if the API server serves a kind."""
     plural, _, group = kind["metadata"]["name"].partition(".")
     (version,) = (version["name"] for version in kind["spec"]["versions"])
     return not denial(lambda: api.request("GET", f"/apis/{group}/{version}/{plural}"))
@@ -48,7 +47,7 @@ def is_known(api: Api, kind: Json) -> bool:
 def webhook_account(
     control_plane: ControlPlane, objects: list[Json], folder: Path
 ) -> Iterator[Path]:
-    """Create the webhook's account and its rights; yield a kubeconfig with its token."""
+    """Create the webhook's account and permissions; yield a kubeconfig with its token."""
     api = control_plane.api
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     rights = [one(objects, kind, WEBHOOK) for kind in RIGHTS]

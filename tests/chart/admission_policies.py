@@ -1,4 +1,4 @@
-"""Admission policies of the chart in force, with their parameter."""
+"""Installed admission policies of the chart, with their parameter."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ PLURALS = {
 
 
 class Line:
-    """Keeps one policy and its binding in force, in changing versions.
+    """Keeps one policy and its binding installed, in changing versions.
 
-    The API server learns of changes by watches. So we add a validation that denies objects with one
-    value of a label, new for each change; `tried` creates such an object, and fails once it is
-    denied.
+    The API server learns of changes by watches. Therefore each change adds a validation that denies
+    objects with a new label value. `tried` creates such an object until it is denied.
     """
 
     def __init__(self, api: Api, name: str, tried: Callable[[str], Any]) -> None:
@@ -42,7 +41,7 @@ class Line:
         self._mark = ""
 
     def use(self, objects: list[Json], rules: Policy | Json | None = None) -> None:
-        """Put the policy of rendered objects and its rules into force."""
+        """Install the policy among rendered objects, and its rules."""
         policy = one(objects, POLICY, self.name)
         if self._current == (policy, rules):
             return
@@ -73,7 +72,7 @@ class Line:
 
 
 def apply(api: Api, thing: Json) -> None:
-    """Apply an admission policy or its binding; the API server rejects unknown fields."""
+    """Apply an admission policy or its binding. The API server rejects unknown fields."""
     needs(api, thing["kind"])
     query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{GROUP}/{PLURALS[thing['kind']]}/{thing['metadata']['name']}"
@@ -81,7 +80,7 @@ def apply(api: Api, thing: Json) -> None:
 
 
 def write_parameter(api: Api, rules: Policy | Json | None, **further: str) -> None:
-    """Write the parameter of a policy as replicas write it, or the given data."""
+    """Write the parameter of a policy as replicas do, or the given data."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.apply(namespace)
     data = fence_data(rules) if isinstance(rules, Policy) else rules or {}
@@ -97,7 +96,7 @@ def parameter(data: dict[str, str] | None = None) -> Json:
 def keep_parameters_followed(api: Api) -> None:
     """Create a binding that reads ConfigMaps and matches nothing, as the chart does.
 
-    If the last such binding is deleted, API servers up to 1.36 keep using their cached ConfigMaps
+    After the last such binding is deleted, API servers up to 1.36 keep using cached ConfigMaps
     (kubernetes/kubernetes issue 130887), and tests install and remove the chart.
     """
     rules = {"apiGroups": ["tests"], "apiVersions": ["v1"], "operations": ["CREATE"]}
@@ -117,5 +116,5 @@ def keep_parameters_followed(api: Api) -> None:
 
 
 def is_denied_by(why: str, name: str) -> bool:
-    """Return True if a denial is that of a policy."""
+    """Return True if the policy `name` caused the denial."""
     return f"ValidatingAdmissionPolicy '{name}'" in why

@@ -1,4 +1,4 @@
-"""Fixtures for the chart: Helm, without a cluster and as administrator of the shared one."""
+"""Fixtures for Helm, without a cluster and as administrator of the shared cluster."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def helm(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def control_plane(
-    helm, control_plane
-):  # in this order, so that the reason for a skip names Helm first
+def control_plane(helm, control_plane):  # in this order, so that a skip names Helm first
     keep_parameters_followed(control_plane.api)
     return control_plane
 
@@ -32,7 +30,7 @@ def api(control_plane):
 
 @pytest.fixture(scope="session")
 def live_helm(control_plane, tmp_path_factory):
-    """Return Helm as administrator of the cluster, rendering for its version."""
+    """Return Helm as administrator of the cluster, rendering for the cluster's version."""
     folder, api = tmp_path_factory.mktemp("live-helm"), control_plane.api
     return charts.Helm(folder, control_plane.kubeconfig, api.version)
 
@@ -46,7 +44,7 @@ def fences(control_plane, helm):
 
 @pytest.fixture(scope="module")
 def tainted(fences, helm):
-    """Put the fence with a startup taint into force."""
+    """Install the fence with a startup taint."""
     fences.use(helm.render({"agent": {"startupTaint": TAINT}}), "may take the taint")
     yield fences
     fences.use(fences.objects, "may not change a node's spec")

@@ -1,4 +1,4 @@
-"""A cluster with one policy of the fence and nothing else of ours, and a tenant."""
+"""A cluster with one policy of the fence, nothing else of vramwarden, and a tenant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from webhook.core.policy.model import Policy, Rollout
 Json = dict[str, Any]
 
 ALICE = "alice"
-"""She may do everything with pods, but only in the namespaces that are created for her."""
+"""Tenant who may do everything with pods, but only in namespaces created for her."""
 PODS = [
     f"pods{part}"
     for part in ("", "/ephemeralcontainers", "/resize", "/status", "/exec", "/attach", "/log")
@@ -27,8 +27,6 @@ MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-
 
 
 class Fenced:
-    """Creates and changes pods in namespaces of any name."""
-
     def __init__(self, control_plane: ControlPlane, helm: Helm, name: str) -> None:
         self.control_plane = control_plane
         self.api = control_plane.api
@@ -40,18 +38,18 @@ class Fenced:
         self._probed: Json | None = None
 
     def under(self, policy: Policy | Json | None = None) -> Fenced:
-        """Put the policy of the fence into force, with the rules of a policy of ours."""
+        """Install the policy of the fence with the rules of a vramwarden policy."""
         self.line.use(self.objects, policy)
         return self
 
     def close(self) -> None:
-        """Delete what was created."""
+        """Delete the created objects."""
         self.line.remove()
         for pod in self._pods:
             self.api.delete(pod, gracePeriodSeconds="0")
 
     def namespace(self, name: str, labels: Json | None = None) -> str:
-        """Create a namespace once, with a service account and with her rights."""
+        """Create a namespace once, with a ServiceAccount and the tenant's permissions."""
         if name in self._namespaces:
             return name
         metadata = {"name": name, "labels": labels or {}}
@@ -65,7 +63,6 @@ class Fenced:
     def create(
         self, pod: Json, namespace: str = "default", api: Api | None = None, *, dry_run: bool = True
     ) -> Json:
-        """Create a pod, by default as the tenant."""
         pod = copy.deepcopy(pod)
         pod["metadata"].update(namespace=self.namespace(namespace), name=f"p-{uuid.uuid4().hex}")
         found = (api or self.alice).create(pod, dry_run=dry_run)
@@ -74,7 +71,7 @@ class Fenced:
         return found
 
     def denies(self, pod: Json, namespace: str = "default", api: Api | None = None) -> str:
-        """Try to create a pod; return the denial's message, or an empty text."""
+        """Try to create a pod; return the denial's message, or "" if it was created."""
         return denial(lambda: self.create(pod, namespace, api))
 
     def patch(
@@ -87,7 +84,6 @@ class Fenced:
         *,
         dry_run: bool = True,
     ) -> Json:
-        """Change an existing pod."""
         if part:
             needs(self.api, f"pods{part}")
         metadata = pod["metadata"]
@@ -96,11 +92,11 @@ class Fenced:
         return (api or self.alice).request("PATCH", path, change, content_type=kind, **query)
 
     def rejects(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> str:
-        """Try to change an existing pod; return the denial's message, or an empty text."""
+        """Try to change a pod; return the denial's message, or "" if it was changed."""
         return denial(lambda: self.patch(pod, change, part, api))
 
     def _probe(self, mark: str) -> Json:
-        """Create a pod, and change an existing one: some policies only see one of the two."""
+        """Create a pod and change an existing one, since some policies only see one of the two."""
         metadata: Json = {"labels": {"probe": mark}, "annotations": {"vramwarden.io/probe": mark}}
         spec = {"containers": [{"name": "main", "image": "example"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
@@ -115,14 +111,14 @@ class Fenced:
 
 
 def with_observed(policy: Policy, observed: Policy) -> Json:
-    """Return the rules in force after those of a policy that is only observed."""
+    """Return the rules in force, preceded by those of a policy that is only observed."""
     first, data = fence_data(observed, Rollout.OBSERVE), fence_data(policy)
     return {**data, RULES_KEY: first[RULES_KEY] + data[RULES_KEY]}
 
 
 @contextlib.contextmanager
 def mirrored(fenced: Fenced, pod: Json) -> Iterator[tuple[Api, Json]]:
-    """Create a node; yield its kubelet's client, and the pod that it creates for a static pod."""
+    """Create a node; yield its kubelet's client and the mirror pod of a static pod."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     uid = fenced.api.apply(node)["metadata"]["uid"]
@@ -141,13 +137,13 @@ def mirrored(fenced: Fenced, pod: Json) -> Iterator[tuple[Api, Json]]:
 
 
 def allow(api: Api, user: str, namespace: str, rule: Json) -> None:
-    """Grant a user rights in a namespace."""
+    """Grant a user permissions in a namespace."""
     _bind(api, user, user, rule, namespace)
 
 
 @contextlib.contextmanager
 def granted(api: Api, user: str, rule: Json) -> Iterator[None]:
-    """Grant a user rights in the cluster until the block ends."""
+    """Grant a user permissions in the cluster until the block ends."""
     made = _bind(api, user, f"test-{uuid.uuid4().hex[:8]}", rule)
     try:
         yield
@@ -173,7 +169,7 @@ def _bind(api: Api, user: str, name: str, rule: Json, namespace: str = "") -> li
 
 
 def _may(api: Api, user: str, rule: Json, namespace: str = "") -> bool:
-    """Return True if the user has the right; the API server learns of rights by a watch."""
+    """Return True if the user has the permission; the API server learns of it by a watch."""
     resource, _, part = rule["resources"][-1].partition("/")
     attributes = {
         "namespace": namespace,

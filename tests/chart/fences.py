@@ -1,4 +1,4 @@
-"""A cluster with the parts of the fence that need no rules, our accounts, and tenants."""
+"""A cluster with the parts of the fence that need no rules, vramwarden's accounts, and tenants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from webhook.core.node.events import EventReason
 Json = dict[str, Any]
 
 SENTRY = "vramwarden-sentry"
-"""The sentry's account and namespace."""
+"""Account and namespace of the sentry."""
 OURS = (SENTRY, "vramwarden-agent", "vramwarden-webhook")
 RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 ACCOUNTS, ENFORCER, EXEMPTION = (
@@ -35,7 +35,7 @@ ACCOUNTS, ENFORCER, EXEMPTION = (
 )
 FENCES = (ACCOUNTS, ENFORCER, EXEMPTION)
 OWN, OTHER = "watched-1", "watched-2"
-"""The node of our agent and sentry, and another node."""
+"""Node of the agent and the sentry under test, and another node."""
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 LABEL = {"vramwarden.io/managed": "true"}
 EXEMPT_LABEL = "vramwarden.io/webhook"
@@ -68,7 +68,7 @@ RUNNING = {
         }
     ],
 }
-"""Pod status as a kubelet writes it."""
+"""Status of a running pod, as a kubelet writes it."""
 SIDECAR = a_container("vram-enforcer", restartPolicy="Always")
 PODS: dict[str, Json] = {
     "waits": {"annotations": {WAITS: "no GPU of the node has 8Gi free"}},
@@ -96,7 +96,7 @@ PODS: dict[str, Json] = {
         for namespace in ("labelled-rights", "nvidia-rights")
     },
 }
-"""Existing pods by their special property; they run on our node by default."""
+"""Existing pods, keyed by their special property. By default, they run on the watched node."""
 ALL = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 OF_NAMESPACES = {
     "apiGroups": [""],
@@ -108,7 +108,7 @@ EXEMPTS = {"apiGroups": ["vramwarden.io"], "resources": ["namespaces"], "verbs":
 
 
 class Fences:
-    """The fence in force; actors and pods are known by name."""
+    """The installed fence; actors and pods have names."""
 
     def __init__(self, control_plane: ControlPlane, objects: list[Json], url_pool: Any) -> None:
         self.control_plane = control_plane
@@ -122,7 +122,7 @@ class Fences:
             self._who[user] = self.admin.acting_as(user, "system:authenticated")
 
     def who(self, name: str) -> Api:
-        """Return an actor's client: a user's, or e.g. that of `the agent of another node`."""
+        """Return the client of an actor, such as `the agent of another node`."""
         if name not in self._who:
             words = name.split()
             node = {"no": None, "nowhere": "", "another": OTHER}.get(words[-2], OWN)
@@ -130,7 +130,7 @@ class Fences:
         return self._who[name]
 
     def _by_token(self, part: str, node: str | None) -> Api:
-        """Return the client of one of our accounts, as a pod on a node, or of no pod for None."""
+        """Return the client of a vramwarden account, as a pod on a node, or as no pod for None."""
         account, namespace = f"vramwarden-{part}", SENTRY if part == "sentry" else NAMESPACE
         name = f"{part}-{uuid.uuid4().hex[:8]}"
         spec: Json = {}
@@ -148,7 +148,7 @@ class Fences:
         return found
 
     def kubeconfig(self, who: str, folder: Path) -> Path:
-        """Write a kubeconfig with the token of one of our accounts, for our own code."""
+        """Write a kubeconfig with a token of a vramwarden account, for vramwarden's code."""
         config = json.loads(self.control_plane.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": self.who(who).token}
         config["contexts"][0]["context"]["namespace"] = NAMESPACE
@@ -156,7 +156,7 @@ class Fences:
         return folder / "kubeconfig"
 
     def pod(self, name: str) -> Json:
-        """Return one of `PODS`, created once."""
+        """Return one of `PODS`, created on first use."""
         if name not in self._pods:
             self._pods[name] = self.make(**PODS[name])
         return self._pods[name]
@@ -170,7 +170,6 @@ class Fences:
         spec: Json | None = None,
         **status: Any,
     ) -> Json:
-        """Create a pod that runs on a node."""
         pod = a_pod(**({"nodeName": node} if node else {}), **(spec or {}))
         notes = {"example.com/a": "1", **(annotations or {})}
         name = f"p-{uuid.uuid4().hex[:8]}"
@@ -183,11 +182,10 @@ class Fences:
         return self.admin.request("PATCH", path, change, content_type=STRATEGIC)
 
     def read(self, pod: Json) -> Json:
-        """Return the current state of a pod."""
         return self.admin.request("GET", path_of(pod))
 
     def use(self, objects: list[Json], wanted: str) -> None:
-        """Put another version of the accounts' fence into force, recognized by this text."""
+        """Install another version of the accounts' fence, recognized by the text `wanted`."""
         apply(self.admin, one(objects, POLICY, ACCOUNTS))
         change = {"spec": {"unschedulable": True}}
         path = f"/api/v1/nodes/{OWN}"
@@ -201,19 +199,19 @@ class Fences:
         wait_until(f"the fence says {wanted}", lambda: wanted in says())
 
     def close(self) -> None:
-        """Delete its pods."""
+        """Delete the pods."""
         for pod in self._made:
             self.admin.delete(pod, gracePeriodSeconds="0")
 
 
 def path_of(pod: Json, part: str = "") -> str:
-    """Return the path of a pod or of its subresource."""
+    """Return the API path of a pod or its subresource."""
     metadata = pod["metadata"]
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
 
 
 def registrations(objects: list[Json]) -> list[Json]:
-    """Return our webhook configurations, which deny nothing; one entry has a URL."""
+    """Return vramwarden's webhook configurations without denials; one entry has a URL."""
     found = copy.deepcopy([one(objects, kind) for kind in KINDS])
     for each in found:
         for webhook in each["webhooks"]:
@@ -269,7 +267,7 @@ def fences_in_force(control_plane: ControlPlane, helm: Helm) -> Iterator[Fences]
 
 
 def _say(fences: Fences) -> list[str]:
-    """Return the fences that deny what each must deny."""
+    """Return the fences that deny their probe."""
     path = path_of(fences.pod("has the sidecar"))
     labelled = {"name": "made", "labels": {EXEMPT_LABEL: "x"}}
     said = (

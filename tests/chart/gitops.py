@@ -25,7 +25,7 @@ POLICY_FILE = "10-teams.yaml"
 
 
 def write_policy(folder: Path) -> Path:
-    """Write the policy file of policies/change.md, which both tools take from a repository."""
+    """Write the policy file of policies/change.md, which both tools read from a repository."""
     text, *_ = (
         block for block in blocks(ROOT / "policies/change.md", "yaml") if POLICY_FILE in block
     )
@@ -81,7 +81,7 @@ def _rendered(helm: Helm, folder: Path, values: Json, *options: str) -> list[Jso
 
 
 def kinds(api: Api) -> list[str]:
-    """Return the versions and kinds that an API server serves, e.g. `apps/v1/Deployment`."""
+    """Return versions and kinds that the API server serves, such as `apps/v1/Deployment`."""
     groups = api.request("GET", "/apis")["groups"]
     versions = [
         "v1",

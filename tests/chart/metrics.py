@@ -1,4 +1,4 @@
-"""Existing metrics, from the real registries, and the metrics of PromQL expressions."""
+"""Metrics in the actual registries, and metrics that PromQL expressions use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from deploy.references import sentry_metrics, webhook_metrics
 
 
 def webhook_exposition():
-    """Return the webhook's exposition with all of its parts."""
+    """Return the webhook's exposition with all parts enabled."""
     return webhook_metrics().exposition().decode()
 
 
 def known_metrics():
-    """Return the labels of each sample by name."""
+    """Return the labels of each sample, keyed by metric name."""
     found = defaultdict(set)
     for text in (webhook_exposition(), sentry_metrics().exposition().decode()):
         for family in text_string_to_metric_families(text):
@@ -30,8 +30,8 @@ _GROUPS = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right) \(([^
 
 
 def asked_of(expression):
-    """Return the metrics of an expression, each with the labels of its selector."""
-    expression = re.sub('"[^"]*"', '""', expression)  # a value may resemble a metric
+    """Return the metrics in an expression, each with the labels of its selector."""
+    expression = re.sub('"[^"]*"', '""', expression)  # a value may look like a metric
     return [
         (name, set(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers)))
         for name, matchers in _METRIC.findall(expression)
@@ -39,7 +39,6 @@ def asked_of(expression):
 
 
 def grouped_by(expression):
-    """Return the labels by which an expression groups or joins."""
     return {item.strip() for group in _GROUPS.findall(expression) for item in group.split(",")} - {
         ""
     }

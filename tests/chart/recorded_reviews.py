@@ -1,4 +1,4 @@
-"""Recorder of the reviews that an API server sends with and without the chart's conditions."""
+"""Records the reviews that an API server sends with and without the chart's conditions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.support.webhook_configurations import installed, serving
 
 Json = dict[str, Any]
 
-# The phase of admission by kind of configuration.
+# Admission phase, keyed by kind of configuration.
 PHASES = {"MutatingWebhookConfiguration": "mutate", "ValidatingWebhookConfiguration": "validate"}
 ENTRIES = ("demand", "advice")
-"""Our two webhooks for pods in each configuration: the one with `Fail`, and the other."""
+"""vramwarden's two webhooks for pods per configuration: the one with `Fail`, and the other."""
 WITNESS = "witness"
 
 
 class Recorder:
-    """Answers in place of the webhooks: allows everything, and records every request.
+    """Replaces the webhooks: allows everything and records every request.
 
-    The `witness` is one more webhook without conditions on objects. It is called first, and so
-    records everything that could be sent. All are `Fail`, so a condition that cannot be evaluated
-    is noticed.
+    `witness` is an additional webhook without conditions on objects. It is called first, so it
+    records everything that could be sent. All webhooks are `Fail`, so a condition that cannot be
+    evaluated causes a failure.
     """
 
     def __init__(self, api: Api, configurations: Iterable[Json]) -> None:
@@ -57,14 +57,14 @@ class Recorder:
         self._stack.close()
 
     def witnessed(self, phase: str) -> Json | None:
-        """Return and forget the only request since the last call that could be sent."""
+        """Return and forget the only request that could be sent since the last call."""
         requests = self._requests[phase, WITNESS]
         found = requests[-1] if requests else None
         requests.clear()
         return found
 
     def sent_to(self, phase: str) -> tuple[str, ...]:
-        """Return and forget the entries that were called since the last call."""
+        """Return and forget the entries called since the last call."""
         asked = tuple(who for who in ENTRIES if self._requests[phase, who])
         for who in ENTRIES:
             self._requests[phase, who].clear()
@@ -89,7 +89,7 @@ def allowing(review: Json, requests: list[Json]) -> Json:
 
 
 def denial(act) -> str:
-    """Call a function; return the message of the API server's denial, or an empty text."""
+    """Call a function; return the message of the denial, or "" without a denial."""
     try:
         act()
     except ApiError as error:

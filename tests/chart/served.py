@@ -1,4 +1,4 @@
-"""The real server behind the Service of the chart's objects, with its Deployment's options."""
+"""The real server behind the chart's Service, with the options of its Deployment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOUNTS = {"policies": "/etc/vramwarden/policies", "certificate": "/etc/vramwarde
 
 
 def own_address():
-    """Return an address of this machine other than loopback, which endpoints may not use."""
+    """Return an address of this machine other than loopback, which endpoints may not have."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -31,7 +31,7 @@ def own_address():
 
 @contextmanager
 def served(control_plane, objects, folder):
-    """Run the real server with the Deployment's options, and its volumes in a folder."""
+    """Run the server with the Deployment's options, and with its volumes in a folder."""
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     for name in MOUNTS:
         (folder / name).mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def served(control_plane, objects, folder):
 
 @contextmanager
 def behind_the_service(control_plane, server):
-    """Make this machine the only pod of the Service and of the Deployment."""
+    """Make this machine the only pod of the Service and the Deployment."""
     ports = {"https": server.port, "operations": server.operations_port}
     endpoints = {
         "apiVersion": "discovery.k8s.io/v1",
@@ -79,7 +79,7 @@ def behind_the_service(control_plane, server):
         "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
         "ports": [{"name": name, "port": port} for name, port in ports.items()],
     }
-    # Older API servers find the addresses behind a webhook's Service by this kind.
+    # Older API servers use this kind to find the addresses of a webhook's Service.
     before = {
         "apiVersion": "v1",
         "kind": "Endpoints",
@@ -102,7 +102,7 @@ def behind_the_service(control_plane, server):
 
 
 def show_ready(control_plane, replicas):
-    """Write the Deployment's status as its controller would."""
+    """Write the Deployment's status, as its controller would."""
     status = {"status": {"replicas": 2, "readyReplicas": replicas}}
     kind = "application/merge-patch+json"
     control_plane.api.request("PATCH", f"{DEPLOYMENT}/status", status, content_type=kind)

@@ -1,4 +1,4 @@
-"""The agent's access to GPUs: the chart's objects agree with the agent's options."""
+"""The agent's access to GPUs: the chart's objects match the agent's options."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_schema_knows_each_access_and_each_name(helm):
 @pytest.mark.parametrize(
     ("values", "name"),
     [
-        ({}, ""),  # Auto, and no cluster to query
+        ({}, ""),  # Auto, without a cluster to query
         ({"runtimeClassName": "Auto"}, ""),
         ({"runtimeClassName": ""}, ""),
         ({"runtimeClassName": None}, ""),
@@ -138,7 +138,7 @@ def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
     ],
 )
 def test_a_replica_of_the_webhook_prefers_nodes_without_gpus(labels, preferred, helm):
-    """They may run on others too: a laptop has one node."""
+    """Replicas may also run on other nodes, since a laptop has only one."""
     spec = one(helm.render(), "Deployment", "vramwarden-webhook")["spec"]["template"]["spec"]
     ((kind, terms),) = spec["affinity"]["nodeAffinity"].items()
     assert kind == "preferredDuringSchedulingIgnoredDuringExecution"

@@ -1,6 +1,6 @@
-"""`vramwarden check` and the chart: before an installation, and for a working and a broken one.
+"""`vramwarden check` before an installation, and for a working and a broken installation.
 
-The findings of failed checks are tested in tests/tools/check and tests/tools/situations.
+Findings of failed checks are tested in tests/tools/check and tests/tools/situations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OPEN = {
 def test_the_notes_name_each_value_that_weakens_it(api, live_helm, named, values):
     def said(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
-        # A release of another name may have used its namespace.
+        # A release with another name may have used its namespace.
         values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
         notes = live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
         return re.findall(r"^- (\S+) is ", notes, re.MULTILINE)
@@ -101,8 +101,6 @@ def test_the_notes_name_the_namespace_in_which_nvidias_operator_validates(api, l
 
 
 class Checked:
-    """Output of a run of the command."""
-
     def __init__(self, kubeconfig, *options):
         arguments = ["check", "--kubeconfig", str(kubeconfig), "-o", "json", *options]
         done = runner().invoke(main, arguments)
@@ -189,7 +187,7 @@ def server(check, control_plane, live_helm, tmp_path_factory):
 
 
 NOT_HERE = {"gpu-nodes", "daemon-sets"}
-"""There are no nodes."""
+"""Checks that need nodes, which do not exist here."""
 
 
 def works(found):
@@ -220,7 +218,7 @@ def test_an_exempt_namespace_is_named(check, server, control_plane):
         change = {"metadata": {"labels": {"vramwarden.io/webhook": label}}}
         path = "/api/v1/namespaces/default"
         control_plane.api.request("PATCH", path, change, content_type=MERGE)
-        # The API server learns of changes a moment later.
+        # The API server learns of changes with a short delay.
         wait_until(f"pod-good: {result}", lambda: check()["pod-good"] == result)
         return check()
 

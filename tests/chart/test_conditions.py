@@ -1,7 +1,7 @@
-"""The matchConditions let through everything that `decide` evaluates, and no other pod.
+"""The matchConditions pass everything that `decide` evaluates, and no other pod.
 
-Of our two entries, the one with `Fail` receives only real demands, the other everything else. With
-the second line, which denies untranslated pods, only pods with our label are validated at their
+The entry with `Fail` receives only real demands, the other entry everything else. With
+the second line, which denies unmutated pods, only pods with vramwarden's label are validated at
 creation. A real API server evaluates the expressions, a recorder records what it sends, and a
 witness without conditions records what could be sent.
 """
@@ -36,7 +36,7 @@ from webhook.names import OUR_VOLUMES
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}
 VRAM, VISIBLE = "vramwarden.io/vram", "NVIDIA_VISIBLE_DEVICES"
 
-# A pod is of interest if any of these is present.
+# A pod is relevant if it has any of these.
 POLICIES = [
     a_policy(whole_gpu_resources=("*/*gpu*", "nvidia.com/*")),
     a_policy(a_rule(visible_devices=VisibleDevices.VOID)),
@@ -89,7 +89,7 @@ def team(control_plane, recorder):
 
 
 class Sent:
-    """Changes pods, and records which phases were of interest, and which were sent."""
+    """Changes pods; records which phases are relevant and which were sent."""
 
     def __init__(self, api, recorder, namespace, *, selects_by_label):
         self.api = api
@@ -135,7 +135,7 @@ class Sent:
         return found
 
     def is_known(self, request, phase):
-        """Return True if our label and the operation alone make a request of interest."""
+        """Return True if label and operation alone make a request relevant."""
         if phase == "mutate" or request["operation"] == "UPDATE" or not self.selects_by_label:
             return True
         return "vramwarden.io/managed" in request["object"]["metadata"].get("labels", {})
@@ -228,9 +228,9 @@ VOLUMES = st.lists(
     ).map(list)
 )
 ENFORCER_VOLUMES = [name for name in OUR_VOLUMES if name != "vram-gate"]
-"""Those that are a finding if they are not empty; the gate's is replaced."""
+"""Volumes that are a finding unless they are empty; the gate's volume is replaced."""
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
-# A mount's value that names a CDI device reveals nothing about it.
+# The value of a mount that names a CDI device does not identify it.
 CDI = [
     *(key for key in INJECTORS if "mounts" not in key),
     "nvidia.cdi.k8s.io/container.main",
@@ -252,7 +252,7 @@ SMALL = {"resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}
 
 @st.composite
 def any_pods(draw):
-    """Draw pods; most have nothing of interest, and some have something unusual."""
+    """Draw pods: most have nothing relevant, some have something unusual."""
     names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
     split = draw(st.integers(1, len(names)))
     containers = [{"name": name, **draw(CONTAINERS)} for name in names]
@@ -365,7 +365,7 @@ NEW = {
     },
     "": {f"plain {number}": pod for number, pod in enumerate(PLAIN)},
 }
-"""New pods without our label, by the entry that is called in each phase."""
+"""New pods without vramwarden's label, with the entry that is called in each phase."""
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_a_new_pod_is_sent_to_one_entry_where_it_matters(
 ):
     phases = ["mutate"] if has_second_line else PHASES.values()
     found, _ = sent.creating(pod)
-    assert "mutate" in found  # the API server itself rejects some after that
+    assert "mutate" in found  # the API server rejects some pods after that
     assert found.items() <= expected(bool(entry), **dict.fromkeys(phases, entry)).items()
 
 
@@ -436,7 +436,7 @@ DEBUGGERS = st.fixed_dictionaries(
 
 @st.composite
 def any_updates(draw):
-    """Draw a change of a pod that may be valid, and its subresource."""
+    """Draw a possibly valid change of a pod, and its subresource."""
     if draw(st.booleans()):
         debuggers = {"spec": {"ephemeralContainers": [draw(DEBUGGERS)]}}
         return debuggers, "/ephemeralcontainers"
@@ -453,12 +453,12 @@ def any_updates(draw):
 def test_no_update_of_any_pod_that_matters_is_kept_from_us(sent, before, update):
     labels = [pod["metadata"].get("labels", {}) for pod in (before, update[0]) if "metadata" in pod]
     if sent.selects_by_label and not any("vramwarden.io/managed" in label for label in labels):
-        update[0].pop("spec", None) if not update[1] else None  # it has no sidecar of vramwarden
+        update[0].pop("spec", None) if not update[1] else None  # it has no vramwarden sidecar
     try:
         _, name = sent.creating(before, dry_run=False)
         sent.api.request("GET", f"{sent.path}/{name}")
     except ApiError:
-        return  # the API server itself rejects it
+        return  # the API server rejects it
     change, subresource = update
     assert_nothing_is_missed(sent.patching(name, change, subresource, must_be_sent=False))
 
@@ -529,7 +529,7 @@ GROWN = {
 
 
 def later(what, before, change, part="", *, of_interest=True, **entries):
-    """Return a row: an existing pod, a change, and the entry that is called in each phase."""
+    """Return a row: an existing pod, a change, and the entry called in each phase."""
     return pytest.param(before, change, part, of_interest, entries, id=what)
 
 
@@ -602,7 +602,7 @@ def test_a_resize_of_the_whole_pod_is_sent(sent, cpu, of_interest):
 
 
 def lists(**more):
-    """Return pods at the limits of what is read, or a number of items beyond them, by limit."""
+    """Return pods at the limits of what is read, or a number of items beyond, keyed by limit."""
 
     def at(what):
         return CEL_LIMITS[what] + more.get(what, 0)
@@ -683,7 +683,7 @@ def lists(**more):
     }
 
 
-# A status with a list of all containers may not be as large: etcd holds 1.5 MiB.
+# A status that lists all containers must be smaller: etcd stores at most 1.5 MiB.
 STORABLE = sorted(CEL_LIMITS.keys() - {"allVariables", "allMounts"})
 LARGE = lists(**{**dict.fromkeys(CEL_LIMITS, 1), "resources": 2})
 
@@ -712,13 +712,13 @@ def test_of_such_a_pod_new_debugging_containers_are_looked_at(sent, name):
 
 @pytest.mark.parametrize("name", CEL_LIMITS)
 def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression_may(sent, name):
-    """Each has the item of interest at its end, so all of it was read; failed conditions show."""
+    """The relevant item is last in each list, so the whole list is read."""
     room = {
         "entries": -1,
         "volumes": -2,
         "mounts": -1,
         "allMounts": -17,
-    }  # for a token's volume and its mounts
+    }  # for the volume of a token, and its mounts
     pod = copy.deepcopy(lists(**room)[name])
     found, _ = sent.creating(pod)
     has_domain = name in {"resources", "domainResources", "domainCharacters"}
@@ -741,7 +741,7 @@ ADMITTED = {
 
 @pytest.mark.parametrize("name", ADMITTED)
 def test_the_largest_pod_that_is_admitted_as_ours_is_seen_whatever_changes(sent, name):
-    """With all that translation and other webhooks may add: found by its label, at any size."""
+    """Found by its label at any size, including all that mutation and other webhooks may add."""
     pod = a_pod(labels=LABEL, **ADMITTED[name](2 * CEL_LIMITS[name]))
     sidecar = a_container("vram-enforcer", restartPolicy="Always")
     pod["spec"]["initContainers"] = [sidecar]

@@ -1,4 +1,4 @@
-"""The dashboard, without a Grafana: its metrics exist, and its panels fill a grid."""
+"""The dashboard, without Grafana: its metrics exist, and its panels fill a grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLES = [panel for panel in SHOWN if panel["type"] == "table"]
 TARGETS = [(panel["title"], target["expr"]) for panel in SHOWN for target in panel["targets"]]
 VARIABLES = {item["name"]: item for item in DASHBOARD["templating"]["list"]}
 OF_PROMETHEUS = {"cluster"}
-"""Labels that no exporter sets, but a Prometheus for several clusters."""
+"""Labels that a Prometheus for several clusters sets, but no exporter."""
 FOREIGN = {
     "ALERTS": {"alertname", "alertstate", "severity", "node", "gpu", "namespace", "pod"},
     "ALERTS_FOR_STATE": {"alertname", "severity", "node", "gpu", "namespace", "pod"},
@@ -32,7 +32,7 @@ FOREIGN = {
     "kube_pod_status_reason": {"namespace", "pod", "reason"},
     "kube_pod_status_unschedulable": {"namespace", "pod"},
 }
-"""Metrics and labels of Prometheus, NVIDIA's DCGM exporter and kube-state-metrics that we use."""
+"""Metrics and labels of Prometheus, NVIDIA's DCGM exporter and kube-state-metrics."""
 _FOREIGN = re.compile(r"\b((?:kube|DCGM)_\w+|ALERTS\w*)(?:\{([^}]*)\})?")
 DOCS = "https://git.example/vramwarden/{page}.md"
 
@@ -63,7 +63,8 @@ CASES = [
         {f"vramwarden_gpu_healthy{GPU}": 1, f"vramwarden_gpu_healthy{SECOND}": 0},
         {'{node="n1"}': 1},
     ),
-    # A GPU that the sentry no longer lists, and one that was repaired before the sentry restarted.
+    # A GPU that the sentry no longer lists, and a GPU that was repaired before the sentry
+    # restarted.
     ("Unhealthy GPUs", 0, {HEALTH % "a": "0x30 _x60"}, {'{node="n1"}': 1}),
     (
         "Unhealthy GPUs",
@@ -117,35 +118,35 @@ CASES = [
         },
         {'{namespace="team", pod="p"}': 1700000},
     ),
-    # A GPU that several pods share has a series for each of them.
+    # A GPU shared by several pods has a series per pod.
     ("All GPUs", 6, {UTIL % "a": 40, UTIL % "b": 40, f"vramwarden_gpu_info{GPU}": 1}, {GPU: 40}),
     ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{GPU}": 1}, {"{}": 40}),
     ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{SECOND}": 1}, {}),
 ]
-"""Series and expected values, by panel and number of its query."""
+"""Series and expected values, by panel and index of the query."""
 
 
 def filled(expression):
-    """Return an expression as Grafana sends it, with every variable at `All`."""
+    """Return an expression as Grafana sends it, with every variable set to `All`."""
     for name in VARIABLES:
         expression = expression.replace(f"${name}", ".*")
     return expression.replace("$__rate_interval", "5m")
 
 
 def asked(expression):
-    """Return all metrics of an expression, each with the labels of its selector."""
+    """Return all metrics in an expression, each with the labels of its selector."""
     bare = re.sub('"[^"]*"', '""', expression)
     found = [(name, set(re.findall(r"(\w+) *[=!]", text))) for name, text in _FOREIGN.findall(bare)]
     return asked_of(bare) + found
 
 
 def headings(table):
-    """Return the heading of each field of a table."""
+    """Return the headings of a table, keyed by field."""
     return table["transformations"][-1]["options"]["renameByName"]
 
 
 def unit_of(panel, target):
-    """Return the unit in which a panel shows the values of one of its queries."""
+    """Return the unit of a query's values in a panel."""
     name = target["legendFormat"]
     if panel["type"] == "table":
         reference = f"Value #{target['refId']}"
@@ -241,7 +242,7 @@ def test_an_empty_panel_says_why_and_is_not_green():
     for panel in SHOWN:
         defaults = panel["fieldConfig"]["defaults"]
         assert len(defaults["noValue"]) > len("No data"), panel["title"]
-        if panel["type"] == "stat":  # the first color is also that of a missing value
+        if panel["type"] == "stat":  # the first colour is also that of a missing value
             assert defaults["thresholds"]["steps"][0]["color"] != "green", panel["title"]
 
 
@@ -261,7 +262,7 @@ def test_bytes_are_shown_as_bytes_and_shares_as_shares():
 
 
 def test_labels_in_a_table_are_shown_as_they_are():
-    """With `bytes` as the unit of a table, the GPU with index 0 would be shown as `0 B`."""
+    """With the unit `bytes`, a table would show the GPU with index 0 as `0 B`."""
     for table in TABLES:
         assert table["fieldConfig"]["defaults"]["unit"] == "string", table["title"]
 
@@ -283,7 +284,7 @@ def test_columns_of_a_table_exist_under_their_names():
 
 
 def test_no_data_source_is_named():
-    """Grafana names data sources itself; the variable holds the name."""
+    """Grafana names data sources. The variable holds the name."""
     text = PATH.read_text()
     sources = re.findall(r'"uid": "([^"]*)"', text)
     assert set(sources) == {"${datasource}", "-- Grafana --", "vramwarden"}
@@ -323,7 +324,7 @@ def test_the_join_of_the_page_finds_the_gpus_of_the_exporter(promtool):
 
 
 def play(promtool, series, expression, values):
-    """Evaluate an expression with Prometheus, and compare its values."""
+    """Evaluate an expression with Prometheus and compare the values."""
     played = {
         "interval": "1m",
         "input_series": [
@@ -345,7 +346,7 @@ def play(promtool, series, expression, values):
 
 def test_names_of_the_webhook_s_metrics_are_as_prometheus_wants_them(promtool):
     _, said = promtool("check", "metrics", given=webhook_exposition())
-    # Kept in addition to the metric in seconds, since users have it in their own rules.
+    # Kept along with the metric in seconds, since users have it in their own rules.
     assert said == ('vramwarden_certificate_days_left use base unit "seconds" instead of "days"\n')
 
 
@@ -360,7 +361,7 @@ def test_the_config_map_holds_the_dashboard_and_a_sidecar_finds_it(helm):
     found = one(helm.render({"grafana": values}), "ConfigMap", "vramwarden-dashboards")
     (name,) = found["data"]
     assert name == PATH.name
-    # Without an address of the documentation no panel has a link.
+    # Without a documentation URL, no panel has a link.
     panels = [{key: panel[key] for key in panel if key != "links"} for panel in PANELS]
     assert json.loads(found["data"][name]) == {**DASHBOARD, "panels": panels}
     assert found["metadata"]["namespace"] == NAMESPACE

@@ -1,4 +1,4 @@
-"""Commands and manifests of the pages in deploy/ for platform teams."""
+"""Commands and manifests of the pages for platform teams in deploy/."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOADED = f"vramwarden/vramwarden:{__version__}"
 
 @pytest.fixture(scope="module")
 def laptop(helm):
-    """Render the chart with the values for a laptop, as the page installs it."""
+    """Render the chart with the values for a laptop, as on the page."""
     where = ("--namespace", NAMESPACE, "--kube-version", KUBE_VERSION)
     text = helm.run("template", "vramwarden", str(CHART), *where, "--values", str(LAPTOP))
     return [thing for thing in yaml.safe_load_all(text) if thing]
@@ -137,7 +137,7 @@ LABELING = sorted(
 
 @pytest.mark.parametrize("line", LABELING)
 def test_the_labels_can_be_set_also_where_they_are_there(kubectl, api, node, line):
-    """NVIDIA's operator or an earlier step may have set them."""
+    """NVIDIA's operator or an earlier step may have set the labels."""
     key, to_set, value = line.split()[4].partition("=")
     key = key if to_set else key.removesuffix("-")
     before = {"metadata": {"labels": {key: "true"}}}
@@ -155,7 +155,7 @@ FIND_OUT = sorted(set(re.findall(r"^(?:kubectl|vramwarden) .+$", RUNBOOK, re.MUL
 
 @pytest.fixture(scope="module")
 def release(control_plane, helm):
-    """Create the objects that pages for outages name: a Deployment and a policy."""
+    """Create the objects that the pages on outages name: a Deployment and a policy."""
     api = control_plane.api
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     rendered = helm.render()
@@ -193,7 +193,7 @@ def test_what_is_sought_after_an_outage_is_in_a_translated_pod_of_every_tier(by)
 
 
 def manifests():
-    """Return the YAML documents of both pages by kind."""
+    """Return the YAML documents of both pages, keyed by kind."""
     text = NODES.read_text() + TAKE_OFF.read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found = [document for block in blocks for document in yaml.safe_load_all(block)]
@@ -230,7 +230,7 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
 
 
 def test_what_the_agent_says_is_listed():
-    """The agent's own words, as far as they are the same on each node."""
+    """Only messages of the agent that are the same on each node are compared."""
     waiting = DriverStatus(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)
     said = [explain_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
     mig = Scan(
@@ -309,7 +309,7 @@ def test_what_the_webhooks_token_reads_is_what_security_says(helm):
 
 
 def test_the_sentry_reads_no_memory_file_or_command_line_of_others():
-    """As SECURITY.md says: command lines may contain secrets."""
+    """SECURITY.md states this: command lines may contain secrets."""
     secret = re.compile(r"/(cmdline|environ|mem|s?maps|root|cwd|exe|fd)\b")
     paths = [*(ROOT / "webhook/sentry").glob("*.py"), ROOT / "webhook/adapters/node_processes.py"]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]

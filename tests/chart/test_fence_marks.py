@@ -1,4 +1,4 @@
-"""Only we can change the GPUs of a pod, through any subresource."""
+"""Only vramwarden can change the GPUs of a pod, through any subresource."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HELD = {
     "vramwarden-second-line": [("bare", "")],
     "vramwarden-accounts": [("bare", "/status"), ("marked", "/status")],
 }
-"""The policies that protect marks, by pod with or without our label, and by subresource."""
+"""Policies that protect marks, by pod with or without vramwarden's label, and by subresource."""
 
 
 @pytest.fixture(scope="module", params=HELD)
 def cluster(request, control_plane, helm):
-    """Return a cluster in which one policy protects our marks."""
+    """Return a cluster in which one policy protects vramwarden's marks."""
     found = Fenced(control_plane, helm, request.param)
     bare = found.create(a_pod(), dry_run=False)
     marked = found.create(a_pod(annotations=OURS, labels=LABEL), dry_run=False)
@@ -60,7 +60,7 @@ OTHERS = [
 ]
 MARKS = "are changed by vramwarden alone"
 ONLY_WAITING = "vramwarden's webhook may "
-"""Denial of other changes by our webhook; test_fences.py has the allowed ones."""
+"""Denial of other changes by the webhook; test_fences.py has the allowed changes."""
 ROWS = [
     *(("a tenant", change, MARKS) for change in (*CHANGES, *REMOVALS)),
     *(
@@ -82,7 +82,7 @@ def test_nobody_but_us_changes_our_marks_and_all_else_goes_on(cluster, who, chan
         said = MARKS
     for pod, part in cluster.held:
         if change in REMOVALS and pod["metadata"].get("labels") != LABEL:
-            continue  # there is nothing to remove
+            continue  # nothing to remove
         why = denial(lambda p=pod, t=part: cluster.patch(p, change, t, api, MERGE))
         assert said in why
         assert is_denied_by(why, name) if said else not why, why

@@ -1,4 +1,4 @@
-"""Each policy of the fence has a value, and is left out if the cluster is too old for it."""
+"""Each policy of the fence has a chart value, and is omitted on clusters too old for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ POLICIES = {
     "accounts": {"accounts"},
 }
 ALWAYS = {"parameter"}
-"""Policy that matches nothing, and keeps API servers reading ConfigMaps."""
+"""Policy that matches nothing and makes API servers read ConfigMaps."""
 ALL = dict.fromkeys(POLICIES, True)
 
 
 def policies(objects, suffix=""):
-    """Return the names of the policies or bindings, and check that each has its kind."""
+    """Return the names of the policies or bindings; check that each has the right kind."""
     kinds = {f"ValidatingAdmissionPolicy{suffix}", f"MutatingAdmissionPolicy{suffix}"}
     names = {
         thing["metadata"]["name"].removeprefix("vramwarden-"): thing["kind"]
@@ -59,7 +59,7 @@ def test_void_is_left_out_before_kubernetes_1_36(helm, version, expected):
 
 @pytest.mark.parametrize("part", ["agent", "sentry"])
 def test_the_fence_of_who_is_not_there_is_left_out(helm, part):
-    """One policy has the names of all accounts of ours."""
+    """One policy names all vramwarden accounts."""
     accounts = {name: f"vramwarden-{name}'" for name in ("agent", "sentry", "webhook")}
     for values, left_out in (({}, set()), ({part: {"enabled": False}}, {part})):
         policy = str(one(helm.render(values), "ValidatingAdmissionPolicy", "vramwarden-accounts"))

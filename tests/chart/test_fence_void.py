@@ -1,7 +1,7 @@
 """Containers without a device see none, by the API server's policy alone.
 
-The cluster has nothing of ours except this policy, and rules for namespaces of many names. A row is
-a pod in a namespace and its containers that are voided; nothing else of the pod changes.
+The cluster has only this vramwarden policy, and rules for namespaces with many names. A row is
+a pod in a namespace and its voided containers; nothing else in the pod changes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RULES = [
     ("*-nobodys", {"action": Action.IGNORE}),
     ("*", {}),
 ]
-"""Special fields of a rule by pattern; the first that matches a namespace governs it."""
+"""Special fields of a rule, keyed by namespace pattern; the first match applies."""
 VOIDING = a_policy(
     *(
         a_rule(name=f"r{number}", namespaces=(pattern,), **fields)
@@ -69,7 +69,7 @@ def debugging(*containers):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Return the cluster; it has a pod with a debugging container."""
+    """Return the cluster, which has a pod with a debugging container."""
     needs(control_plane.api, KIND)
     found = Fenced(control_plane, helm, NAME)
     for name, tier in {"a": "intern", "b": "staff"}.items():
@@ -98,7 +98,7 @@ def is_voided(cluster, namespace="default"):
 
 
 def voided(pod, found):
-    """Return the containers of a pod that were voided; check that nothing else changed."""
+    """Return the voided containers of a pod; check that nothing else changed."""
     names = set()
     for field in FIELDS:
         for before, after in zip(
@@ -182,12 +182,12 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
-    *(  # the rule of the policy judges these
+    *(  # the policy's rule decides about these
         row(f"names it: {entry}", "other",
             containers=[a_container(env=[{"name": VISIBLE, **entry}]), a_container("other")])
         for entry in NAMED
     ),
-    # Too large to evaluate; the second line denies it.
+    # Too large to evaluate; the second line denies this pod.
     row("too many variables", containers=[a_container(env=MANY)]),
     row("many variables", "main", containers=[a_container(env=MANY[1:])]),
     *(
@@ -235,7 +235,7 @@ def test_mirror_pods_are_left_alone_and_forged_ones_are_not(cluster):
 
 
 def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
-    """The webhook receives a voided container with VRAM, and denies nothing because of that."""
+    """The webhook receives a voided container with VRAM, and denies nothing for that reason."""
     pod = a_pod("8Gi", containers=[a_container(env=[OTHER]), a_container("second")])
     found = cluster.create(pod)
     assert voided(pod, found) == {"main", "second"}
@@ -252,7 +252,7 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(cluster):
 
 
 def named(decision):
-    """Return the variables for devices of the containers."""
+    """Return the device variables of the containers."""
     containers = decision.obj["spec"]["containers"]
     return [
         [entry for entry in container["env"] if entry["name"] == VISIBLE]
@@ -261,7 +261,7 @@ def named(decision):
 
 
 def test_a_plain_pod_is_voided_without_a_call_of_ours(cluster, helm):
-    """Webhooks are called after it, so none of our conditions may react to `void`.
+    """Webhooks are called afterwards, so none of their conditions may react to `void`.
 
     No server listens at the webhooks' addresses, and all webhooks are `Fail`.
     """
@@ -320,7 +320,7 @@ ZEROS = {
 
 @pytest.fixture(scope="module")
 def second_line(cluster):
-    """Put the second line into force, too."""
+    """Install the second line, too."""
     made = [one(cluster.objects, kind, "vramwarden-second-line") for kind in (BINDING, POLICY)]
     for thing in made:
         apply(cluster.api, thing)
@@ -333,7 +333,7 @@ def second_line(cluster):
 
 @pytest.mark.parametrize("what", ZEROS)
 def test_no_number_of_resources_keeps_a_container_from_being_voided(second_line, what):
-    """The pod is denied, or all its containers are voided."""
+    """Either the pod is denied or all its containers are voided."""
     pod = ZEROS[what]
     if not (why := second_line.denies(pod)):
         assert voided(pod, second_line.create(pod)) == {
@@ -344,7 +344,7 @@ def test_no_number_of_resources_keeps_a_container_from_being_voided(second_line,
 
 
 def as_many_as_fit():
-    """Return as many names of resources that bring GPUs as the parameter can hold."""
+    """Return the maximum number of GPU resource names that the parameter can hold."""
     names = list(WHOLE_GPU_RESOURCES)
     while len(_pattern([*names, "example.com/gpu-0000"])) <= MAX_WHOLE_GPUS_BYTES:
         names.append(f"example.com/gpu-{len(names):04}")
@@ -352,7 +352,7 @@ def as_many_as_fit():
 
 
 def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(second_line):
-    """Each name is matched with both patterns, and the first one is as long as allowed."""
+    """Each name is matched with both patterns, and the first is as long as allowed."""
     data = fence_data(a_policy(a_rule(), whole_gpu_resources=as_many_as_fit()))
     write_parameter(second_line.api, data)
     count = CEL_LIMITS["domainCharacters"] // 30
@@ -393,6 +393,6 @@ def test_it_fails_closed_but_where_a_cluster_recovers(cluster):
 
 
 def test_without_the_parameter_nothing_is_voided(cluster, api):
-    """This test is the last one."""
+    """This test must be the last one."""
     api.delete(parameter())
     wait_until("it is gone", lambda: not is_voided(cluster))

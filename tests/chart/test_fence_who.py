@@ -1,4 +1,4 @@
-"""Rules with conditions on users and labels, as far as the API server sees them."""
+"""Rules with conditions on users and labels, as far as the API server can evaluate them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def drawn(seed):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Return a cluster with the second line, and labelled namespaces."""
+    """Return a cluster with the second line and labelled namespaces."""
     found = Fenced(control_plane, helm, NAME)
     for name, labels in LABELS.items():
         found.namespace(name, labels)
@@ -73,7 +73,7 @@ def cluster(control_plane, helm):
 
 
 def held_rule(policy, namespace):
-    """Return the rule of the first line that matches a namespace; None if it has no message."""
+    """Return the first line's rule for a namespace, or None if the rule has no message."""
     request = a_request(a_pod(), namespace=namespace)
     for rule in policy.rules:
         exception = rule.match.exception

@@ -1,4 +1,4 @@
-"""The parts of the fence that need no rules: who does what to which object, and the response.
+"""Parts of the fence that need no rules: who may do what to which object, and the response.
 
 A row has an actor, an attempt, and the policy and sentence that deny it, or another component's
 answer; without these it is allowed. Our own code under the fence is tested in
@@ -56,7 +56,7 @@ MUTATING, VALIDATING = (f"{GROUP}/{kind.lower()}s/{WEBHOOK_CONFIGURATION}" for k
 ENTRIES = {MUTATING: "mutate.vramwarden.io", VALIDATING: "validate.vramwarden.io"}
 CA = "YSBDQQ=="
 
-# Expected messages: the policy, empty for another component, and a sentence.
+# Expected messages: the policy (empty for another component) and a sentence.
 SAYS = {
     "waiting pods": "only pods with VRAM that are bound and have no GPU yet",
     "annotations": "only annotations of a pod, through its status",
@@ -78,24 +78,24 @@ SAYS = {
     "its node's Events": "Events of pods and of its own node only",
 }
 NO_NODE = ("", "does not have a host assigned")
-"""The request succeeded, and no kubelet is there."""
+"""Response without a kubelet after the request was allowed."""
 ENTERED = (ENFORCER, "Name another container with --container")
 EXEMPTED = (EXEMPTION, "by who may `exempt` on `namespaces`")
 
 
 def row(what: str, who: str, tries: Tries, *answers: tuple[str, str] | str):
-    """Return a row; a key of `SAYS` stands for that sentence of the accounts' policy."""
+    """Return a row; a key of `SAYS` stands for a sentence of the accounts' policy."""
     said = [answer if isinstance(answer, tuple) else (ACCOUNTS, SAYS[answer]) for answer in answers]
     return pytest.param(who, tries, said, id=f"{who}: {what}")
 
 
 def rows(what: str, who: str, tries: Callable[[Any], Tries], cases: Json, *answers: Any) -> list:
-    """Return a row for each case, whose name is added to the row's description."""
+    """Return a row per case, with the case's name in the description."""
     return [row(what.format(name), who, tries(case), *answers) for name, case in cases.items()]
 
 
 def no(verb: str) -> tuple[str, str]:
-    """Return RBAC's message for a missing right."""
+    """Return RBAC's message for a missing permission."""
     return "", f"cannot {verb} "
 
 
@@ -120,7 +120,7 @@ def patches(path: str, change: Json, kind: str = MERGE) -> Tries:
 
 
 def writes(pod: str, change: Json, part: str = "/status", kind: str = STRATEGIC) -> Tries:
-    """Change a pod of `PODS`, by default its status."""
+    """Change one of `PODS`, by default its status."""
     return lambda fences, api: api.request(
         "PATCH", path_of(fences.pod(pod), part), change, content_type=kind, dryRun="All"
     )
@@ -131,7 +131,7 @@ def annotates(pod: str, notes: Json) -> Tries:
 
 
 def uses(method: str, pod: str, part: str = "", **query: str) -> Tries:
-    """Send a request about a pod of `PODS`; a write sends the pod unchanged."""
+    """Send a request about one of `PODS`; a write sends the pod unchanged."""
 
     def tries(fences: Fences, api: Api) -> Any:
         found = fences.pod(pod)
@@ -142,7 +142,7 @@ def uses(method: str, pod: str, part: str = "", **query: str) -> Tries:
 
 
 def binds(pod: str, part: str = "/binding", **metadata: Json) -> Tries:
-    """Bind a pod of `PODS`; an empty part means the older collection of bindings."""
+    """Bind one of `PODS`; an empty part means the older collection of bindings."""
 
     def tries(fences: Fences, api: Api) -> Any:
         found = fences.pod(pod)
@@ -162,7 +162,7 @@ def binds(pod: str, part: str = "/binding", **metadata: Json) -> Tries:
 
 
 def an_event(kind: str = "Pod", name: str = "train", namespace: str = "default", **fields: Any):
-    """Return an Event; fields that are None are left out."""
+    """Return an Event without the fields that are None."""
     about = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
     if kind == "Pod":
         about["namespace"] = namespace
@@ -185,12 +185,12 @@ REPORTERS = {"agent": names.AGENT_REPORTER, "sentry": names.SENTRY_REPORTER}
 
 
 def instance_of(api: Api) -> str:
-    """Return the name of the client's own pod."""
+    """Return the name of the pod in which the client runs."""
     return getattr(api, "pod", "") or "replica"
 
 
 def says(part: str, *about: str, **fields: Any) -> Tries:
-    """Write an Event as one of our programs does, in the name of its own pod."""
+    """Write an Event as a vramwarden program does, in the name of its own pod."""
     event = an_event(*about, **{"reportingController": REPORTERS[part], **fields})
 
     def tries(_: Fences, api: Api) -> Json:
@@ -200,7 +200,6 @@ def says(part: str, *about: str, **fields: Any) -> Tries:
 
 
 def touches(method: str, part: str, *about: str, **fields: Any) -> Tries:
-    """Send a request about an existing Event."""
 
     def tries(fences: Fences, api: Api) -> Json:
         event = an_event(*about, **{"reportingController": REPORTERS[part], **fields})
@@ -217,7 +216,7 @@ def touches(method: str, part: str, *about: str, **fields: Any) -> Tries:
 
 
 def node(change: Json, name: str = OWN) -> Tries:
-    """Change a node, or its status if that is changed, as the agent does."""
+    """Change a node or its status, as the agent does."""
     part, kind = ("/status", STRATEGIC) if "status" in change else ("", MERGE)
     return patches(f"/api/v1/nodes/{name}{part}", change, kind)
 
@@ -268,7 +267,7 @@ NOT_WAITING = (
 
 
 def besides(change: Json) -> Tries:
-    """Give a pod its GPU, and change something else too."""
+    """Give a pod its GPU, and also change another field."""
     metadata = {**change.get("metadata", {}), "annotations": {**GIVEN, WAITS: None}}
     return writes("waits", {**change, "metadata": metadata}, kind=MERGE)
 
@@ -335,7 +334,7 @@ WIDER = {
 
 
 def calls(entry: Json, path: str = MUTATING) -> Tries:
-    """Change one webhook of a configuration, by default ours."""
+    """Change one webhook of a configuration, by default vramwarden's."""
     return patches(path, {"webhooks": [{"name": ENTRIES[path], **entry}]}, STRATEGIC)
 
 
@@ -527,7 +526,7 @@ CAPS = [
 ]  # fmt: skip
 
 
-# Bindings while no replica answers: our keys are not removed from them.
+# Bindings while no replica responds: vramwarden's keys are not removed.
 
 ALL_GPUS = {GPU: "GPU-1,GPU-2", VISIBLE: "all"}
 KEYS = {
@@ -602,7 +601,7 @@ EVENTS = [
     row("of a pod", "the sentry of no pod", says("sentry", reportingInstance="x"),
         "sentry's Events"),
     row("of no node", "the sentry of nowhere pod", says("sentry", "Node", ""), "its node's Events"),
-    # It has fields that the fence does not know.
+    # The Event has fields that the fence does not know.
     row("of the older kind", SENTRY,
         says("sentry", **OLDER, involvedObject=an_event()["regarding"]), no("create")),
     row("of others", ADMIN, says("sentry")),
@@ -614,11 +613,11 @@ EVENTS = [
 ]  # fmt: skip
 
 
-# Who may enter the sidecar or exempt a namespace
+# Entering the sidecar, and exempting a namespace
 
 
 def enters(how: str, pod: str = "has the sidecar", container: str = "vram-enforcer") -> Tries:
-    """Start a program in a container, or attach to it."""
+    """Start a program in a container, or attach to the container."""
     query = {"stdout": "true", **({"command": "id"} if how == "exec" else {})}
     if container:
         query["container"] = container
@@ -657,7 +656,7 @@ RIGHTS = [
             ("the sidecar", TENANT, (), [ENTERED]),
             ("her container", TENANT, ("has the sidecar", "main"), [NO_NODE]),
             ("no container", TENANT, ("has the sidecar", ""), [NO_NODE]),
-            # Only clients use the annotation of the default container.
+            # Only clients use the annotation for the default container.
             ("no container, and the sidecar is the default", TENANT,
              ("names the sidecar as default", ""),
              [("", "a container name must be specified"), NO_NODE]),
@@ -701,7 +700,7 @@ def test_what_the_api_server_answers(fences, who, tries, said):
     check(fences, who, tries, said)
 
 
-# The startup taint, if the chart has one
+# The startup taint, if the chart sets one
 
 OURS = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
 TWICE = {"key": TAINT, "effect": "NoExecute"}
@@ -746,7 +745,7 @@ def test_the_agent_takes_its_startup_taint_off_and_nothing_else(tainted, before,
             tainted.admin.request("PATCH", path, {"spec": made}, content_type=MERGE)
 
 
-# ConfigMaps: those that the webhook creates, changes and deletes
+# ConfigMaps that the webhook creates, changes and deletes
 
 LONG = ".".join(["n" * 60] * 4)
 HASHED = config_map_name(LONG)
@@ -791,12 +790,12 @@ def test_it_writes_no_config_map_but_its_own_and_deletes_lists_alone(fences, nam
     assert all(is_denied_by(why, ACCOUNTS) for why in said.values() if why)
 
 
-# ConfigMaps: those that the programs of a node read
+# ConfigMaps that the programs of a node read
 
 
 @pytest.mark.parametrize("who", [AGENT, SENTRY])
 def test_programs_of_a_node_read_config_maps_of_the_release_and_no_more(fences, who):
-    """As SECURITY.md says: lists are named after nodes, which RBAC cannot express."""
+    """See SECURITY.md: lists are named after nodes, which RBAC cannot express."""
 
     def may(verb, resource="configmaps", namespace=NAMESPACE):
         attributes = {"verb": verb, "resource": resource, "namespace": namespace}

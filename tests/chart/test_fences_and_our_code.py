@@ -1,4 +1,4 @@
-"""Our own code with the chart's rights under the fence: its requests are allowed."""
+"""vramwarden's own code with the chart's permissions: the fence allows its requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHOWN = {"status": {"capacity": AMOUNTS, "allocatable": AMOUNTS}}
 
 @pytest.fixture
 def replica(fences, tmp_path):
-    """Return the webhook's client with its token."""
+    """Return the webhook's client, which uses the webhook's token."""
     return connect(fences.kubeconfig("the webhook", tmp_path), tries=1)
 
 
@@ -58,7 +58,7 @@ def patch_node(api, change, part=""):
 
 
 def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica):
-    """By the code of the webhook."""
+    """The webhook's code makes the writes."""
     registration = RegistrationApi(replica, WEBHOOK_CONFIGURATION)
     for path in ("/bind/first", "/bind/second"):
         registration.write_path(registration.read()[0], path)
@@ -78,7 +78,7 @@ def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica)
 
 
 def waits(fences):
-    """Create a bound pod that waits, and whose containers could see its GPU."""
+    """Create a bound pod that waits and whose containers could see its GPU."""
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{VISIBLE}']"}
     shown = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": field}}
     limits = {"limits": {"vramwarden.io/vram": "1Gi"}, "requests": {"vramwarden.io/vram": "1Gi"}}
@@ -114,7 +114,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
         assert marks(pod) == given
     assert given.keys() == {GPU, VISIBLE, FRACTION, LIMIT}
     placement.delete_pod(stored(other))
-    assert stored(other).state.pending is None  # it is being deleted
+    assert stored(other).state.pending is None  # the pod is being deleted
     with pytest.raises(KubeError) as caught:
         placement.delete_pod(stored(told))
     assert caught.value.forbidden
@@ -123,7 +123,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
 
 @pytest.fixture
 def server(fences, tmp_path, monkeypatch):
-    """Run a replica that uses the webhook's token."""
+    """Run a replica with the webhook's token."""
     monkeypatch.setenv("KUBECONFIG", str(fences.kubeconfig("the webhook", tmp_path)))
     fences.admin.delete(parameter())
     (tmp_path / "key").write_bytes(KEY)
@@ -175,8 +175,7 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, s
     policy.write_text(policy.read_text() + "    visibleDevices: Ignore\n")
     changed = RULES.replace(" variables annotations void", "")
     server.wait_for("the new policy", lambda: stored(fences).get(RULES_KEY) == changed)
-    # An object that only the webhook's token wrote is not accepted, however often it is written and
-    # with whatever checksum.
+    # An object that only the webhook's token wrote is rejected, whatever its checksum.
     other = fence_data(a_policy(a_rule(visible_devices=VisibleDevices.VOID)))
     for data in (other, {RULES_KEY: ""}, seal_data(other, b"", time.time())):
         fences.who("the webhook").request("PUT", path, parameter(data))
@@ -259,7 +258,7 @@ def test_the_agent_writes_events_of_its_node(fences, tmp_path):
 
 @pytest.fixture
 def taints(fences):
-    """Return a function that lets the agent set its node's taints, and returns the node."""
+    """Return a function that makes the agent set its node's taints and returns the node."""
 
     def give(*wanted):
         change = {"spec": {"taints": list(wanted) or None, "providerID": "example://1"}}
@@ -302,7 +301,7 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
     after = tell(sentry, pod, tells())
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     assert {**after["status"], "conditions": []} == {**pod["status"], "conditions": []}
-    # The same for a pod whose kubelet has written its status since.
+    # The same for a pod whose status the kubelet has written since.
     ready = [{"type": "Ready", "status": "False"}]
     tell(fences.admin, pod, {"status": {"conditions": ready}})
     after = tell(sentry, pod, tells({**HELD, "message": "again"}))
@@ -316,7 +315,7 @@ def test_the_sentry_says_of_a_pod_of_its_node_that_its_cap_was_not_held(fences):
 
 @pytest.fixture
 def events(fences, tmp_path):
-    """Return the sentry's own writer of Events."""
+    """Return the sentry's own Event writer."""
     kube, said = connect(fences.kubeconfig("the sentry", tmp_path), tries=1), []
     found = EventWriter(
         kube, Journal(said.append), node=OWN, reporter=names.SENTRY_REPORTER,

@@ -1,4 +1,4 @@
-"""deploy/gitops.md: what Argo CD and Flux install, and what replicas change of it."""
+"""deploy/gitops.md: what Argo CD and Flux install, and what replicas change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from webhook import __version__
 
 RENDERED = {"Argo CD": rendered_by_argo, "Flux": rendered_by_flux}
 KEPT = {"Namespace", "CustomResourceDefinition"}
-"""Kinds that other tests need, and that replicas do not change."""
+"""Kinds that other tests need and replicas do not change."""
 KEY = {
     "apiVersion": "v1",
     "kind": "Secret",
@@ -42,7 +42,7 @@ def tool(request):
 
 @pytest.fixture
 def rendered(tool, live_helm, api, tmp_path):
-    """Return a tool's rendering of its file."""
+    """Return a tool's rendering of its file in deploy/gitops/."""
     for name in (NAMESPACE, "vramwarden-sentry"):
         api.apply(a_namespace(name))
     return RENDERED[tool](live_helm, api, tmp_path)
@@ -84,7 +84,7 @@ def applied(rendered, api):
 
 
 def drifted(api, objects):
-    """Return the objects that another apply would change, as both tools compare them."""
+    """Return the objects that another apply would change, by the tools' comparison."""
     query = {"fieldManager": "tests", "force": "true", "dryRun": "All"}
     kind = "application/apply-patch+yaml"
     found = []
@@ -118,7 +118,7 @@ def at_free_ports(objects, key_file):
 
 
 def clients(api, objects):
-    """Return the client configuration of each of our webhooks."""
+    """Return the client configuration of each vramwarden webhook."""
     kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
     return [
         hook["clientConfig"] for kind in kinds for hook in api.get(one(objects, kind))["webhooks"]
@@ -126,7 +126,7 @@ def clients(api, objects):
 
 
 def test_what_replicas_write_is_no_difference(control_plane, applied, tmp_path):
-    """So neither file needs to ignore any difference."""
+    """Therefore neither file needs to ignore differences."""
     api = control_plane.api
     assert drifted(api, applied) == []
     (tmp_path / "key").write_text("0" * 43)
@@ -146,7 +146,7 @@ def test_what_replicas_write_is_no_difference(control_plane, applied, tmp_path):
         wait_until("the fence's rules", lambda: api.get(fence)["data"])
         labels = api.get(fence)["metadata"]["labels"]
     assert drifted(api, applied) == []
-    # Argo CD may recognize its objects by this label, and prunes those that are not in Git.
+    # Argo CD may recognize its objects by this label, and prunes objects that are not in Git.
     assert "app.kubernetes.io/instance" not in labels
     assert "ignoreDifferences" not in APPLICATION["spec"]
     api.delete(fence)

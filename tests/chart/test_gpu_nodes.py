@@ -1,4 +1,4 @@
-"""The kind GPUNode on a real API server: writes of the sentry, and readers."""
+"""GPUNode on a real API server: the sentry's writes, and readers."""
 
 from __future__ import annotations
 
@@ -71,20 +71,18 @@ def figures(node=OWN, **gpu):
 
 @pytest.fixture(scope="module")
 def crds(control_plane, helm):
-    """Install the kinds."""
     with kinds_known(control_plane.api, helm.render()) as made:
         yield made
 
 
 @pytest.fixture
 def kube(fences, tmp_path):
-    """Return the sentry's own client."""
     return connect(fences.kubeconfig("the sentry", tmp_path), tries=1)
 
 
 @pytest.fixture
 def written(fences, crds, kube):
-    """Let the sentry write the figures of its node; return them as stored."""
+    """Make the sentry write the figures of its node; return the stored object."""
     write_figures(kube, figures(), read_own_node(kube, OWN).uid)
     yield fences.admin.request("GET", f"{GPU_NODES}/{OWN}")
     with contextlib.suppress(ApiError):
@@ -92,7 +90,7 @@ def written(fences, crds, kube):
 
 
 def test_without_the_kind_the_writer_says_so(fences, kube, control_plane, helm):
-    """This is before the tests that install it; Helm leaves it if it was installed before."""
+    """This test precedes those that install the kind. Helm keeps an installed kind."""
     kinds = [item for item in helm.render() if item["kind"] == "CustomResourceDefinition"]
     forget(control_plane.api, kinds)
     said = []
@@ -164,12 +162,12 @@ def test_it_writes_nothing_but_figures(fences, written, metadata):
     why = denial(lambda: sentry.request("PATCH", path, {"metadata": metadata}, **merge))
     assert is_denied_by(why, ACCOUNTS)
     assert "nothing of a GPUNode but figures" in why
-    # Labels of others stay, and do not prevent the write.
+    # Labels by others are kept, and do not prevent the write.
     fences.admin.request("PATCH", path, {"metadata": metadata | {"finalizers": None}}, **merge)
 
 
 def test_no_name_of_a_namespace_or_a_pod_can_stand_in_it(fences, crds, kube):
-    """Unknown fields are pruned, and no known field holds a name."""
+    """Unknown fields are pruned, and no known field contains a name."""
     made = write_gpu_node(figures())
     made["spec"] = {"namespace": "team-a"}
     made["status"]["namespace"] = made["status"]["gpus"][0]["team-a"] = "team-a"
@@ -220,7 +218,7 @@ def test_kubectl_shows_figures_as_columns(fences, written):
 def test_who_may_view_one_namespace_reads_figures_of_nodes_and_no_history_elsewhere(
     fences, crds, written
 ):
-    """A controller aggregates `view`; here its rule is bound directly."""
+    """A controller aggregates `view`. Here, its rule is bound directly."""
     objects = fences.objects
     roles = [one(objects, "ClusterRole", f"vramwarden-{name}") for name in ("gpunodes", "view")]
     assert roles[1]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"

@@ -22,7 +22,7 @@ from tests.support.control_planes import free_port, wait_until
 
 
 def values_of(mode, folder):
-    """Return values for free ports, and for a way to get certificates."""
+    """Return values for free ports and for a source of certificates."""
     webhook = {"port": free_port(), "operationsPort": free_port()}
     if mode == "self":
         return {"webhook": webhook}
@@ -56,7 +56,7 @@ def server(request, control_plane, live_helm, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program():
-    """Load the program of `helm test`."""
+    """Load the program that `helm test` runs."""
     spec = importlib.util.spec_from_file_location("helm_test", CHART / "files" / "helm_test.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -65,7 +65,7 @@ def program():
 
 @pytest.fixture
 def api(control_plane, server, helm, program):
-    """Return the client of the test pod's account, with exactly its rights."""
+    """Return a client for the test pod's account with exactly its permissions."""
     helpers = [thing for thing in helm.render() if hooks(thing) and thing["kind"] != "Pod"]
     for thing in helpers:
         control_plane.api.apply(thing)

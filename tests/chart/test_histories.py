@@ -1,4 +1,4 @@
-"""Histories kept by real replicas on a real API server with the chart's kinds and rights."""
+"""Histories kept by replicas on a real API server, with the chart's kinds and permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIB = 2**30
 
 
 class Cluster:
-    """An API server with the kinds, the webhook's rights, and pods that end."""
+    """An API server with the kinds, the webhook's permissions, and pods that end."""
 
     def __init__(self, control_plane, kinds, token):
         self.api, self.kubeconfig = control_plane.api, control_plane.kubeconfig
@@ -36,12 +36,12 @@ class Cluster:
         return self.api.list(HISTORIES)
 
     def runs(self, name):
-        """Return pods and peaks in MiB of a history, by its object's name."""
+        """Return the pods in a history and their peaks in MiB, given the object's name."""
         found = [each for each in self.histories() if each["metadata"]["name"] == name]
         return {run["pod"]: run.get("peakMi") for each in found for run in each["status"]["runs"]}
 
     def ends(self, name, peak_bytes, job="embed", **metadata):
-        """Create a pod that was bound and has ended with this peak in its termination message."""
+        """Create a pod that has ended with this peak in its termination message."""
         amounts = {"vramwarden.io/vram": "16Gi"}
         resources = {"limits": amounts, "requests": amounts}
         containers = [a_container(resources=resources), a_container("vram-enforcer")]
@@ -108,7 +108,7 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
     with running(tmp_path / "a", where) as first, running(tmp_path / "b", where) as second:
         for name, peak_bytes in peaks.items():
             cluster.ends(name, peak_bytes)
-        # Deleted, for example by a rollout: its termination message arrives before it is gone.
+        # The pod is deleted, as in a rollout. Its termination message arrives before it disappears.
         cluster.ends("gone", GIB, job="short", finalizers=["example.com/stays"])
         cluster.api.request("DELETE", f"/api/v1/namespaces/{TEAM}/pods/gone")
         cluster.api.request(
@@ -147,7 +147,7 @@ def test_the_command_shows_it_and_a_replica_that_begins_changes_nothing(
         ["Job/embed", "5"], ["Job/short", "1"],
     ]  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(cluster.token))
-    # As if the key's Secret did not exist yet.
+    # This simulates that the key's Secret does not exist yet.
     options = (f"--placement-namespace={NAMESPACE}", f"--key-file={tmp_path}/none")
     with running(tmp_path, *options) as server:
         assert [line["msg"] for line in server.log() if "no key" in line["msg"]] == [

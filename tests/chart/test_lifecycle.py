@@ -1,4 +1,4 @@
-"""Install, upgrade and uninstall with the real Helm, on a real API server."""
+"""Installation, upgrade and removal with Helm on a real API server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = (
 
 
 class Installation(Release):
-    """A release, and the stored objects that belong to it."""
+    """A release and its stored objects."""
 
     def __init__(self, helm, control_plane):
         super().__init__(helm)
@@ -46,19 +46,19 @@ class Installation(Release):
         self.kubectl = control_plane.kubectl
 
     def left(self):
-        """Return our objects that exist."""
+        """Return the existing objects of the release."""
         kinds = ",".join((KINDS, *filter(self.api.serves, PLURALS.values())))
         done = self.kubectl("get", kinds, "--all-namespaces", "-l", LABEL, "-o", "name")
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
 
     def denies(self, pod):
-        """Try to create a pod in another namespace; return the denial, or an empty text."""
+        """Try to create a pod in another namespace; return the denial, or "" if it was created."""
         pod["metadata"].update(namespace="default", name=f"p-{uuid.uuid4().hex}")
         return denial(lambda: self.api.create(pod, dry_run=True))
 
     def denies_change(self, namespace, name, change):
-        """Patch a pod; return the denial's message, or an empty text."""
+        """Try to patch a pod; return the denial's message, or "" if it was changed."""
         path, kind = f"/api/v1/namespaces/{namespace}/pods/{name}", "application/merge-patch+json"
         return denial(lambda: self.api.request("PATCH", path, change, content_type=kind))
 
@@ -70,12 +70,11 @@ class Installation(Release):
         self.api.request("POST", path, {**binding, "target": target})
 
     def owner(self):
-        """Return the object that replicas set as the owner of both configurations."""
+        """Return the object that replicas set as owner of both configurations."""
         uid = self.api.request("GET", f"/api/v1/namespaces/{NAMESPACE}")["metadata"]["uid"]
         return {"apiVersion": "v1", "kind": "Namespace", "name": NAMESPACE, "uid": uid}
 
     def bind_path(self):
-        """Return the path for bindings."""
         return self.api.request("GET", MUTATING)["webhooks"][-1]["clientConfig"]["service"]["path"]
 
     def bundle(self, path=MUTATING):
@@ -93,7 +92,7 @@ def is_called(release):
 @pytest.fixture
 def release(live_helm, control_plane):
     found = Installation(live_helm, control_plane)
-    # Objects with our label that the tests of other files left in this control plane.
+    # Objects with vramwarden's label that tests in other files left in this control plane.
     control_plane.kubectl("delete", "jobs,configmaps", "--all-namespaces", "-l", LABEL)
     assert found.left() == set()
     yield found
@@ -103,12 +102,12 @@ def release(live_helm, control_plane):
 
 def test_what_is_rendered_is_installed_and_nothing_is_left_after_it(release, control_plane):
     assert "--set rollout=Enforce" in release.install()
-    # The sentry's and the release's namespaces and our kinds, with their objects, stay.
+    # The namespaces of sentry and release, and the kinds with their objects, are kept.
     lasting = {"Namespace", "CustomResourceDefinition"}
     objects = release.helm.render()
     kept = [item for item in objects if not hooks(item) and item["kind"] not in lasting]
     rendered = {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in kept}
-    # The key is random, so there is none if Helm queries no cluster.
+    # The key is random, so it is missing if Helm queries no cluster.
     assert rendered | {("secret", "vramwarden-key")} == {
         (name.split(".")[0].split("/")[0], name.split("/")[1]) for name in release.left()
     }
@@ -131,7 +130,7 @@ OF_STRANGERS = {"plain": a_pod(), "a whole GPU": WHOLE, "a virtual machine": MAC
 
 @pytest.fixture
 def team(control_plane):
-    """Return a namespace with older pods: those of other users, and one of ours."""
+    """Return a namespace with older pods: other users' pods and one vramwarden pod."""
     name = f"team-{uuid.uuid4().hex[:8]}"
     control_plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     control_plane.ensure_service_account(name)
@@ -150,7 +149,7 @@ CHANGES = {
 
 
 def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(release, team):
-    """As kubelets, Kueue, Job controllers and virtual machines need it; pods are bound, too."""
+    """Kubelets, Kueue, Job controllers and virtual machines need this. Pods are also bound."""
     release.install()
     is_called(release)
     assert 'failed calling webhook "mutate.vramwarden.io"' in release.denies(a_pod("8Gi"))
@@ -161,7 +160,8 @@ def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(relea
             assert release.denies_change(team, f"stored-{index}", change) == "", (index, what)
     more = {"metadata": {"annotations": {"vramwarden.io/gpu-memory": "9Gi"}}}
     for index in range(len(OF_STRANGERS) + 1):
-        # The field is ignored in a pod without our label, and the API server denies adding that.
+        # The field is ignored in a pod without vramwarden's label, and the API server denies adding
+        # that.
         why = release.denies_change(team, f"stored-{index}", more)
         ours = index == len(OF_STRANGERS)
         assert ('failed calling webhook "validate.vramwarden.io"' in why) is ours, (index, why)
@@ -250,7 +250,7 @@ def test_the_key_is_made_once_and_one_of_somebody_elses_is_left_alone(release):
     assert len(made) == 43
     assert "rollout" not in release.install(
         {"rollout": "Enforce"}
-    )  # no notice for releases that enforce already
+    )  # releases that already enforce get no notice
     release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE, "--no-hooks")
     assert key() == made
     release.uninstall()
@@ -267,7 +267,7 @@ def test_the_key_is_made_once_and_one_of_somebody_elses_is_left_alone(release):
 
 
 def end_the_check(api, how):
-    """Set the Job's status as its controller would."""
+    """Set the Job's status, as its controller would."""
     known = []
 
     def is_there():
@@ -289,7 +289,7 @@ def end_the_check(api, how):
 
 @pytest.mark.parametrize("how", ["Failed", "it never starts"])
 def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothing(release, how):
-    """With an image that cannot be pulled, the Job waits for its deadline, or Helm's."""
+    """If an image cannot be pulled, the Job waits for its own deadline or Helm's."""
     with ThreadPoolExecutor() as pool:
         options = ("--timeout", "60s" if how == "Failed" else "1s")
         installed = pool.submit(release.helm.run, *release.installing(), *options)
@@ -299,7 +299,7 @@ def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothi
             installed.result()
     left = release.left()
     release.api.request("DELETE", CHECK, {"propagationPolicy": "Background"})
-    assert left == {"job.batch/vramwarden-policy-check"}  # it is kept so that its log can be read
+    assert left == {"job.batch/vramwarden-policy-check"}  # kept, so that users can read its log
     assert release.denies(a_pod()) == ""
     wait_until("nothing of an earlier test holds", lambda: not release.denies(a_pod("8Gi")))
 
@@ -329,7 +329,7 @@ def test_another_way_to_certificates_is_an_upgrade_and_a_second_release_none(rel
 
 
 def do_as_asked(control_plane, beginning):
-    """Run the lines of the pages with this beginning, as a reader does."""
+    """Run the pages' commands that start with this prefix, as a reader would."""
     for line in asked(re.escape(beginning)):
         done = control_plane.shell(line)
         assert done.returncode == 0, done.stderr
@@ -339,7 +339,7 @@ def test_the_emergency_exit_leaves_the_second_line_and_helm_restores_what_went(
     release, control_plane
 ):
     release.install()
-    write_parameter(release.api, SHIPPED)  # as the replicas do
+    write_parameter(release.api, SHIPPED)  # as replicas do
     is_called(release)
     before = release.left()
     do_as_asked(control_plane, EMERGENCY)
@@ -373,7 +373,7 @@ def test_what_outlives_a_namespace_that_was_deleted_first_is_cleaned(release, co
     ]
     objects = [thing for thing in helm.render() if not hooks(thing)]
     lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
-    # The sentry's namespace, which another command deletes, and objects that stay.
+    # Kept: the sentry's namespace, which another command deletes, and some objects.
     lasting -= {"namespace", "customresourcedefinition"}
     assert kinds[0] - kinds[1] >= lasting
     ours = ("get", "roles,rolebindings", "--all-namespaces", f"--selector={LABEL}", "-o=name")
@@ -407,7 +407,7 @@ def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
 def test_the_notes_say_what_is_needed_beside_a_value(live_helm, needed, word):
     def notes(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
-        # A release of another name may have used its namespace.
+        # A release with another name may have used its namespace.
         values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
         return live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
 

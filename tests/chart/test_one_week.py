@@ -28,7 +28,7 @@ WARNING = FIRST.replace(f"  - name: {ABOVE}\n", f"{RULE}  - name: {ABOVE}\n")
 ENFORCING = WARNING.replace(WARN, ENFORCE)
 STOPPING = ENFORCING.replace(f"    {GONE}\n", "")
 DAYS = (FIRST, WARNING, ENFORCING, STOPPING)
-"""The file of each day, edited as the page says."""
+"""Policy file of each day, edited as on the page."""
 REPORTS = {"name": "VRAM_ON_EXCESS", "value": "Report"}
 
 
@@ -75,7 +75,7 @@ def test_the_policy_check_of_the_page_passes(tmp_path):
 
 
 def test_the_options_of_the_page_put_the_policy_in_place_of_the_shipped_one(helm, tmp_path):
-    """At the install, which must not enforce for a moment, and at each upgrade."""
+    """This applies to the install, which must never enforce, and to each upgrade."""
     given = re.findall(r"--set-file '(policies\S+=)week\.yaml'", TEXT)
     assert given == [given[0]] * 2
     (tmp_path / "week.yaml").write_text(FIRST)

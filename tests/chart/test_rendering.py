@@ -1,4 +1,4 @@
-"""The rendered chart agrees with itself, with the repository, and with the documentation."""
+"""The rendered chart is consistent with itself, the repository and the documentation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def container_of(objects, kind, name=""):
 
 
 def options(command, container):
-    """Parse a container's arguments with the real command."""
+    """Parse a container's arguments with the actual command."""
     name, *arguments = container["args"]
     assert name == command.name
     with command.make_context(name, arguments, resilient_parsing=False) as context:
@@ -210,7 +210,7 @@ def test_the_webhook_is_started_with_options_that_it_has(helm):
 
 
 def test_policies_are_checked_before_anything_is_installed(rendered):
-    """By a Job that needs no rights, and so nothing of the release."""
+    """A Job checks them without permissions, and therefore without objects of the release."""
     job = one(rendered, "Job")
     assert hooks(job) == "pre-install,pre-upgrade"
     pod = job["spec"]["template"]["spec"]
@@ -421,7 +421,7 @@ def test_the_name_of_the_configurations_reaches_all_that_writes_them(live_helm, 
     assert {(thing["kind"], thing["metadata"]["name"]) for thing in found} == {
         (kind, name) for kind in KINDS
     }
-    assert len(found) == 2 * len(KINDS)  # including those by which `helm uninstall` removes them
+    assert len(found) == 2 * len(KINDS)  # including hooks that remove kinds
     rules = one(objects, "ClusterRole", "vramwarden-webhook")["rules"]
     (names,) = (
         rule["resourceNames"]

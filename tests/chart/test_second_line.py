@@ -1,7 +1,7 @@
-"""The second line: the API server alone denies untranslated pods, and GPUs shown by hand.
+"""The second line: the API server alone denies unmutated pods, and GPUs exposed by hand.
 
-The cluster has nothing of ours except this policy, and a rule for namespaces of each name. A row is
-a pod in a namespace, or a change of an existing pod, and the sentence that denies it; without one
+The cluster has only this vramwarden policy, and a rule for namespaces of each name. A row is
+a pod in a namespace, or a change of an existing pod, and the message that denies it; without one
 it is admitted.
 """
 
@@ -64,7 +64,7 @@ GOVERNED = {
     "both": {"allowed_classes": ("*",)},
     "*": {},
 }
-"""Special fields of the rule by pattern; the first that matches a namespace governs it."""
+"""Special fields of a rule, keyed by namespace pattern; the first match applies."""
 RULES = [
     a_rule(name=f"r{number}", namespaces=(pattern,), **{"allowed_classes": ("a100",), **fields})
     for number, (pattern, fields) in enumerate(GOVERNED.items())
@@ -83,7 +83,7 @@ def translated(pod, namespace="default"):
 
 
 def changed(pod, path, value):
-    """Return a pod with another value at a path; None removes the field."""
+    """Return a pod with the value at a path replaced; None removes the field."""
     pod = holder = copy.deepcopy(pod)
     *keys, last = path
     for key in keys:
@@ -95,7 +95,7 @@ def changed(pod, path, value):
     return pod
 
 
-# Variables that show GPUs, and other variables
+# Variables that expose GPUs, and other variables
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
 OURS, OTHER, FRACTION = (
@@ -149,7 +149,7 @@ NOBODY_HELD = ("watched-a", "audited", "an-ignored", "team-a", "observed")
 
 
 def shown(main=(), second=(), namespace="default"):
-    """Return a pod of two containers after translation, with more variables for devices."""
+    """Return a mutated pod with two containers and additional device variables."""
     pod = translated(a_pod("8Gi", containers=[a_container(), a_container("second")]), namespace)
     for container, entries in zip(pod["spec"]["containers"], (main, second), strict=True):
         container["env"] = [named(**entry) for entry in entries] or container.get("env", [])
@@ -187,7 +187,7 @@ LOST = {
     "the mark": (ADMITTED, None, "untranslated"),
     "the amount": (("spec", "containers", 0, "resources"), None, "untranslated"),
 }
-"""Path in a translated pod, the value there instead, and the message of the denial."""
+"""Path in a mutated pod, the value that replaces it, and the message of the denial."""
 NOT_ASKING = {
     "nothing": a_pod(),
     "annotations of others": a_pod(annotations={"example.com/a": "1"}, labels={"app": "web"}),
@@ -197,7 +197,7 @@ NOT_ASKING = {
 EXEMPT = ("kube-system", "gpu-operator", "nvidia-device-plugin", NAMESPACE, "kube-flannel")
 OF_CLASS = {"vramwarden.io/gpu-class": "sliced"}
 PLUGINS = [("sliced", {}), ("slotted", {}), ("both", OF_CLASS), ("both", {})]
-"""Namespaces whose GPUs a plugin counts, or may count, so that a pod needs no amount of ours."""
+"""Namespaces whose GPUs a plugin counts, so pods need no vramwarden amount."""
 POSING = {**visible(valueFrom=OURS), "name": "vram-enforcer"}
 MOST = {f"example.com/a{number}": "" for number in range(1280)}
 LARGE = {
@@ -230,7 +230,7 @@ WHOLE_GPU = a_pod(containers=[a_container(resources=WHOLE)])
 
 
 def in_plugins():
-    """Yield rows of pods that request a plugin's resources."""
+    """Yield rows of pods that request the resources of a plugin."""
     for namespace, notes in PLUGINS:
         for how, asks in {"annotation": a_pod("8Gi"), "resource": EXPLICIT}.items():
             pod = copy.deepcopy(asks)
@@ -250,7 +250,7 @@ GATED = {
     "default": ["vram-enforcer"],
     **{namespace: ["main", "init", "side"] for namespace in ("by-sentry", "by-none")},
 }
-"""Containers with the gate, by namespace; a fourth container has no VRAM."""
+"""Containers with the gate, keyed by namespace; a fourth container has no VRAM."""
 OF_GATE = {
     "without the variable": lambda env, _: env.remove(by_name(env, ASSIGNMENT)),
     "with the variable twice": lambda env, _: env.append({"name": ASSIGNMENT, "value": "0.5"}),
@@ -271,7 +271,7 @@ def by_name(entries, name):
 
 
 def gated_pods():
-    """Yield rows of pods whose gate another webhook removed after ours."""
+    """Yield rows of pods whose gate another webhook removed after vramwarden."""
     asking = a_pod(
         "main=8Gi,init=8Gi,side=8Gi",
         containers=[a_container(), a_container("second")],
@@ -294,7 +294,7 @@ def gated_pods():
 
 
 def with_annotation(pod):
-    """Return a pod of `device_annotations` without its last annotation, and the annotation."""
+    """Return a pod of `device_annotations` without its last annotation, and that annotation."""
     (key, *_), pod = pod["metadata"]["annotations"], copy.deepcopy(pod)
     value = pod["metadata"]["annotations"].pop(key)
     if pod["metadata"]["annotations"]:
@@ -312,7 +312,7 @@ INJECTORS = {
     **{what: (a_pod(), notes, "annotation") for what, notes in INJECTING.items()},
     "none of GPUs": (a_pod(), INJECTING_NONE, ""),
 }
-"""A pod, annotations, and the message that denies it with them."""
+"""A pod, annotations, and the message that denies the pod with them."""
 OF_GPUS = {
     f"honest: {what}"
     for what in ("TCPX", "TCPXO", "G4", "Kata", "Kata by model", "its own card", "two of two")
@@ -326,7 +326,7 @@ def placed(pod):
 
 
 CREATED = [
-    # A demand, translated or not
+    # Demands, mutated or not
     *(new(f"asks by {how}", pod, "untranslated") for how, pod in ASKING.items()),
     *(new(f"asks for {what}", pod) for what, pod in NOT_ASKING.items()),
     *(new(f"asks in {name}", a_pod("8Gi"), "", name) for name in EXEMPT),
@@ -416,13 +416,13 @@ CREATED = [
             placed(annotated(pod, notes)), "annotation" if what in OF_GPUS else said)
         for what, (pod, notes, said) in INJECTORS.items()
     ),
-    # The lists that are read have the webhook's bounds.
+    # The lists have the webhook's limits.
     new("one more among many", a_pod(annotations={**MOST, "cdi.k8s.io/b": ""}), "annotation"),
     new(
         "the last of many",
         a_pod(annotations={**dict(list(MOST.items())[1:]), "cdi.k8s.io/b": ""}),
     ),
-    # Fields that only we write
+    # Fields that only vramwarden writes
     new("our label without a demand", a_pod(labels=LABEL), "marks"),
     *(new(f"{key} without a demand", a_pod(annotations={key: "1"}), "marks") for key in MARKS),
     *(
@@ -432,7 +432,7 @@ CREATED = [
         for key in MARKS
     ),
     *(new(f"marks in {name}", MARKED, "", name) for name in (*NOBODY_HELD, *EXEMPT, "labelled")),
-    # A large size must not bypass the policy. The API server would need seconds to evaluate longer
+    # A large pod must not bypass the policy. The API server would need seconds to evaluate longer
     # lists.
     *(new(f"too many {what}", pod, "size") for what, pod in LARGE.items()),
     *(new(f"too many {what}, exempt", pod, "", "nvidia-driver") for what, pod in LARGE.items()),
@@ -444,7 +444,7 @@ CREATED = [
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
-    """Return the cluster; two of its pods could not be created later."""
+    """Return the cluster. Two of its pods could not be created later."""
     found = Fenced(control_plane, helm, NAME)
     found.namespace("labelled", {"vramwarden.io/webhook": "disabled"})
     found.stored = {name: found.create(pod, dry_run=False) for name, pod in STORED.items()}
@@ -459,7 +459,7 @@ DEBUG = "/ephemeralcontainers"
 
 
 def later(what, pod, change, said="", part="", namespace="default"):
-    """Return a row for a change of a pod of `STORED`."""
+    """Return a row for a change of one of `STORED`."""
     return pytest.param(pod, change, part, namespace, said, id=what)
 
 
@@ -538,7 +538,7 @@ def test_mirror_pods_of_kubelets_are_left_alone_and_forged_ones_are_not(cluster)
 
 
 def test_the_gates_of_the_largest_pod_cost_no_more_than_an_expression_may(cluster):
-    """All containers wait; a list that exceeds its bound would be denied as too large."""
+    """All containers wait. A list that exceeds its limit would be denied as too large."""
     pod = translated(a_pod("8Gi"), "by-sentry")
     (main,) = pod["spec"]["containers"]
     variables, mounts = CEL_LIMITS["allVariables"] // 512 - 1, CEL_LIMITS["allMounts"] // 512 - 2
@@ -587,7 +587,7 @@ def test_it_judges_as_the_webhook_does(cluster, first, second, annotations):
 
 
 def test_without_the_parameter_or_without_rules_nothing_is_denied(cluster, api):
-    """This test is the last one."""
+    """This test must be the last one."""
     api.delete(parameter())
     wait_until("it is gone", lambda: cluster.denies(BY_VARIABLE) == "")
     for rules in (None, a_policy(rules=())):

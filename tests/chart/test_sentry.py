@@ -1,4 +1,4 @@
-"""Sentry and limiter in the chart: rights, namespace, access to the GPUs."""
+"""Sentry and limiter in the chart: permissions, namespace and access to GPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def container_of(objects, part="sentry"):
 
 
 def kinds(objects, part="sentry"):
-    """Return kind and namespace of a part's rendered objects."""
+    """Return kind and namespace of a component's rendered objects."""
     return {
         (thing["kind"], thing["metadata"].get("namespace"))
         for thing in objects
@@ -281,7 +281,7 @@ def test_one_node_at_a_time_is_without_it_and_nothing_displaces_it(helm):
 
 
 def test_its_pods_are_never_sent_to_us(helm):
-    """They see every GPU by the variable that our rules deny."""
+    """The sentry's pods see every GPU by an environment variable that the rules deny."""
     objects = helm.render({"sentry": {"namespace": "watch"}})
     kind = "MutatingWebhookConfiguration"
     judging = [
@@ -363,7 +363,7 @@ def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values,
 
 
 def notes(live_helm, *, limited=False, **sentry):
-    """Return the notes of an installation whose namespaces do not exist yet."""
+    """Return Helm's notes for an installation whose namespaces do not exist yet."""
     given = {"sentry": {"createNamespace": False, **sentry}, "crds": {"install": False}}
     given |= LIMITED if limited else {}
     values = live_helm.values(given)

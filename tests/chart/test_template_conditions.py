@@ -1,7 +1,7 @@
-"""Workloads that are sent to the webhook for advice: those for which it has any.
+"""The webhook receives a workload exactly if it has advice for it.
 
-A real API server evaluates the expressions. The entry is `Fail` there, so a condition that cannot
-be evaluated is noticed.
+A real API server evaluates the expressions. The entry is `Fail`, so a condition that cannot
+be evaluated causes a failure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_nobody_waits_for_it_and_exempt_namespaces_stay_exempt(helm):
 
 
 class Sent:
-    """A namespace, and its workloads that were sent."""
+    """A namespace and its workloads that were sent to the webhook."""
 
     def __init__(self, api, requests):
         self.api, self.requests = api, requests
@@ -80,7 +80,7 @@ def sent(control_plane, helm):
 
 
 def a_workload(kind="Deployment", container=None, template=None, **metadata):
-    """Return a workload; `template` is its template's metadata."""
+    """Return a workload; `template` is the metadata of its template."""
     pod = a_pod(containers=[a_container("main", **(container or {}))])
     template = {**(template or {}), "labels": {**LABELS, **(template or {}).get("labels", {})}}
     made = {"metadata": template, "spec": pod["spec"]}
@@ -154,7 +154,7 @@ def test_what_there_may_be_something_to_say_of_is_sent_and_nothing_else(sent, ki
 
 
 def advised(request, *rules, kind="Deployment"):
-    """Return our advice for a workload."""
+    """Return the webhook's advice for a workload."""
     group = "batch" if "Job" in kind else "apps"
     asked = replace(a_request(request["object"]), kind=f"{group}/{kind}", name="w")
     return advise(asked, a_policy(*rules), UNKNOWN_CLUSTER).warnings

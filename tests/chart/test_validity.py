@@ -10,7 +10,7 @@ from tests.support.charts import NAMESPACE, a_namespace, hooks, one, pod_templat
 from tests.support.page_commands import asked
 from webhook import __version__
 
-# Kinds of an operator, whose schemas are not available here.
+# Kinds of other operators, whose schemas are not available here.
 OPERATORS = {
     "ServiceMonitor": "monitoring.coreos.com/v1",
     "PodMonitor": "monitoring.coreos.com/v1",
@@ -120,12 +120,12 @@ COMBINATIONS = [
     for at, mode in enumerate(MODES)
     for number, access in enumerate(ACCESS)
 ]
-"""Pairs of them, each once."""
+"""Pairs of values, each tested once."""
 
 
 @pytest.fixture(scope="module")
 def cluster(control_plane):
-    """Create what pods of the chart need: accounts, and the RuntimeClass."""
+    """Create accounts and the RuntimeClass for the chart's pods."""
     api, accounts = control_plane.api, []
     for namespace, level in (
         (NAMESPACE, None),
@@ -161,7 +161,7 @@ def path_of(thing):
 
 
 def try_out(api, thing):
-    """Apply an object as a dry run; the API server rejects unknown fields."""
+    """Apply an object as a dry run. The API server rejects unknown fields."""
     query = {"dryRun": "All", "fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
     path = f"{path_of(thing)}/{thing['metadata']['name']}"
     return api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
@@ -186,7 +186,7 @@ def test_the_api_server_accepts_what_is_rendered(cluster, live_helm, mode, acces
         assert thing["metadata"]["labels"]["app.kubernetes.io/name"] == "vramwarden"
         if hooks(thing) == "" and thing["kind"] != "Namespace":
             namespaced = thing["metadata"].get("namespace")
-            # Events of nodes, which have no namespace, are in this one.
+            # Events about nodes, which have no namespace, are in this namespace.
             of_events = thing["metadata"]["name"] == "vramwarden-agent-events"
             part = thing["metadata"]["labels"]["app.kubernetes.io/component"]
             own = (SENTRY,) * (part in ("sentry", "limiter"))
@@ -242,7 +242,7 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, liv
 
 
 def asked_for(verb):
-    """Return the pages' only command that uses install.yaml in this way."""
+    """Return the pages' only command that uses install.yaml with this verb."""
     (line,) = asked(rf"sed .+ install\.yaml \| kubectl {verb} -f -$")
     return line
 
@@ -271,7 +271,7 @@ def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_pla
     assert deleted.returncode == 0, deleted.stderr
     assert deleted.stdout.startswith(f'namespace "{NAMESPACE}" deleted')
     assert len(deleted.stdout.splitlines()) == len(applied.stdout.splitlines())
-    # The namespace stays: no controller runs here that empties it.
+    # The namespace is kept, since no controller runs here that empties it.
     rest = "sed '/^*/d; /^kind: Namespace/,/^---/d' install.yaml | kubectl delete -f -"
     assert kubectl(rest).returncode == 0
     assert denial(lambda: control_plane.api.request("GET", path)).endswith("not found")

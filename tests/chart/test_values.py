@@ -1,4 +1,4 @@
-"""Values: each has a description, a type and documentation, and unknown ones are rejected."""
+"""Values have a description, a type and documentation. Unknown values are rejected."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ FORMS = {".".join(path): found["form"] for path, found in chart_values(SCHEMA) i
 
 
 def test_no_message_shows_a_pattern():
-    """Helm would: what it cannot state in a sentence is no keyword of the schema."""
+    """Helm would show it, so the schema avoids keywords that Helm cannot state in a sentence."""
     shown = {"pattern", "propertyNames"}
     assert [path for path, node in nodes(SCHEMA) if shown & node.keys()] == []
     assert len(FORMS) > 12
