@@ -283,7 +283,7 @@ def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
 
 
 def test_what_a_user_asks_of_the_same_label_stays():
-    """When the pod is created again, only translation's expression is removed."""
+    """Only translation's expression is removed when the pod is created again."""
     pod = translate_under(
         a_pod("8Gi", affinity=required(larger_than("9000"))), policy_and_cluster()
     )

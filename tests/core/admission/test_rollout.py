@@ -1,4 +1,4 @@
-"""With rollout Observe, pods without a demand only get warnings, and no GPU is hidden."""
+"""Pods without a demand only get warnings with rollout Observe, and no GPU is hidden."""
 
 from __future__ import annotations
 

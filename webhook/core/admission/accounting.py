@@ -204,7 +204,7 @@ def sum_limits(pod: Pod, resource: str) -> Fraction | None:
 
 
 def preferred_node_term(demand: Demand) -> Json:
-    """Return the preferred node affinity for nodes where enough GPUs have free memory now."""
+    """Return the preferred node affinity for nodes with enough free GPU memory now."""
     return _at_least(free_memory_label(demand.gpu_count), demand.per_gpu_bytes)
 
 

@@ -224,7 +224,7 @@ def _require_on_nodes(
 
 
 def _prefer_nodes(edits: Edits, present: Json, preferred: list[Json]) -> None:
-    """Prefer nodes whose agent reports enough GPUs with free memory, so few bindings are denied.
+    """Prefer nodes whose agent reports enough GPUs with free memory, to avoid denied bindings.
 
     This affinity is not required: the kubelet checks required affinity again when it restarts
     (kubernetes/kubernetes issue 73948), and the free memory changes. Users' preferences stay. The

@@ -41,7 +41,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Sentence that tells a user why a pod cannot be bound to a node (`kubectl describe pod`)."""
+    """Reason why a pod cannot be bound to a node, for users (`kubectl describe pod`)."""
 
     sentence: str
 

@@ -103,7 +103,7 @@ def free_memory_label(gpu_count: int) -> str:
     """Return the node label for the memory that is free on each of `gpu_count` GPUs.
 
     `gpu-memory-free-mib` is for one GPU, `gpu-memory-free-mib.2` for two, and so on. Without these
-    labels, the scheduler would bind a pod with two GPUs again and again to a node where only the
+    labels, the scheduler would bind a pod with two GPUs again and again to a node on which only the
     sum fits.
     """
     counted = min(gpu_count, MAX_COUNTED_GPUS)

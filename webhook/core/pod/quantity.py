@@ -47,7 +47,7 @@ class QuantityError(ValueError):
     """A string is not a valid amount. The message has the reason and a suggestion."""
 
     def __init__(self, why: str, *guesses: Guess, verb: str = "use") -> None:
-        """Take the reason and the amounts that were probably meant, most likely first."""
+        """Create an error; `guesses` are ordered by likelihood, most likely first."""
         self.why = why
         self.guesses = guesses
         self.verb = verb

@@ -1,7 +1,7 @@
 """Suggested amounts of VRAM in messages, all of which the rule admits.
 
 Suggestions are computed from the rule's bounds and the pod's other amounts, without judging a
-changed pod. So a suggestion costs about as much as its finding.
+changed pod. So a suggestion costs about the same as its finding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Suggestions:
         bounds: Iterable[AmountBounds] = (),
         max_count: int | None = None,
     ) -> None:
-        """Take the pod's containers and the rule's bounds. Without bounds every amount is admitted.
+        """Create suggestions for the pod's containers. Without bounds every amount is admitted.
 
         `bounds` is only iterated for the first suggestion, since most pods need no suggestion.
         """
