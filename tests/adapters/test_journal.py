@@ -122,7 +122,7 @@ def test_a_time_is_that_of_the_line_s_own_second(monkeypatch):
 
 
 class Narrow(io.RawIOBase):
-    """An output that accepts a number of bytes in one call, and none in the next."""
+    """An output that accepts a few bytes in one call, and none in the next."""
 
     def __init__(self, takes):
         self.takes = list(takes)

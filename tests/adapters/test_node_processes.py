@@ -280,7 +280,7 @@ def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_pat
 def kin(node, tmp_path):
     """A shim 40 of the node, with sandbox 41 and a container 50 whose processes are all hidden.
 
-    50 started 51, which started 52. 53 is an orphan, so its parent is the sandbox.
+    Process 50 started 51, which started 52. Process 53 is an orphan, so its parent is the sandbox.
     """
     put(tmp_path, 2, stat=stat_line(2, parent=1, started=1))
     put(tmp_path, 40, stat=stat_line(40, parent=1, started=10), cgroup="0::/system.slice/x\n")
@@ -292,7 +292,7 @@ def kin(node, tmp_path):
 
 
 def hide(proc, pid, parent):
-    """Add a process whose cgroup fails as with a path of 4096 characters: a link to such a name."""
+    """Add a process whose cgroup cannot be read, as with a path of 4096 characters."""
     path = proc / str(pid) / "cgroup"
     path.unlink(missing_ok=True)
     put(proc, pid, stat=stat_line(pid, parent=parent, started=pid))
@@ -345,7 +345,7 @@ def test_whose_cgroup_cannot_be_read_now_is_nobody_yet(node, tmp_path):
 
 
 def test_a_main_thread_that_ended_is_placed_by_another_with_version_1(node, tmp_path):
-    """The kernel shows it at each root there."""
+    """The kernel then shows it at the root of each hierarchy."""
     (tmp_path / str(os.getpid()) / "cgroup").write_text(f"2:cpu:{OUR_CGROUP[3:]}0::/\n")
     threads = {50: "2:cpu:/\n0::/\n", 51: "2:cpu:/\n0::/\n", 52: f"2:cpu:{THEIR_CGROUP[3:]}0::/\n"}
     put(tmp_path, 50, stat=stat_line(50, state="Z", threads=2), cgroup=threads[50])
@@ -365,7 +365,7 @@ def test_it_is_so_with_a_real_process(real_thread):
 
 @pytest.fixture
 def real_thread():
-    """A process whose main thread has ended, and the cgroups of the other thread."""
+    """Yield a process whose main thread has ended, and the cgroups of its other thread."""
     ends = (
         "import ctypes, platform, threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"

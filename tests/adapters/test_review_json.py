@@ -9,7 +9,7 @@ from webhook.adapters.review_json import (
     uid_in_prefix,
 )
 
-# The beginning of a review from kube-apiserver 1.36: Go writes fields in the order of their types.
+# The first bytes of a review from kube-apiserver 1.36: Go writes fields in the order of its types.
 SENT = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",'
     b'"request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","kind":{"group":"","version":"v1",'

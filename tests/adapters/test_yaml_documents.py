@@ -156,8 +156,8 @@ def test_aliases_count_as_what_they_stand_for():
     def sized(count):
         return f"a: &a [{', '.join('x' * (MOST_YAML_VALUES // 2 - 3))}]\nb: *a\n" + "c: 1\n" * count
 
-    # The values are the map and its keys, and the list with its items twice. Each further line adds
-    # a key and a value.
+    # The map and its keys count once, the list with its items twice. Each further line adds a key
+    # and a value.
     assert read(sized(0))[1] == []
     assert "more than 20000 values" in read(sized(2))[1][0]
 
@@ -197,7 +197,7 @@ def test_no_heap_of_yaml_signs_raises_an_error(text):
 
 
 def test_no_yaml_is_read_but_within_bounds():
-    """Only documents that were read within bounds are passed to ruamel."""
+    """Only documents within the bounds are passed to ruamel."""
     reads = re.compile(r"yaml\.(?:\w*load|\w*load_all|compose\w*|parse|scan)\(")
     found = {
         path.relative_to(ROOT).as_posix()

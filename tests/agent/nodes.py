@@ -1,4 +1,4 @@
-"""Node of a real API server, an agent for it, and accounts with chosen rights."""
+"""Node of a real API server, an agent for it, and accounts with chosen permissions."""
 
 import itertools
 
@@ -91,7 +91,7 @@ def make_agent(control_plane, node, library, tmp_path):
 
 @pytest.fixture
 def account(control_plane, node, tmp_path):
-    """Return a function that gives a user rights and writes a kubeconfig for it."""
+    """Return a function that gives a user permissions and writes a kubeconfig for the user."""
     name = f"agent-of-{node.name}"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     made = []

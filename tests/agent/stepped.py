@@ -81,7 +81,7 @@ class Bench:
         )
         self.agent._sharing.on_slices(())
         self.whole_pods = ()
-        """Answer of a replica; None if no replica runs."""
+        """Response of a webhook replica; None if no replica runs."""
         self.listed = self.answered = None
 
     def restarted(self, **settings):
@@ -110,12 +110,11 @@ class Bench:
 
     @property
     def node(self):
-        """The stored node."""
         return self.api.objects[NODE]
 
     @property
     def sent(self):
-        """Patches of this agent, with True for the status, without those of the verdict only."""
+        """Patches of this agent except those of the verdict only, with True for the status."""
         asked = self.api.asked[self._asked_before :]
         found = [
             (request.path != NODE, request.body) for request in asked if request.method == "PATCH"
@@ -126,7 +125,7 @@ class Bench:
         return NodeSeen(self.node, **more)
 
     def edit(self, patch):
-        """Change the node as another client would, and report it."""
+        """Change the node as another client would, and report the change."""
         return NodeSeen(self.api.put(NODE, merged(self.node, patch)))
 
     @property

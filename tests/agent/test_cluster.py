@@ -22,7 +22,7 @@ def health(node):
 
 @pytest.fixture
 def agent(make_agent, node):
-    """Run an agent whose grace for a lost GPU is four seconds."""
+    """Run an agent whose grace period for a lost GPU is four seconds."""
     with make_agent("--lost-after", "4s") as running:
         node.wait_for(FULL)
         yield running

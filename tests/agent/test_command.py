@@ -270,7 +270,7 @@ PLUGIN = {"status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 def test_once_leaves_a_node_with_the_plugin_alone_and_says_the_cure_alone(
     agent, without_driver, cluster, inside
 ):
-    """It needs no driver for that, gives no advice about sharing, and writes its verdict."""
+    """It needs no driver for this, gives no advice about sharing, and writes its verdict."""
     cluster.put(NODE, PLUGIN)
     environment = {"NVIDIA_VISIBLE_DEVICES": inside} if inside else {}
     done = (agent if inside else without_driver).run("--once", *cluster.options, **environment)
@@ -365,7 +365,7 @@ def readiness(agent):
 def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     agent, cluster, tmp_path
 ):
-    """Nodes of autoscalers start like this; the wait for the kernel is shortened to 2 s."""
+    """Nodes of autoscalers start like this. The wait for the kernel is shortened to 2 s."""
     options = (*cluster.options, "--interval=1s")
     early = AgentProcess(tmp_path, None, *options)
     early.program = (sys.executable, "-c", BEFORE_DRIVER, "agent")

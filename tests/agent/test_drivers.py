@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 SENTRY = "vramwarden.io/sentry"
 OLDER = "missing nvmlDeviceGetFieldValues\nmissing nvmlDeviceGetRemappedRows\n"
-"""Keys that older drivers lack: drivers before 570 report no recovery action."""
+"""Lines of the stub's file for older drivers: before 570, none reports a recovery action."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def seen_driver(api):
 
 
 def health(api):
-    """Return for each listed GPU whether it is healthy, or the reason why not."""
+    """Return for each listed GPU True if it is healthy, or the reason why it is not."""
     gpus = json.loads(node(api)["metadata"].get("annotations", {}).get("vramwarden.io/gpus", "[]"))
     return [gpu.get("fault") or gpu.get("healthy", True) for gpu in gpus]
 

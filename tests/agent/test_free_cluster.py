@@ -21,7 +21,7 @@ class Assignments:
         self.manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
     def write(self, *taken):
-        """Store assignments: for each pod MiB and GPUs."""
+        """Store assignments, each given as MiB and GPUs."""
         entries = {
             f"uid-{number}": Assignment(
                 pod="ns/p", uuids=uuids, memory_bytes=mib * 2**20, since_s=0
@@ -43,7 +43,7 @@ def assignments(control_plane, node):
 
 @pytest.fixture
 def free(node):
-    """Return a function that waits for the free memory of one GPU and of two on the node."""
+    """Return a function that waits for these labels of one and of two GPUs' free memory."""
 
     def read():
         labels = node.labels()
@@ -58,7 +58,7 @@ def free(node):
 def test_the_label_follows_the_list(make_agent, account, assignments, free):
     options = ("--namespace", "default")
     with make_agent(*options, kubeconfig=account([*RULES, CONFIG_MAPS])) as agent:
-        free(*ALL_FREE)  # there is no list yet
+        free(*ALL_FREE)  # no list exists yet
         assignments.write((("GPU-a",), 60000), (("GPU-a", "GPU-b"), 20500))
         free("19456", "0")  # in steps of 1 GiB
         assignments.delete()

@@ -20,7 +20,7 @@ def sharing(monkeypatch):
 
 
 def taking(mib):
-    """Return assignments that use these MiB of the only GPU, which has 1000 MiB."""
+    """Return assignments that take these MiB of the only GPU, which has 1000 MiB."""
     taken_bytes = mib * MIB
     terms = CapTerms(cap_bytes=taken_bytes, tolerance_bytes=0, delay_s=1.5, enforce=True)
     one = Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=taken_bytes, since_s=0, terms=terms)
@@ -78,7 +78,7 @@ def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_reported_once
         sharing.hear(AssignmentsUnread("forbidden"), after_s=10)
     assert shown(sharing) == "704"
     assert sharing.said().count(UNREAD) == 1
-    assert sharing.unready() == ""  # the label is only advice, and everything else is correct
+    assert sharing.unready() == ""  # the label is only a hint, and everything else is correct
     sharing.hear(sharing.edit(ZEROED), after_s=1)
     assert sharing.capacity == "1000Mi"
     sharing.hear(taken(0), after_s=DISPLAY_INTERVAL_S)
@@ -125,7 +125,7 @@ def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, s
         assert shown(sharing) == str(1000 - mib)
     assert sharing.said().count("node patched") <= 2
     sharing.hear(sharing.edit(ZEROED), after_s=1)
-    assert sharing.capacity == "1000Mi"  # there are still patches for this
+    assert sharing.capacity == "1000Mi"  # other patches are still allowed
 
 
 def test_whoever_keeps_removing_the_label_costs_no_patch_a_second(sharing):

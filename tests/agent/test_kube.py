@@ -19,7 +19,6 @@ NODE = {"metadata": {"name": "n", "resourceVersion": "7"}, "unknown": {"field": 
 
 @pytest.fixture(autouse=True)
 def _pauses(monkeypatch):
-    """Make all pauses short."""
     monkeypatch.setattr(transport, "_FIRST_PAUSE_S", 0.01)
 
 

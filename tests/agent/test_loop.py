@@ -1,4 +1,4 @@
-"""The agent's loop with given messages and a clock of the test."""
+"""The agent's loop with given messages and a clock that the test advances."""
 
 from dataclasses import replace
 
@@ -292,7 +292,7 @@ FIGURES = replace(a_node("n", a_gpu(9), age_s=0).figures, driver_version=FINE.dr
 
 
 def figures(bench, *, old_s=0.0, limit=PROVEN):
-    """Return a GPUNode that the sentry wrote this long ago."""
+    """Return a GPUNode that the sentry wrote `old_s` ago."""
     return FiguresSeen(replace(FIGURES, observed_s=bench.api_now_s() - old_s, limit=limit))
 
 

@@ -24,17 +24,17 @@ SECOND = replace(GPU, uuid="GPU-b", index=1)
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Return an agent of a node with an expected sentry, before its first read."""
+    """Return an agent, before its first read, of a node where a sentry is expected."""
     return Bench(monkeypatch, namespace="vramwarden", expects_sentry=True)
 
 
 def figures(bench, found=ACTS, *, old_s=0.0):
-    """Return a GPUNode that the sentry wrote this long ago."""
+    """Return a GPUNode that the sentry wrote `old_s` ago."""
     return FiguresSeen(replace(found, observed_s=bench.clock.time() - old_s))
 
 
 def shown(bench):
-    """Return whether the node has the label, and its condition's status and reason."""
+    """Return True if the node has the label, and its condition's status and reason."""
     found = [
         condition
         for condition in bench.node["status"].get("conditions", ())

@@ -1,4 +1,4 @@
-"""One allocator per card: the loop's reaction to a device plugin that exists, comes or goes."""
+"""One allocator per GPU: how the loop reacts to a device plugin that exists, appears or goes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from webhook.node_programs.program import NewContainerNeededError
 # Inputs of the agent. A patch is a change of the node by another client.
 NODE = {}
 RESTART, SILENCE = object(), object()
-"""The agent restarts; no replica of the webhook answers."""
+"""Events of a story: the agent restarts; no replica of the webhook responds."""
 UNREAD = AssignmentsUnread("forbidden")
 NO_SLICES, REFUSED, OUTAGE = (
     SlicesSeen(()), SlicesUnread("404", refused=True), SlicesUnread("503", refused=False)
@@ -155,7 +155,7 @@ STORIES = {
             (1, [FINE], "1000Mi", SHARED),
         ],
     ],
-    # The kubelet shows 0. With its next status, 10 s later, it shows that the plugin is back.
+    # The kubelet shows 0. Its next status, 10 s later, shows that the plugin is back.
     "a plugin or kubelet that restarts makes no gap": [
         BEGINS_BESIDE,
         *[
@@ -172,7 +172,7 @@ STORIES = {
             (SETTLE_S / 2, [plugin(), GONE_PLUGIN], ""),
         ],
     ],
-    # For example after a reboot, when both start.
+    # An example is a reboot, after which both start.
     "an agent that starts while the plugin is away waits for it too": [
         (0, [FINE, NOBODY, GONE_PLUGIN], ""),
         (SETTLE_S - 0.1, [FINE, NODE], ""),
@@ -307,7 +307,8 @@ STORIES = {
         (10, [NOBODY], "0", NO_LONGER),
     ],
 }  # fmt: skip
-"""Steps: seconds to wait, messages, our fields of the node after it, and reported Events."""
+"""Steps: seconds to wait, messages, the agent's fields of the node afterwards, and reported
+Events."""
 
 WITHOUT_LISTS = {
     "an agent that reads no lists never withdraws": [
@@ -325,14 +326,14 @@ def bench(monkeypatch):
 
 
 def ours(bench):
-    """Return our fields of the node, except `share`, the question and the verdict."""
+    """Return the agent's fields of the node, except `share`, the question and the verdict."""
     keys = (*bench.labels, *bench.annotations)
     aside = {"vramwarden.io/share", NODE_QUESTION_LABEL, NODE_SHARING_ANNOTATION}
     return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
 
 def shows(bench):
-    """Return the capacity, whether the node drains, and the DRA driver found."""
+    """Return the capacity, True if the node drains, and the DRA driver that was found."""
     verdict = read_verdict(bench.node)
     drains = verdict.code is SharingCode.DRAINING
     driver = bench.annotations.get("vramwarden.io/dra-driver")
@@ -530,7 +531,7 @@ def test_labels_that_an_autoscaler_set_beforehand_do_not_make_a_node_shared(benc
 
 
 def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(bench):
-    """Such a label may be what the DaemonSet selects."""
+    """The DaemonSet may select such a label."""
     preset = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     bench.edit(preset)
     bench.hear(FINE, NOBODY, bench.edit(label("false")))
@@ -545,7 +546,7 @@ def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(ben
 
 
 def test_what_is_withdrawn_loses_its_capacity_first(bench):
-    """Without the label the DaemonSet may delete the agent before it is done."""
+    """Without the label the DaemonSet may delete the agent before the removal is complete."""
     bench.hear(FINE, NOBODY, bench.see_node())
     assert [status for status, _ in bench.sent] == [False, False, True]
     bench.hear(bench.edit(plugin()), after_s=1)

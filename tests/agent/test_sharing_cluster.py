@@ -1,4 +1,4 @@
-"""One allocator per card on a Node of a real API server: a plugin that comes and goes."""
+"""One allocator per GPU on a Node of a real API server: a plugin that appears and goes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plugin:
         self._offers("8", "8")
 
     def goes(self):
-        """Remove it, as after the five minutes for which the kubelet remembers it."""
+        """Remove the plugin, as after the five minutes for which the kubelet remembers it."""
         self._offers("8", "0")
         self._offers("0", "0")
 
@@ -80,7 +80,7 @@ def told(control_plane, node):
 
 @pytest.fixture
 def listed(control_plane, node):
-    """Return a function that writes the node's assignment list with pods and an answer."""
+    """Return a function that writes the node's assignment list with pods and a response."""
     metadata = {"name": config_map_name(node.name), "namespace": "default"}
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -106,7 +106,7 @@ def is_ready(agent):
 def test_a_plugin_that_is_there_goes_and_comes_back(
     make_agent, account, node, plugin, told, listed
 ):
-    """It has the rights of the package's docstring, and scans that are minutes apart."""
+    """The agent has the permissions of the package's docstring, and its scans are minutes apart."""
     plugin.comes()
     rights = account([*RULES, CONFIG_MAPS, EVENTS, SLICES])
     options = ("--namespace", "default", "--interval", "300s")

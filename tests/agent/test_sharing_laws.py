@@ -93,7 +93,7 @@ class Node:
         self.bench.clock.now_s += step if isinstance(step, int) else 0
         if any(amount not in {None, "0"} for amount in self.amounts):
             self.offered_s = self.now_s
-        if self.label(SHARE) == "true":  # an admin decided: what is shared by this stays shared
+        if self.label(SHARE) == "true":  # an admin decided: GPUs shared by this stay shared
             self.offered_s = float("-inf")
         self.bench.whole_pods = self.whole
         self.hears()
@@ -104,7 +104,7 @@ class Node:
         texts = frozenset({"GPU-a"} if self.slice else ())
         seen = SlicesSeen((ResourceSlice("one", "gpu.nvidia.com", texts),))
         listed = AssignmentsSeen(self.pods)
-        for _ in range(3):  # two more for a requested scan and for an answer
+        for _ in range(3):  # two more for a requested scan and for a response
             self.bench.hear(FINE, listed, seen, self.bench.edit({"status": status}))
 
     def signs(self):
@@ -119,12 +119,12 @@ class Node:
         return found
 
     def offers(self):
-        """Return the free amount for the scheduler, and whether the webhook withholds it."""
+        """Return the free amount for the scheduler, and True if the webhook withholds it."""
         shown = parse_quantity(self.bench.allocatable.get(VRAM, "0"))
         return shown - promised_bytes(self.pods), bool(explain_closed(self.bench.node))
 
     def promises(self):
-        """Assign VRAM as scheduler and webhook do; return True if there was some."""
+        """Assign VRAM as scheduler and webhook do; return True if any was free."""
         free, held = self.offers()
         if held or free < 100 * MIB:
             return False

@@ -1,4 +1,4 @@
-"""The stub of NVML, and interpreters that have what the limiter loads."""
+"""The NVML stub, and interpreters with the modules that the limiter loads."""
 
 import os
 import sysconfig

@@ -1,4 +1,4 @@
-"""A node's cgroups as plain folders, and a limiter over the stub whose time is an argument."""
+"""A node's cgroups as plain folders, and a limiter with the NVML stub; time is an argument."""
 
 import inspect
 import json
@@ -42,7 +42,7 @@ class Scripted:
 
 
 class LimitedNode:
-    """The node, as a kubelet with the driver cgroupfs makes it."""
+    """The node's cgroups as a kubelet with the driver cgroupfs creates them."""
 
     def __init__(
         self, stub, limits="misc", *, driver="615.71.09", gpus=GPUS, controllers="cpu memory",
@@ -86,7 +86,7 @@ class LimitedNode:
             (folder / f"cgroup.{name}").write_text(controllers if name == "controllers" else "")
 
     def container(self, pod, number):
-        """Make a container's cgroup, and its pod's; return it."""
+        """Create the cgroups of a container and its pod; return the container's."""
         made = self.kubepods / pod / id_of(number)
         made.mkdir(parents=True, exist_ok=True)
         for folder in (made, *made.parents):
@@ -115,7 +115,7 @@ class LimitedNode:
         self.limiter.on_report(AssignmentsSeen(lines), now_s)
 
     def limit(self, path, gpu=GPU):
-        """Return the driver's limits of a cgroup, soft and hard, or None."""
+        """Return the driver's soft and hard limit of a cgroup, or None."""
         with self.stub.nvml.Nvml() as nvml:
             nvml.devices()
             found = nvml.limit(gpu, str(self.kubepods / path))

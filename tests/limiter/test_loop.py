@@ -1,4 +1,4 @@
-"""The limiter's reaction to lists, cgroups and a driver; figures are the stub's."""
+"""The limiter's reaction to lists, cgroups and a driver; the stub provides the figures."""
 
 import pytest
 
@@ -339,7 +339,7 @@ def test_what_a_tenant_makes_does_not_lengthen_the_search_for_itself(play):
         from webhook.limiter import cgroups  # noqa: PLC0415
 
         cgroups.MOST_SEARCHED = 20
-        for number in range(30):  # folders nearer to the root than our pod
+        for number in range(30):  # folders nearer to the root than the limiter's pod
             (node.tree / ("pod" + uid_of(1)) / id_of(number)).mkdir(parents=True)
         node.limiter.step(0.0)
         return node.state()["proof"]["holds"]
@@ -364,7 +364,7 @@ def test_the_proof_takes_an_amount_that_no_cap_is_below():
 
 
 def test_every_container_of_the_largest_pod_is_seen_whatever_a_tenant_makes_below_one(tmp_path):
-    """A pod can have 256 containers, a sidecar and a sandbox, each with an own limit."""
+    """A pod can have 256 containers, a sidecar and a sandbox, each with its own limit."""
     for number in range(258):
         (tmp_path / "pod" / id_of(number)).mkdir(parents=True)
     for number in range(900):

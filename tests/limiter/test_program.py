@@ -115,7 +115,7 @@ def machine(tmp_path):
 
 
 def ended(program):
-    """Stop the program, which is the first of its PID namespace, and return its code and log."""
+    """Stop the program, which is PID 1 of its namespace; return its exit code and log."""
     children = f"/proc/{program.pid}/task/{program.pid}/children"
     with open(children) as file:  # noqa: PTH123
         os.kill(int(file.read().split()[0]), signal.SIGTERM)

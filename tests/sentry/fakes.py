@@ -1,4 +1,4 @@
-"""A scripted driver, processes and lists for the sentry's parts, and time that is an argument."""
+"""A scripted driver, processes and lists for parts of the sentry; time is an argument."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def held(pid, mib, pod=TRAINER, *, dead=False, **more):
 
 
 def a_scan(*on_a, failed="", **lists):
-    """Return a scan in which these are listed on the first GPU."""
+    """Return a scan with these processes listed on the first GPU."""
     listed = {"GPU-a": on_a} | {f"GPU-{name}": there for name, there in lists.items()}
     gpus = tuple(a_gpu(gpu, index) for index, gpu in enumerate(GPUS))
     return ProcessScan(gpus=gpus, lists=listed, failed=failed)
 
 
 def a_gpu(gpu, index=0, used_bytes=0):
-    """Return a GPU of which the driver keeps 1 MiB."""
+    """Return a GPU of which the driver reserves 1 MiB."""
     return ScannedGpu(
         uuid=gpu, product="H200", index=index, usable_bytes=(TOTAL_MIB - 1) * MIB,
         total_bytes=TOTAL_MIB * MIB, used_bytes=used_bytes,
@@ -69,7 +69,7 @@ def a_gpu(gpu, index=0, used_bytes=0):
 
 
 class Driver:
-    """Answers as `Nvml` does."""
+    """Behaves like `Nvml`."""
 
     def __init__(self, *gpus):
         self.used = dict.fromkeys(gpus or GPUS, 0)
@@ -116,7 +116,7 @@ class Driver:
 
 
 class Node:
-    """Answers as `NodeProcesses` does; `alive` are the processes by pid."""
+    """Behaves like `NodeProcesses`; `alive` maps PIDs to processes."""
 
     def __init__(self, *alive):
         self.alive = {item.process.pid: item for item in alive}
@@ -124,17 +124,17 @@ class Node:
         self.killed = []
         self.signals = []
         self.handlers = set()
-        """The pids that handle SIGTERM."""
+        """PIDs of processes that handle SIGTERM."""
         self.kubelets = set()
-        """The pids that see files that the kubelet makes per container."""
+        """PIDs of processes that see files that the kubelet makes per container."""
         self.mounts = frozenset({"0:99"})
         self.enforcers = set()
         self.inner = {}
         self.refused = set()
         self.forks = {}
-        """Processes that start when another is killed, by the latter's PID."""
+        """Processes that start when another one is killed, keyed by the latter's PID."""
         self.ends_with = {}
-        """The process of the same namespace that ends with number 1, by the latter's pid."""
+        """Process of the same namespace that ends with its PID 1, keyed by PID 1's node PID."""
 
     def owner(self, pid):
         self.asked.append(pid)

@@ -52,7 +52,7 @@ def mount(source, target, kind=None, flags=0):
 
 
 class Driver:
-    """The stub's file as one PID namespace sees it; it may hold cgroups to limits."""
+    """The stub's file as one PID namespace sees it; it may enforce limits of cgroups."""
 
     def __init__(self, folder, library, *, limits=False, version="580.65.06"):
         self.folder = folder
@@ -67,7 +67,7 @@ class Driver:
         self.lists({})
 
     def lists(self, listed):
-        """List these processes: MiB by number."""
+        """List these processes, given as MiB by PID."""
         if listed == self._listed:
             return
         self._listed = listed
@@ -111,7 +111,7 @@ class Pod:
         return made
 
     def enforced(self, user=0):
-        """Start the sidecar of a pod that has one."""
+        """Start the sidecar of a pod by Sidecar."""
         if self.by == "Sidecar":
             self.sidecar(user)
 
@@ -134,14 +134,14 @@ class Pod:
         self.enforcer = self._start("enforcer", command, user, environment, log)
 
     def tenant(self, how, user=0, container="train", target=0):
-        """Start a tenant, in the process namespace of `target` if there is one."""
+        """Start a tenant, in the process namespace of `target` if that is set."""
         command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
         allocates = self.driver.environment if self.driver.limits else {}
         environment = allocates | {"ENFORCED_BY": self.by}
         return self._start(container, command, user, environment, target=target)
 
     def _start(self, container, command, user=0, environment=None, output=None, target=0):
-        """Start it in its container; return its number on the node."""
+        """Start a command in its container; return its PID on the node."""
         joined = (self.container(container) / "cgroup.procs").open("w")
         target = target or (self.pause if self.shares else 0)
         answer, tell = os.pipe()
@@ -154,7 +154,7 @@ class Pod:
             return int(lines.readline())
 
     def _runtime(self, container, command, user, environment, output, joined, tell, target):
-        """Be the runtime's process: it makes the container's first one, and waits for it."""
+        """Act as the runtime's process: start the container's first process and wait for it."""
         if target:
             with Path(f"/proc/{target}/ns/pid").open() as namespace:
                 check(LIBC.setns(namespace.fileno(), NEWPID))
@@ -253,7 +253,7 @@ class Node:
         self.driver = self.has_driver("node")
         self.sentry = None
         self.scanned = {}
-        """Number of scans before a process was recorded, by the path of its note."""
+        """Number of scans before a process was recorded, keyed by the path of its note."""
 
     def has_driver(self, name):
         return Driver(self.folder / name, self.library, limits=self.limits, version=self.version)
@@ -266,7 +266,7 @@ class Node:
         os._exit(1)
 
     def process(self, cgroup, command, environment=None, output=None, private=False, may=None):
-        """Start a process of the node itself in a cgroup; root that `may` do one thing alone."""
+        """Start a process of the node in a cgroup, as root with only the capability `may`."""
         made = self.cgroups / cgroup
         made.mkdir(parents=True, exist_ok=True)
         if pid := os.fork():
@@ -293,7 +293,7 @@ class Node:
         self.driver.lists(listed)
 
     def scans(self):
-        """Return how many scans the sentry has made, and how long they took."""
+        """Return the number of scans that the sentry has made, and their duration."""
         name = "vramwarden_sentry_scan_duration_seconds_"
         found = [line.removeprefix(name) for line in self.ask("/metrics").splitlines()]
         return {
@@ -304,7 +304,7 @@ class Node:
         }
 
     def note_whom_the_sentry_has_seen(self, pods):
-        """Create the `.seen` files of listed processes once two scans began and ended since."""
+        """Create the `.seen` files of listed processes once two scans have begun and ended."""
         new = [pod.notes / str(pid) for pod in pods for pid in map(pod.inner.get, pod.noted)]
         new = [path for path in new if not path.with_suffix(".seen").exists()]
         if new and any(event["msg"] == "started" for event in self.events()):
@@ -328,7 +328,7 @@ class Node:
         return self._ours(uid, command, "pass", self.folder / "limiter.log", False, CAP_SYS_ADMIN)
 
     def _ours(self, uid, command, constants, *how):
-        """Start one of our programs in a separate pod."""
+        """Start one of vramwarden's programs in a separate pod."""
         code = f"from webhook.cli.main import main; {constants}; main()"
         command = [sys.executable, "-c", code, *command, "--node=n1", "--namespace=sys"]
         environment = self.driver.environment | {
@@ -338,7 +338,7 @@ class Node:
         return self.process(cgroup, command, environment, *how)
 
     def limited(self):
-        """Return the UIDs of pods that are limited by the driver, by the limiter's report."""
+        """Return the UIDs of pods that the driver limits, by the limiter's report."""
         text = STATE.read_text() if STATE.exists() else '{"limited": []}'
         return {item["uid"] for item in json.loads(text)["limited"]}
 

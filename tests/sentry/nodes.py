@@ -16,13 +16,13 @@ from webhook.core.placement.assignment_codec import read_assignments
 
 NAMESPACES = (*isolated_interpreter.NAMESPACE, "--mount")
 V2 = "cgroup.events"
-"""A file that cgroups of version 2 alone have."""
+"""File that only cgroups of version 2 have."""
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
 @cache
 def missing(file="cgroup.procs"):
-    """Return why no scenario can run here; empty if one can."""
+    """Return the reason why no scenario can run here; empty if one can."""
     if os.geteuid() != 0:
         return "only root can make the cgroups of a node"
     if not _hierarchy(file):
@@ -46,7 +46,7 @@ def _hierarchy(file="cgroup.procs"):
 
 @contextlib.contextmanager
 def own_cgroup(file="cgroup.procs"):
-    """Make a cgroup with this file for a node; everything in it has ended when this does."""
+    """Make a cgroup with this file for a node; its processes have ended when the block ends."""
     made = Path(_hierarchy(file), f"vramwarden-sentry-{os.getpid()}-{time.monotonic_ns()}")
     made.mkdir()
     try:
@@ -61,7 +61,7 @@ def own_cgroup(file="cgroup.procs"):
 
 
 class Api(ApiServer):
-    """Has the node, the list that the scene writes to a file, and a pod for each of its lines."""
+    """API server with the node, the list that the scene writes to a file, and the listed pods."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -96,12 +96,12 @@ class Api(ApiServer):
 
     @property
     def written(self):
-        """Method, path and body of each write, except of the node's `GPUNode`."""
+        """Method, path and body of each write, except writes of the node's `GPUNode`."""
         return [request for request in self.sent() if "/gpunodes" not in request[1]]
 
     @property
     def figures(self):
-        """Each state of the node's `GPUNode`, as it was written."""
+        """States of the node's `GPUNode`, in the order of writes."""
         asked = [(method, body) for method, path, body in self.sent() if "/gpunodes" in path]
         methods = [method for method, _ in asked]
         made = methods.index("POST") if "POST" in methods else len(asked)
@@ -109,7 +109,6 @@ class Api(ApiServer):
 
 
 def play(folder, library, api, name, **sent):
-    """Run a scenario and return its result."""
     sent |= {
         "folder": str(folder), "library": str(library), "kubeconfig": str(api.kubeconfig),
         "lines": str(api.lines),

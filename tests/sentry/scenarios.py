@@ -42,13 +42,13 @@ BY_SENTRY = ATTACKS | {
     "chroot": ("chroot", 0, None),
     "leaderless-target": ("leaderless", 0, None),
 }
-"""Attacks on pods by Sentry, none of which has a sidecar."""
+"""Attacks on pods by Sentry, which have no sidecar."""
 
 TARGETED = ("chroot", "leaderless-target")
 """Attackers whose process namespace a debugging container shares."""
 
 NEIGHBOURS = ("handler", "polite", "stop")
-"""Those with another container that holds little."""
+"""Attackers with another container that holds little memory."""
 
 GUARDED = {"honest": 101, "orphaned": 104, "crowded": 106}
 """Action and pod number of tenants that do not touch their sidecar, which should stop them."""
@@ -62,7 +62,7 @@ ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 PYTHON = (sys.executable, "-I", "-S")
 SOON = "scanner.LISTED_S = 0.5; judge.LATER_S = 0.5"
 NODES = "import os; host_environment._NODE_PID_NAMESPACE = os.readlink('/proc/self/ns/pid')"
-"""Takes the scene's PID namespace for the node's: lists of older drivers count only there."""
+"""Makes the scene's PID namespace count as the node's: lists of older drivers count only there."""
 
 
 def uid_of(number):
@@ -143,7 +143,7 @@ def attacked(node, sent):
 
 
 def promise(sent, *promises):
-    """Put these on the node's list."""
+    """Put these assignments on the node's list."""
     lines = Path(sent["lines"])
     text = "".join(f"{json.dumps(found_promise)}\n" for found_promise in promises)
     lines.with_suffix(".new").write_text(text)
@@ -151,7 +151,7 @@ def promise(sent, *promises):
 
 
 def nest(pod, other):
-    """Move who holds memory into a child cgroup that is named like another pod's container."""
+    """Move the process that holds memory into a child cgroup named like another pod's container."""
     (pid,) = pod.held
     child = pod.container("train") / f"kubepods/burstable/pod{other.uid}" / ("e" * 64)
     child.mkdir(parents=True)
@@ -180,7 +180,7 @@ def watched(node, sent):
 
 
 def measured(node, sent):
-    """Run the sentry with eight GPUs of four idle pods each, none over its cap."""
+    """Run the sentry with eight GPUs of four idle pods each, none of them over its cap."""
     pods = [uid_of(number) for number in range(1, 33)]
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
     line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}

@@ -27,9 +27,9 @@ STOPS = (
 )  # fmt: skip
 LIMITED = "NVML_STUB_FILE" in os.environ
 ALONE = ("modest", "supervisor", "alone")
-"""Another's files are out of its reach, or no concern."""
+"""Actions that cannot access other processes' files, or need not."""
 INIT_STAYS = ("ghost", "orphan")
-"""Ends, while number 1 of its process namespace stays: otherwise all in that would end."""
+"""Actions that end while PID 1 of their process namespace stays: otherwise all of it would end."""
 
 
 def holds(mib, kind="gpu"):
@@ -73,7 +73,7 @@ def enforcer():
 
 
 def stop(pid):
-    """Stop it, and forge its heartbeat: valid for years."""
+    """Stop the enforcer, and forge a heartbeat that is valid for years."""
     os.kill(pid, signal.SIGSTOP)
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         time.sleep(0.01)
@@ -101,7 +101,7 @@ def greedy():
 
 
 def supervise():
-    """Hold nothing, and start who does again and again."""
+    """Hold no memory, and restart a process that holds memory whenever it ends."""
     while True:
         os.waitpid(child(greedy), 0)
 
@@ -136,7 +136,7 @@ def imports():
 
 
 def crowd(count, mib):
-    """Start processes that each hold this amount, none of it counted by the driver."""
+    """Start processes that each hold this amount, which the driver does not count."""
     for _ in range(count):
         child(lambda: (name(f"gpu{mib}"), wait()))
 
@@ -179,7 +179,7 @@ def main(how):
     if how == "chroot":
         os.chroot("/run")  # a mount, so its mounts are not empty
     if how == "namespace":
-        # The process uses no memory. Its child, in a PID namespace of its own, uses all of it.
+        # The process uses no memory. Its child, in a separate PID namespace, uses all of it.
         assert LIBC.unshare(0x20000000) == 0  # CLONE_NEWPID
         child(lambda: (holds(71680), wait()))
         wait()

@@ -1,9 +1,8 @@
-"""Twenty tenants attack at once on a node: sidecars and sentry as real programs, processes real.
+"""Twenty tenants attack at once on a node: sidecars and sentry are real programs.
 
-Each holds 70Gi of 8Gi, or at least 11Gi, and does something to its sidecar; how is in `tenant.py`.
-By Sentry they have no sidecar, and a few more attack.
-If the stub of the driver holds them to their caps, what they hold beyond is memory that the driver
-does not count.
+Each tenant holds 70Gi of 8Gi, or at least 11Gi, and attacks its sidecar as `tenant.py` describes.
+Pods by Sentry have no sidecar, and a few more of them attack. If the stub of the driver enforces
+the caps, tenants additionally hold memory that the driver does not count.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from tests.sentry.scenarios import ATTACKS, BY_SENTRY, CAPPED, GUARDED, NEIGHBOU
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 
 STALE_S = 0.5
-"""Gap in seconds after which the scene's driver may still list an ended process."""
+"""Time in seconds after which the scene's driver may still list an ended process."""
 
 ENDED = {"kill", "starve", "swapped"}
-"""The tenant can end it, or it ends itself: without descriptors it needs a restart."""
+"""Attacks that end the sidecar: it is killed, or ends itself without file descriptors."""
 
 BY_BOTH = {"supervisor"}
-"""Its sidecar is at work, too: which of them is first, is the machine's mood."""
+"""Attacks that both enforcers stop: which of them is first depends on the machine."""
 
 
 HOW = {
@@ -64,7 +63,7 @@ def of(events, uid):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_excess_ends(played, attack):
-    """The time limits are in `test_judge` and `test_pause`, where time is an argument."""
+    """`test_judge` and `test_pause` test the time limits, where time is an argument."""
     pod = played["pods"][attack]
     assert pod["excess"]
     assert pod["lasted_s"] is not None
@@ -110,7 +109,7 @@ def test_who_comes_again_ends_with_all_of_its_pod(played):
 
 
 def test_whose_sidecar_is_at_work_is_stopped_by_both_together(played):
-    """Its fourth stop is of the whole container, and the sentry's comes about then."""
+    """The sidecar's fourth stop ends the container, and the sentry stops at about that time."""
     assert played["pods"]["supervisor"]["tenants"] == 0
 
 
@@ -167,7 +166,7 @@ def test_who_leaves_its_sidecar_alone_is_stopped_by_it_and_the_sentry_says_nothi
 def test_a_pod_at_its_cap_with_contexts_that_are_not_counted_is_never_stopped(
     name, contexts, played
 ):
-    """It lives for longer than it took to stop all the others."""
+    """The pod runs for longer than it took to stop all the others."""
     pod, limited = played["pods"][name], played.get("limits", False)
     assert (pod["excess"], pod["lasted_s"]) == (limited, None)
     assert (pod["tenants"], pod["enforcer"]) == (

@@ -1,4 +1,4 @@
-"""The sentry's reports in a real API server: what it stores of them, and what it rejects."""
+"""The sentry's reports in a real API server: what it stores, and what it rejects."""
 
 from __future__ import annotations
 

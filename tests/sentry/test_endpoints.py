@@ -1,4 +1,4 @@
-"""Answers to probes and Prometheus, also while many connections are open."""
+"""Responses to probes and Prometheus, also while many connections are open."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_other_paths_are_named(port):
 
 @pytest.fixture(params=["sentry", "webhook"])
 def plain(request, port):
-    """Return each program's plain port."""
+    """Return each program's plain HTTP port."""
     if request.param == "sentry":
         return port
     return bind_port("127.0.0.1", 0).start(create_app(ServerHealth(), Metrics(), dict))
@@ -160,7 +160,7 @@ def test_headers_are_read_up_to_a_bound(plain):
 def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_change(
     monkeypatch, metrics
 ):
-    """Every pod of the cluster can ask, and it takes the loop's own core."""
+    """Every pod of the cluster can request them, and formatting takes the loop's own core."""
     written = []
     monkeypatch.setattr(
         module, "generate_latest", lambda of: written.append(of) or generate_latest(of)
@@ -195,7 +195,7 @@ def shares(count, **figures):
 
 
 def shown(*pods, gpus=("GPU-ABC",), on=None, **figures):
-    """Return figures with these pods on each GPU, or on the first few, and their names."""
+    """Return figures with these pods on each GPU, or on the first few, and the pods' names."""
     values = {"promised_bytes": 70, "used_bytes": 60, "free_bytes": -5, "unattributed_bytes": 3}
     found = tuple(
         GpuFigures(
@@ -220,7 +220,7 @@ OF_POD = 'gpu="1",namespace="%s",node="n1",pod="%s",uuid="gpu-abc"'
 
 
 def seen(metrics):
-    """Return the samples without those of scans and of what we stopped."""
+    """Return the samples, except those of scans and of the sentry's own stops."""
     ours = "vramwarden_sentry_"
     return {name: sample for name, sample in samples(metrics).items() if not name.startswith(ours)}
 

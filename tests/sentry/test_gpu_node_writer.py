@@ -1,4 +1,4 @@
-"""Writes of a node's object: how often, and after failures."""
+"""Writes of a node's GPUNode: how often, and after failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class Bench:
             self.api.put(OBJECT, stored)
         self.version = self.stored_version()
         self.written_s = []
-        """Times of writes."""
         self.said, self.sent = [], []
         self.jitter_s = jitter_s
         self.start()
@@ -91,7 +90,7 @@ class Bench:
         return {**found, "metadata": ours}
 
     def asked(self, *methods):
-        """Return the paths of what was asked about objects of nodes."""
+        """Return the paths of requests about objects of nodes."""
         return [path for _, path, _ in self.api.sent(*methods) if path.startswith(COLLECTION)]
 
     def messages(self):
@@ -282,7 +281,7 @@ def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():
 
 
 def seconds(most):
-    """Draw seconds that add up without being rounded."""
+    """Draw seconds whose sums need no rounding."""
     return st.integers(0, 64 * most).map(lambda drawn: drawn / 64)
 
 
@@ -299,7 +298,7 @@ storms = st.lists(
 
 
 def let_fail(api, fails):
-    """Make all requests fail with a code, or lose each write's answer, or neither."""
+    """Make all requests fail with a code, lose the response of each write, or do neither."""
     api.recovers()
     if fails == "lost":
         api.fails("PATCH|POST", api.loses_the_answer, forever=True)
@@ -309,7 +308,7 @@ def let_fail(api, fails):
 
 @given(storms, seconds(5))
 def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, jitter_s):
-    """This holds if an answer is lost, the object is deleted, or the thread wakes early."""
+    """This holds if a response is lost, the object is deleted, or the thread wakes early."""
     bench = Bench(jitter_s=jitter_s)
     for number, (later_s, used, pods, fails, deleted) in enumerate(storm):
         let_fail(bench.api, fails)

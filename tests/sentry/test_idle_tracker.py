@@ -1,4 +1,4 @@
-"""Since when no kernel of a pod ran, by what drivers answered on an H100 (580.159.04)."""
+"""Idle times of pods, from the responses of a driver on an H100 (580.159.04)."""
 
 from __future__ import annotations
 

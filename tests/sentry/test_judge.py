@@ -73,7 +73,7 @@ def played(scans, lines=None, *, every_s=0.5, counted_bytes=lambda *_: None):
 
 
 def stops(scans, lines=None, **more):
-    """Return when which process was stopped, or a pod ended (None)."""
+    """Return the times of stops, each with its process, or None if a pod ended."""
     found = []
     for now_s, actions in played(scans, lines, **more):
         for uid, action in actions:
@@ -242,7 +242,7 @@ def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
 
 
 def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothing():
-    """Its containers run on for as long as it asked for."""
+    """Its containers run on for the grace period that the pod requests."""
     judge = ListedJudge()
     judge.on_list({TRAINER: an_assignment(), OTHER: an_assignment("GPU-b")})
     judge.judge(a_scan(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)

@@ -27,7 +27,7 @@ def fail(*_):
 
 
 def pod():
-    """Make a pod: sandbox 40, enforcer 41, its probe 42, workload 50, 51 and 60 beside it."""
+    """Create a pod: sandbox 40, enforcer 41, its probe 42, workload 50 and 51, and another, 60."""
     node = Node(
         owner(40, container=PAUSE_ID, started=1), owner(41, container=ENFORCER_ID),
         owner(42, container=ENFORCER_ID), owner(50), owner(51), owner(60, container=OTHER_ID),
@@ -71,7 +71,7 @@ def test_a_process_without_a_number_in_the_pod_is_the_runtimes(sidecar):
 
 
 def own_namespaces(*, pause=True):
-    """Make a pod whose containers have process namespaces of their own: number 1 is 50 and 60."""
+    """Create a pod whose containers have separate PID namespaces: their PIDs 1 are 50 and 60."""
     node = pod()
     del node.alive[41], node.alive[42]
     node.inner |= {50: 1, 60: 1}
@@ -83,7 +83,7 @@ def own_namespaces(*, pause=True):
 
 
 def test_by_sentry_only_the_sandbox_is_spared():
-    """A container of the enforcer's name, with its volume and without memory, is the user's."""
+    """A container with the enforcer's name and volume, but without memory, is the user's."""
     for mounts in (frozenset({"0:99"}), frozenset()):
         node = pod()
         node.mounts = mounts
@@ -123,7 +123,7 @@ def test_the_oldest_container_with_a_second_process_has_no_sandbox():
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_program_that_a_debugging_container_targets_is_no_sandbox(readable):
-    """Without a sandbox process its number 1 is the only one, and another container has none.
+    """Without a sandbox process its PID 1 is the only one, and another container has none.
 
     If its main thread ended, its mounts cannot be read.
     """
@@ -159,7 +159,7 @@ def test_of_processes_that_started_within_one_clock_tick_number_1_is_the_first()
 
 @pytest.mark.parametrize(("kubelets", "left"), [({50}, set()), (set(), {50})])
 def test_a_process_in_an_unreadable_cgroup_may_be_of_the_oldest_container(kubelets, left):
-    """Its path may be too long to be shown; then only the kubelet's mounts identify a program."""
+    """Its path may be too long to be shown. Then only the kubelet's mounts identify a program."""
     node = Node(owner(50, started=1), owner(51, container=""))
     node.inner, node.kubelets = {50: 1}, kubelets
     ended(node, {"": GIB}, sidecar=False)
@@ -315,7 +315,7 @@ def test_one_process_is_stopped_without_a_search():
 
 
 def test_a_search_that_takes_longer_than_the_signals_may_is_followed_by_them():
-    """Also of a process that may be the sandbox's as long as the others are unknown."""
+    """This includes a process that may be the sandbox's while the others are unknown."""
     node = own_namespaces()
     node.ends_with.clear()
     node.alive = {pid: owner(pid) for pid in range(2, 30)} | node.alive
@@ -325,7 +325,7 @@ def test_a_search_that_takes_longer_than_the_signals_may_is_followed_by_them():
 
 
 def test_a_sandbox_that_is_known_stays_one_whatever_it_sees_later():
-    """Another process of its user can have it enter a user namespace, and hold memory."""
+    """Another process of its user can make it enter a user namespace, and hold memory."""
     node = pod()
     killer = Killer(node, sleep=lambda _: None)
     for kubelets in (set(), {40}):

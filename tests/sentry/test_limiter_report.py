@@ -1,4 +1,4 @@
-"""The limiter's file, and its effect on pods of the list."""
+"""The limiter's file, and its effect on pods on the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop's turns: what it hears, what it reports, and when it has to end."""
+"""The loop's turns: reports that it receives and makes, and when it has to end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NOTHING_STORED = NodeFigures(name="n1", observed_s=0.0, driver_version="", enfor
 
 
 class Bench:
-    """A sentry without threads, whose proc is a folder."""
+    """A sentry without threads, whose /proc is a folder."""
 
     def __init__(self, proc, clock, pod_uid="", **settings):
         self.clock, self.driver, self.said = clock, Driver("GPU-a"), []
@@ -92,9 +92,9 @@ def nobody(_pid):
 
 @pytest.fixture
 def over(tmp_path, clock, monkeypatch):
-    """Return a function that makes a sentry beside a pod that holds 5 GiB of 1000 MiB.
+    """Return a function that creates a sentry and a pod that holds 5 GiB of 1000 MiB.
 
-    No process of this machine that has the number of one of the folder is ever signalled.
+    No process of this machine is signalled, even if its PID is the name of a folder there.
     """
     monkeypatch.setattr(os, "pidfd_open", nobody)
 
@@ -391,7 +391,7 @@ def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
 
 
 def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals):
-    """The driver may go on listing it for a moment."""
+    """The driver may list the process for another moment."""
     bench = over(line=an_assignment(terms=sentry_terms(grace_s=3.0)))
     bench.run(3)
     assert [number for _, number, *_ in signals] == [SIGTERM]
@@ -459,7 +459,7 @@ def test_a_pod_that_nobody_holds_is_measured_and_not_reported(over):
 
 
 def stored(**of_pod):
-    """Return the figures that the previous sentry stored of the pod."""
+    """Return the figures that the previous sentry stored for the pod."""
     gpu = GpuFigures(
         uuid="GPU-a", index=0, product="H200", total_bytes=80 * GIB, usable_bytes=79 * GIB,
         pods=(PodFigures(uid=TRAINER, cap_bytes=GIB, **of_pod),),
@@ -480,7 +480,7 @@ def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
 
 
 def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over):
-    """The process ended, and the driver goes on listing it; nothing else is in the pod."""
+    """The process ended, and the driver still lists it. The pod has no other process."""
     bench = over(pid=NOBODY)
     bench.run(1)
     shutil.rmtree(tmp_path / str(NOBODY))
@@ -491,7 +491,7 @@ def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over
 
 
 def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(over):
-    """E.g. memory of a process without a PID in the pod: it would be logged each second."""
+    """An example is memory of a process without a PID in the pod, logged each second otherwise."""
     bench = over()
     bench.run(100)
     assert bench.events() == [
@@ -504,14 +504,13 @@ def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(over):
 
 @pytest.fixture
 def offered(bench):
-    """Return the figures that are offered to the writer."""
     found = []
     bench.sentry._writer.offer = found.append
     return found
 
 
 def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(bench, offered):
-    """Otherwise a start would write its own small peaks over those of before."""
+    """Otherwise a start would overwrite the stored peaks by its own small ones."""
     bench.sentry.on_report(SEEN)
     bench.sentry.step(0.0)
     assert offered == []
@@ -528,7 +527,7 @@ def test_where_nothing_was_stored_the_first_scan_is_offered(bench, offered):
 
 
 def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench):
-    """Otherwise a counter that rises to the stored number reads like that many new stops."""
+    """Otherwise a counter that rises to the stored number would look like that many new stops."""
     bench.sentry.on_report(SEEN)
     bench.sentry._stats.stats = {TRAINER: (2, None)}
     bench.sentry.step(0.0)

@@ -44,7 +44,7 @@ LOST = ProcessScan(failed="gone", fault=Fault.DRIVER_DOWN)
 
 
 def a_scan(a=0, b=0, on_a=None, on_b=None, version="580.65.06"):
-    """Return a scan with these MiB in use; a list of None was not read."""
+    """Return a scan with these MiB in use; None means that the list was not read."""
     gpus = (a_gpu("GPU-a", 0, _bytes(a)), a_gpu("GPU-b", 1, _bytes(b)))
     lists = {"GPU-a": on_a, "GPU-b": on_b}
     listed = {gpu: tuple(listed) for gpu, listed in lists.items() if listed is not None}
@@ -59,7 +59,7 @@ OWN = OwnNode("u-1", "sidecar")
 
 
 def shown(status, unmanaged=None, *, own=OWN, followed=True):
-    """Return the status after another scan, without lists, at the time of the last one."""
+    """Return the status after another scan without lists, at the time of the last scan."""
     return status.show(unmanaged, own, followed=followed)
 
 
@@ -312,7 +312,7 @@ def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
 def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use(
     gpus, company, said, peak
 ):
-    """The pod is listed with 100 MiB on a GPU of which 500 are in use."""
+    """The pod is listed with 100 MiB on a GPU with 500 MiB in use."""
     lines, stats = {TRAINER: an_assignment(*gpus)} | company, {TRAINER: (0, said * MIB)}
     figures = seen(a_scan(500, 0, [held(50, 100)], []), a_scan(200), lines=lines, stats=stats)
     assert pods_of(figures)[TRAINER].peak_bytes == peak * MIB
@@ -419,7 +419,7 @@ steps = st.lists(
 
 @given(steps, st.booleans())
 def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
-    """It is never above what was seen of the GPU, never below what was listed, and never sinks."""
+    """It is never above the GPU's measured use, never below the listed memory, and never sinks."""
     lines = {uid: an_assignment() for uid in (PODS if with_company else PODS[:1])}
     figures = seen(lines=lines)
     most_listed, most_used, before, said = {}, 0, {}, {}

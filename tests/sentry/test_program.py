@@ -29,7 +29,7 @@ def api(tmp_path_factory):
 
 
 def once_said(tmp_path, over, *wanted):
-    """Wait until the sentry's log has these messages; return whether it ever had."""
+    """Wait until the sentry's log has these messages; return True if it ever had."""
     log = tmp_path / "sentry.log"
     while not (log.exists() and all(f'"{item}"' in log.read_text() for item in wanted)):
         if over.wait(0.05):
@@ -38,7 +38,7 @@ def once_said(tmp_path, over, *wanted):
 
 
 def watched(tmp_path, library, api, *options, until, meanwhile=lambda _: None):
-    """Run the sentry until it logged these messages; meanwhile may await others."""
+    """Run the sentry until it logged these messages; `meanwhile` may wait for others."""
     over = threading.Event()
 
     def tell():
@@ -86,7 +86,7 @@ def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path,
 
 
 def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_path, library, api):
-    """The list was read, and then the API server stops answering."""
+    """The API server stops responding after the list was read."""
 
     def leave(over):
         while not any("watch" in request.query for request in api.asked) and not over.wait(0.05):

@@ -88,7 +88,7 @@ def test_whose_a_pid_is_that_was_listed_before(now, expected):
 
 
 def test_a_number_is_its_new_owners_once_nobody_of_the_old_pod_can_keep_its_memory():
-    """Each ten seconds that is searched for: it takes a read of each process of the node."""
+    """Such processes are searched for every ten seconds, which reads each process of the node."""
     driver, node = Driver("GPU-a"), Node(owner(50), owner(51))
     observer = ProcessScanner(driver, node)
     unknown, theirs = (50, TRAINER, None), (50, OTHER, 70_000)

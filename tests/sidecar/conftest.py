@@ -1,4 +1,4 @@
-"""A pod for incidents, skipped with a reason if impossible, and shells for probes."""
+"""Fixtures: a pod for incidents, skipped with a reason if impossible, and shells for probes."""
 
 import pytest
 

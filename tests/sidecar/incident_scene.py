@@ -65,7 +65,7 @@ def with_constants(text):
 
 
 class NoCgroupError(Exception):
-    """No cgroup can be created here, which processes started by a workload would inherit."""
+    """No cgroup can be created here; a workload's processes would inherit it."""
 
 
 class Workload:
@@ -79,12 +79,11 @@ class Workload:
 
     @property
     def notes(self):
-        """Return the lines that it wrote."""
         return self._notes.read_text(encoding="utf-8").splitlines()
 
     @property
     def code(self):
-        """Return its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the workload runs."""
         return self.started.poll()
 
     def wait(self):
@@ -136,9 +135,9 @@ class Pod:
         write(self.stub, "".join(shown) + text)
 
     def process(self, how="stays", *, user=0, children=0, container="", cage=""):
-        """Start a workload; a container's name is a letter or digit of its ID.
+        """Start a workload; a container is named by a letter or digit of its ID.
 
-        A workload that starts processes needs a cage, whose cgroup they inherit.
+        A workload that starts processes needs a cage: a cgroup that they inherit.
         """
         self._workloads += 1
         if cage:
@@ -158,11 +157,11 @@ class Pod:
         return Workload(started, notes, [int(child) for child in children])
 
     def reuse(self, old):
-        """End a workload, and start another that gets its PID."""
+        """End a workload, and start another one that gets its PID."""
         return reuse(old.started, self.process)
 
     def contain(self, pid, container):
-        """Show the process in a container in proc, as a sibling in a pod sees it."""
+        """Show the process in a container in /proc, as a sibling in the pod sees it."""
         if container:
             cgroup = self.folder / f"cgroup-{container}"
             cgroup.write_text(f"0::/../cri-containerd-{container * 64}.scope\n", encoding="ascii")
@@ -182,12 +181,11 @@ class Pod:
         (cage / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def caged(self, container):
-        """Return the processes in a cage."""
         cage = self.cages / f"cri-containerd-{container * 64}.scope"
         return (cage / "cgroup.procs").read_text(encoding="ascii").split()
 
     def holds(self, who, mib, gpu="GPU-a", *, more_bytes=0):
-        """Give a process or PID memory on one GPU, and none elsewhere."""
+        """Set the memory of a process or PID on one GPU; it has none on others."""
         self.lists(who, f"{gpu} {mib * MIB + more_bytes}")
 
     def lists(self, who, *lines):
@@ -196,11 +194,10 @@ class Pod:
         write(self.folder / "pids" / str(pid), "\n".join(lines) + "\n")
 
     def gives_back(self, who):
-        """Free all memory of a process."""
         (self.folder / "pids" / str(who.pid)).unlink()
 
     def has_limits(self, back_end="misc", **script):
-        """Make the driver support limits; a folder with the enforcer's cgroup is cgroupfs."""
+        """Make the driver support limits; a folder with the enforcer's cgroup acts as cgroupfs."""
         self.leaf.mkdir(parents=True, exist_ok=True)
         tree = self.leaf.parents[1]
         self.script(f"limits {back_end} cgroups={tree} own={self.leaf}\n", **script)
@@ -222,12 +219,12 @@ class Pod:
         return self.folder / "limits"
 
     def guard(self, **options):
-        """Start the enforcer, and wait for its first observation or its end."""
+        """Start the enforcer; wait for its first observation or its end."""
         self.enforcer = self.start(**options)
         wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
 
     def start(self, *arguments, user=None, by=(), constants="", output=None, **environment):
-        """Start the program; as a user, without capabilities except reading these files."""
+        """Start the program as a user, whose only capability is to read these files."""
         events, termination_log, errors = self.outputs
         command = [self.python, "-I", *(by or with_constants(SOON + constants))]
         environment = self.environment | (WITHIN_BOUNDS if by else {}) | environment
@@ -244,7 +241,7 @@ class Pod:
         return self._probe(kind, wait_s)()
 
     def waiting_probe(self):
-        """Start a startup probe, and return a function for its result once it waits."""
+        """Start a startup probe; return a function that returns its result once it waits."""
         answer = self._probe("startup", 600)
         wait_until((self.heartbeat.parent / "bell").exists)
         return answer
@@ -281,7 +278,7 @@ class Pod:
 
     @property
     def messages(self):
-        """Return the logged messages without gaps in observation, which busy machines cause."""
+        """Return the logged messages, except gaps in observation, which busy machines cause."""
         reported = [event["msg"] for event in self.events()]
         return [message for message in reported if message != GAP]
 
@@ -316,7 +313,7 @@ class Pod:
         wait_until(self.heartbeat.exists)
 
     def observations(self, count):
-        """Wait for this number of observations; the first may be in progress already."""
+        """Wait for this number of observations; the first one may already be in progress."""
         for _ in range(count + 1):
             before = self.heartbeat.read_text(encoding="ascii")
             wait_until(lambda: self.heartbeat.read_text(encoding="ascii") != before)  # noqa: B023
@@ -336,7 +333,7 @@ class Pod:
         return stat.rpartition(")")[2].split()
 
     def forge(self, pid):
-        """Write a heartbeat as a tenant would, for a process that has observed just now."""
+        """Write a heartbeat, as a tenant would, of a process that has just observed."""
         now = Path("/proc/uptime").read_text(encoding="ascii").split()[0].replace(".", "")
         self.heartbeat.write_text(f"{pid} {self.stat(pid)[19]} {now}\n", encoding="ascii")
 
@@ -347,13 +344,13 @@ class Pod:
         return wait_until(condition)
 
     def hold(self, function, **options):
-        """Make the driver hang in this call until another script comes; return at the first."""
+        """Make the driver hang in this call until the script changes; return at the first hang."""
         self.log.write_text("")
         self.script(f"hold {function}", **options)
         wait_until(lambda: self.calls("held"))
 
     def calls(self, name=""):
-        """Return the calls of NVML so far whose name contains this text."""
+        """Return the calls of NVML so far whose name contains this string."""
         lines = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
         return [line for line in lines if name in line]
 
@@ -389,7 +386,7 @@ class Pod:
             self.cages.rmdir()
 
     def ends_with_the_last_verdict(self):
-        """Return True if the termination message is the last reported verdict so far."""
+        """Return True if the termination message is the last reported verdict."""
         verdicts = [event for event in self.events() if event["msg"] in VERDICTS]
         last = "".join(f"{event['msg']}: {event['why']}\n" for event in verdicts[-1:])
         return self.termination_message == last
@@ -402,7 +399,7 @@ def write(path, text):
 
 
 def become(user, kept=1):
-    """Become that user with one capability only, across the next exec; 1 is CAP_DAC_OVERRIDE."""
+    """Switch to that user with a single capability across the next exec; 1 is CAP_DAC_OVERRIDE."""
     for capability in range(64):
         if capability != kept:
             LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP

@@ -1,7 +1,7 @@
 """Runs a scenario in a pod: a PID namespace with the whole program and real processes.
 
-A scenario is a function inside a test: its source is sent over, its first argument is a `Pod` of
-`incident_scene`, and its result comes back.
+A scenario is a function inside a test. Its source is sent to a process, its first argument is a
+`Pod` of `incident_scene`, and its result is returned.
 """
 
 from functools import cache

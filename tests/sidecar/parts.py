@@ -26,13 +26,13 @@ __all__ = [
 PROGRAM = ("-I", "-m", "webhook.sidecar")
 BY_HAND = ("-m", "webhook.cli", "enforce")
 ENDS_SOON = ("-I", *with_constants(NOT_PROBED))
-"""The program, which waits for no startup probe after a failed self-test."""
+"""Program that does not wait for a startup probe after a failed self-test."""
 CAP = {"VRAM_CAP_BYTES": "1000"}
 GPU = "gpu GPU-a total=100000 name=NVIDIA_H200\n"
 
 
 class ScriptedNvml:
-    """Answers like `webhook.adapters.nvml.Nvml`, and fails as `codes` specifies.
+    """Behaves like `webhook.adapters.nvml.Nvml`, and fails as `codes` specifies.
 
     A key of `codes` is a method, or a method and a GPU: `processes GPU-a`.
     """
@@ -88,7 +88,6 @@ class ScriptedNvml:
         return dict(self.listed[gpu])
 
     def times(self, method):
-        """Return the times at which a method was called."""
         return [when_s for when_s, called in self.calls if called == method]
 
     def _about(self, method, gpu):
@@ -118,7 +117,7 @@ class Ended:
 
 
 class Ground:
-    """Folders for one enforcer, and the stub's file."""
+    """Folders for an enforcer, and the stub's file."""
 
     def __init__(self, folder, library):
         self.run_folder = folder / "run"
@@ -150,7 +149,6 @@ class Ground:
 
 
 def events_of(text):
-    """Parse one event per line."""
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The kubelet's probes as it runs them: the real script, by any shell, at any time."""
+"""The kubelet's probes as the kubelet runs them: the real script, by any shell, at any time."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ SHELLS = {
     for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["sh"])
     if (found := shutil.which(shell[0]))
 }
-"""Names by program: `sh` is usually one of the others."""
+"""Shell names keyed by program: `sh` is usually one of the others."""
 GUARDING = (0, "guarding\n")
 NOT_YET = "not guarding yet: the self-test has not finished"
 
@@ -24,7 +24,7 @@ def asked(
     folder, kind="liveness", seconds=0, *,
     proc="/proc", shell=("sh",), interval="60s", script=SCRIPT,
 ):  # fmt: skip
-    """Return a probe's exit code and output; a heartbeat may get three intervals old."""
+    """Return a probe's exit code and output; a heartbeat may be three intervals old."""
     ended = subprocess.run(
         [*shell, script, kind, str(seconds), folder, proc],
         capture_output=True, check=False, timeout=60,
@@ -35,7 +35,7 @@ def asked(
 
 
 def with_sleep(folder, does):
-    """Return the script with a `sleep` that runs this and logs its duration."""
+    """Return the script with a `sleep` that runs `does` and logs its duration."""
     made = folder / "probe.sh"
     sleep = f'sleep() {{ echo "$1" >>{folder}/slept; {does}; }}'
     made.write_text(f"{sleep}\n{SCRIPT.read_text(encoding='utf-8')}", encoding="utf-8")
@@ -70,9 +70,9 @@ def a_beat(folder, *, pid=None, started=None, ago_s=0.0, now=None):
 
 
 def a_proc(folder, **files):
-    """Create a proc with our own process, except for these files: text, or None for none.
+    """Create a /proc with our own process, except for these files: content, or None for no file.
 
-    They replace the files at our PID; `self_cgroup` and `uptime` are elsewhere.
+    They replace the files of our PID, except `self_cgroup` and `uptime`.
     """
     (folder / "self").mkdir()
     ours = folder / str(os.getpid())
@@ -90,7 +90,7 @@ def a_proc(folder, **files):
 
 
 class Clock:
-    """A clock that the test advances, in a proc that differs only by that."""
+    """A clock that the test advances, in a /proc that differs only in the time."""
 
     def __init__(self, folder):
         self.proc = a_proc(folder, uptime="")

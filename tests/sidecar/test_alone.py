@@ -1,4 +1,4 @@
-"""The program as in its image: an interpreter, `pynvml`, a few files of the project."""
+"""The program as in its image: an interpreter, `pynvml`, and a few files of the project."""
 
 import json
 import re
@@ -37,7 +37,7 @@ FILES = {
 }  # fmt: skip
 """All files of this project that an image needs."""
 LARGE = {"dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
-"""Modules of the standard library that took half of a start, or would take as much."""
+"""Modules of the standard library that took half of the start time, or would take as much."""
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
@@ -58,7 +58,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def by_any_module(alone, tmp_path_factory):
-    """Return the modules that starting an empty module loads."""
+    """Return the modules that any start of the interpreter loads."""
     folder = tmp_path_factory.mktemp("nothing")
     (folder / "nothing.py").touch()
     ended = subprocess.run(
@@ -79,7 +79,7 @@ def tops(names):
 
 
 def files(names):
-    """Return the files of our modules, except the started one."""
+    """Return the files of the project's modules, except the started one."""
     ours = [name.replace(".", "/") for name in names if name.partition(".")[0] == "webhook"]
     return {
         next(item for item in (f"{name}/__init__.py", f"{name}.py") if (ROOT / item).exists())
@@ -139,7 +139,7 @@ def test_what_pynvml_is_loaded_without_is_there_for_others(alone):
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
 def test_a_probe_starts_no_program(kind, tmp_path):
-    """Exception: one that waits runs mkfifo and sleep. A probe costs as much as a shell."""
+    """Except for a waiting probe, which runs mkfifo and sleep. A probe costs as much as a shell."""
     Heartbeat(str(tmp_path)).beat()
     command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
     probe = ["sh", ROOT / PROBE, kind, "25", tmp_path]
@@ -177,7 +177,7 @@ def test_the_pods_probes_are_where_the_image_has_them():
 
 
 def test_the_image_compiles_all_that_the_program_imports(alone):
-    """Late imports are listed there; an import without bytecode takes ten times as long."""
+    """Late imports are listed there. An import without bytecode takes ten times as long."""
     recipe = (ROOT / "deploy/images/enforcer.Containerfile").read_text(encoding="utf-8")
     (listed,) = re.findall(r"compile_imports.py (webhook.*) >", recipe)
     code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"

@@ -1,4 +1,4 @@
-"""Reports of the kubelet's probes, by the heartbeat they find."""
+"""Results of the kubelet's probes for each heartbeat."""
 
 import contextlib
 import os
@@ -229,7 +229,7 @@ def test_a_probe_that_waits_says_what_came(leave, code, then, shell, tmp_path):
 
 
 def test_no_ring_is_missed_whenever_it_comes(tmp_path):
-    """Write a heartbeat at any moment of a probe's start: if missed, the probe waits a minute."""
+    """Write a heartbeat at any moment of a probe's start. If missed, the probe waits a minute."""
     for number in range(60):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -406,7 +406,7 @@ def test_a_process_of_another_container_is_not_believed(ours, theirs, same, shel
 
 
 def test_a_process_that_does_not_run_when_it_is_woken_is_found(tmp_path):
-    """The process no longer wakes, since the test cannot starve one of CPU."""
+    """The process ignores the signal, since the test cannot deprive a process of CPU."""
     code = f"{BEATS}signal.signal(signal.SIGURG, signal.SIG_IGN); print(flush=True); input()"
     with running(code, tmp_path) as guard:
         wait_until(lambda: state(guard.pid) == "S")
@@ -428,7 +428,7 @@ def test_where_the_kernel_does_not_count_the_beat_alone_judges(schedstat, shell,
 
 
 def test_a_probe_wakes_what_waits_in_a_call_and_it_waits_on(tmp_path):
-    """Like a call of the driver, which Python does not repeat after a signal."""
+    """The wait is like a call of the driver, which Python does not repeat after a signal."""
     code = f"{BEATS}import ctypes; print(flush=True); read = ctypes.CDLL(None).read; "
     code += "print(read(0, ctypes.create_string_buffer(9), 9), flush=True)"
     with running(code, tmp_path) as guard:

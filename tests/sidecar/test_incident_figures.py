@@ -1,11 +1,11 @@
-"""The driver's lists with figures that are missing, repeated, or too many."""
+"""Process lists of the driver with figures that are missing, repeated, or too many."""
 
 import pytest
 
 from tests.sidecar.incidents import MIB
 
 MORE_MIB = 2000
-"""Memory of another pod: the total changes, so lists are read again."""
+"""Memory of another pod, which changes the total so that lists are read again."""
 
 
 @pytest.mark.parametrize("figures", ["zeros", "unavailable"])

@@ -5,7 +5,7 @@ STOP = ["stopping a process", "memory came back"]
 
 def test_the_next_owner_of_a_number_between_look_and_signal_is_not_signalled(pod):
     def incident(p):
-        # Between the answers of the second GPU and of the first one the process can end.
+        # Between the responses of the second GPU and of the first one the process can end.
         p.script(gpus="ab")
         hog = p.process("plain")
         p.holds(hog, 500)

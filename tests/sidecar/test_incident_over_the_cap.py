@@ -1,4 +1,4 @@
-"""A process exceeds the cap: which one is stopped, how, and the report."""
+"""A process exceeds the cap: which process is stopped, how, and the report."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Lists are expensive and read only if the cheap total requires it."""
+"""Process lists are expensive, and read only if the cheap total requires it."""
 
 import signal
 

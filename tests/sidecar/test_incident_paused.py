@@ -1,4 +1,4 @@
-"""The enforcer itself is stopped, starved or signalled to end."""
+"""The enforcer itself is stopped, deprived of CPU, or signalled to end."""
 
 import signal
 
@@ -96,7 +96,7 @@ def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anythi
     ],
 )
 def test_told_to_end_it_waits_for_nobody(number, held_mib, hangs, messages, pod):
-    """A mesh's proxy that precedes us in the pod is stopped only after we have ended."""
+    """A mesh's proxy that precedes the sidecar in the pod is stopped after the sidecar."""
 
     def incident(p, number, held_mib, hangs):
         p.contain(1, "f")

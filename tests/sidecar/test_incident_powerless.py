@@ -1,4 +1,4 @@
-"""Signals are not delivered: no process is stopped, this is logged, and the pod must restart."""
+"""Signals are not delivered: no process is stopped, that is logged, and the pod must restart."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_f
 
 
 def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
-    """A fork bomb within a process limit, as kubelets set one, and one that repeats."""
+    """A fork bomb within a kubelet's process limit ends its container, the next one the pod."""
 
     def incident(p):
         p.contain(1, "f")

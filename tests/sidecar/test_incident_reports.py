@@ -1,4 +1,4 @@
-"""Reports of the kubelet's probes about an incident; it makes an Event of each failure's output."""
+"""Reports of the kubelet's probes about incidents; each failing probe's output becomes an Event."""
 
 import pytest
 
@@ -130,7 +130,7 @@ def test_a_startup_probe_that_waits_says_why_the_self_test_failed(pod):
     ids=["driver", "settings"],
 )
 def test_a_self_test_that_fails_at_once_is_there_for_the_next_probe(pod, script, settings, why):
-    """A startup probe that may wait returns early: it answers before the program ends."""
+    """A startup probe that waits returns early: it reports before the program ends."""
 
     def incident(p, script, settings):
         p.script(script)

@@ -1,4 +1,4 @@
-"""The observer's handling of each NVML failure, with a clock of the test."""
+"""The observer's handling of each NVML error, with a clock that the test advances."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Identification of the driver's PIDs by the observer, and its number of reads."""
+"""How the observer identifies the driver's PIDs, and the number of its reads."""
 
 import itertools
 import shutil
@@ -22,7 +22,7 @@ BOTH = ("GPU-a", "GPU-b")
 
 
 class Pod:
-    """An observer, its NVML, and the processes in its proc."""
+    """An observer, its NVML, and the processes in its /proc."""
 
     def __init__(self, folder):
         self.nvml = ScriptedNvml(a={7: 70}, b={})
@@ -39,7 +39,7 @@ class Pod:
         return self.observer.observe(now_s, judged)
 
     def lists_read(self, now_s):
-        """Return the number of lists that an observation without judging reads."""
+        """Return the number of lists that an observation without judged GPUs reads."""
         before = len(self.nvml.times("processes"))
         assert self.observe(now_s, ()).fault == ""
         return len(self.nvml.times("processes")) - before
@@ -135,7 +135,7 @@ def test_what_is_listed_nowhere_is_forgotten(pod):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Return the PIDs that were read in proc, with repetitions."""
+    """Return the PIDs that were read in /proc, with repetitions."""
     found = []
 
     def counting(real):
@@ -297,7 +297,7 @@ def test_what_a_failure_hid_is_read_as_soon_as_it_is_over(pod):
 
 
 def alone(pod, *, counts=True, gpus=("a",)):
-    """Give the pod these GPUs, with a driver whose unidentified processes count or do not."""
+    """Give the pod these GPUs; `counts` is True if unidentified processes count for it."""
     pod.nvml.listed = {f"GPU-{name}": {} for name in gpus}
     pod.nvml.listed["GPU-a"] = {7: 70, 99: 50}
     pod.observer = Observer(pod.nvml, CAP_BYTES, counts_unidentified=counts, proc=str(pod.folder))

@@ -1,4 +1,4 @@
-"""Files for the probes, when they report them, and that this never restarts the sidecar."""
+"""Files for the probes: when probes report them, and that this never restarts the sidecar."""
 
 import os
 import re
@@ -130,7 +130,7 @@ def test_what_cannot_be_noted_is_not_reported_and_fails_no_probe(kind, name, she
 
 
 def test_a_pass_that_cannot_be_taken_away_lets_no_probe_report(shell, tmp_path, clock):
-    """Played by a file that not even root may write, and that contains 655.36 s."""
+    """The test uses a file that not even root may write, and that contains 655.36 s."""
     (tmp_path / "passed").symlink_to("/proc/sys/kernel/ngroups_max")
     assert (tmp_path / "passed").read_text(encoding="ascii") == "65536\n"
     clock.set_s(656)
@@ -186,7 +186,7 @@ def test_a_probe_prints_any_letters_in_a_container_without_a_locale(passed, tmp_
 
 @pytest.mark.parametrize("start", range(0x80, 0x800, 0x180))
 def test_every_letter_of_two_bytes_arrives(start, passed, tmp_path):
-    """Shells mark their own words by bytes that letters may contain."""
+    """Shells mark their own words by bytes that such characters may contain."""
     letters = "".join(filter(str.isprintable, map(chr, range(start, start + 0x180))))
     write_verdict(str(tmp_path), letters)
     assert passed() == (1, f"{to_event_text(letters)}\n")
@@ -277,7 +277,7 @@ MOMENTS = st.fixed_dictionaries(
 
 @given(st.lists(MOMENTS, max_size=14))
 def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factory, moments):
-    """Play the kubelet: it counts failures in a row."""
+    """The test plays the kubelet, which counts consecutive failures."""
     folder = tmp_path_factory.mktemp("run")
     clock = Clock(tmp_path_factory.mktemp("proc"))
     beat(folder, clock.proc)

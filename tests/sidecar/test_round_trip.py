@@ -1,4 +1,4 @@
-"""A policy's fields as they arrive in the enforcer of a pod."""
+"""Fields of a policy as they arrive in the enforcer of a pod."""
 
 import re
 from fractions import Fraction
@@ -85,7 +85,7 @@ def _spec(fields):
 
 
 def environment(policy, pod, gpus="GPU-a"):
-    """Return the enforcer's variables as the kubelet sets them, with the GPUs chosen at binding."""
+    """Return the enforcer's environment as the kubelet sets it, with the GPUs chosen at binding."""
     decision = decide(a_request(pod), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
     (container,) = (

@@ -21,7 +21,7 @@ LINUX = "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP\n
 
 
 class Pod:
-    """A proc of a pod whose pause process already exists, and a working GPU."""
+    """The /proc of a pod whose pause process already exists, and a working GPU."""
 
     def __init__(self, folder):
         self.proc = folder
@@ -54,7 +54,7 @@ class Pod:
         (self.proc / "self" / "ns" / "pid").symlink_to(name)
 
     def has_proc_of(self, pid):
-        """Show another process as ourselves in proc, or none."""
+        """Show another process as ourselves in /proc, or none."""
         (self.proc / "self").unlink()
         if pid:
             self.runs(pid)

@@ -1,4 +1,4 @@
-"""The enforcer's environment: valid values of each variable, and errors for all others."""
+"""The enforcer's environment: valid values of each variable, and errors for all other values."""
 
 import pytest
 from hypothesis import example, given

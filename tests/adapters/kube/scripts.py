@@ -1,4 +1,4 @@
-"""An API server that answers reads and watches in turn, and then ends the test."""
+"""A fake API server with scripted responses to reads and watches, which then ends the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def an_event(kind, version, name="a"):
 
 
 def simplify(report):
-    """Return a report, in which a failure has the error's code, or the type of a bug."""
+    """Return a report with each failure replaced by the error's code, or by a bug's type."""
     if not isinstance(report, Failed):
         return report
     error = report.error
@@ -36,9 +36,9 @@ def simplify(report):
 
 
 class Script(ApiServer):
-    """API server with scripted answers, and a clock that advances by the script.
+    """API server with scripted responses, and a clock that the script advances.
 
-    | answer | forms |
+    | response | forms |
     | --- | --- |
     | to a read | an object; a version and the names of a list; or as for `ApiServer.fails` |
     | to a watch | a list of events, seconds that pass, and status codes; or as for `fails` |
@@ -73,17 +73,14 @@ class Script(ApiServer):
 
     @property
     def reads(self):
-        """Path and query of each read."""
         return [(found.path, found.query) for found in self.asked if "watch" not in found.query]
 
     @property
     def watches(self):
-        """Path and query of each watch."""
         return [(found.path, found.query) for found in self.asked if "watch" in found.query]
 
     @property
     def watch_versions(self):
-        """Version from which each watch began."""
         return [query["resourceVersion"] for _, query in self.watches]
 
 

@@ -1,4 +1,4 @@
-"""Answers of any size are read in bounded memory, without losing an object."""
+"""Responses of any size are read in bounded memory, without losing an object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE_BYTES, MAX_OBJECT_BYTES, LARGE_BYTES = 20_000, 40_000, 10_000
 
 @pytest.fixture
 def _small(monkeypatch):
-    """Lower the bounds, so that small objects reach them."""
+    """Lower the limits, so that small objects reach them."""
     monkeypatch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
     for module in (client, transport):
         monkeypatch.setattr(module, "MAX_OBJECT_BYTES", MAX_OBJECT_BYTES)
@@ -71,7 +71,7 @@ class Store:
         return [name_of(thing) for thing in self.objects]
 
     def __call__(self, request):
-        """Return a page, as a step of an API server's script."""
+        """Return a page, as a step of the API server's script."""
         return 200, self._page(request.query)
 
     def _page(self, query):
@@ -89,7 +89,7 @@ class Store:
 
 
 def serving(*steps):
-    """Return a client of an API server with these answers; the last one is repeated."""
+    """Return a client of an API server with these responses; the last response is repeated."""
     api = ApiServer()
     api.answers = list(steps)
     return api.kube()
@@ -127,7 +127,7 @@ def test_objects_larger_than_a_page_are_read_one_by_one():
 
 
 def test_a_page_that_takes_too_long_is_asked_for_again_with_a_tenth():
-    """The limit is kept until the end of the list, since a larger page would be slow again."""
+    """The lower limit stays until the end of the list, since a larger page would be slow again."""
     store = Store(*[100] * 70)
 
     def slow(request):
@@ -291,7 +291,7 @@ def test_what_is_large_is_read_without_a_copy_of_it(monkeypatch):
 
 
 class AwaitedLock:
-    """A lock that sets an event when a number of threads wait for it."""
+    """A lock that sets an event once a number of threads wait for it."""
 
     def __init__(self, waiting):
         self._lock, self.all_wait = threading.Lock(), threading.Event()
@@ -334,7 +334,7 @@ def test_large_answers_are_read_by_one_thread_at_a_time_and_small_ones_by_all(mo
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries free otherwise")
 def test_threads_that_read_large_answers_keep_nothing_of_it(tmp_path):
-    """It runs in a separate process with fresh heaps."""
+    """The code runs in a separate process with fresh heaps."""
     containers = [{"args": ["x" * 100_000] * 14}, {"args": ["\1" * 100_000] * 14},
                   {"env": [{"name": "a"}] * 200_000}]  # fmt: skip
     bodies = itertools.cycle([json.dumps({"spec": spec}).encode() for spec in containers])
@@ -409,7 +409,7 @@ def test_an_event_that_is_too_large_and_does_not_say_of_what_ends_the_watch():
 
 
 def test_a_long_line_in_many_parts_costs_time_that_is_linear():
-    """Copying the beginning for each part would add up to 400 GB."""
+    """Copying the start of the line for each part would copy 400 GB."""
     count = 200_000
     with LargeAnswerLock(1) as lock:
         found = list(split_lines((b"x" * 20 for _ in range(count)), 2**30, lock))
@@ -472,7 +472,7 @@ class Enough(BaseException):
 
 
 def followed(kube, *, enough):
-    """Follow until there are `enough` reports, and return them."""
+    """Follow until there are `enough` reports, and return the reports."""
     reported = []
 
     def report(received):

@@ -35,7 +35,6 @@ class Bench:
 
     @property
     def written(self):
-        """Stored events in the order of their creation."""
         return list(self.api.objects.values())
 
     def did(self):

@@ -28,7 +28,7 @@ def name_of(thing):
 
 
 def followed(script, report=None, jitter=max, **of):
-    """Follow to the script's end; return what was reported."""
+    """Follow until the script ends; return the reports."""
     reported = []
     collection = Collection(kube=script.kube(), path=THINGS, project=name_of, **of)
     with pytest.raises(Enough):
@@ -75,7 +75,7 @@ def test_watches_that_began_together_do_not_all_end_together():
 
 
 def test_one_object_is_read_before_each_watch_and_asks_for_no_right_to_list():
-    """A name is quoted."""
+    """The name is quoted."""
     script = Script([an_object("7", "a/b"), 404], [[A_MINUTE]])
     assert followed(script, name="a/b") == [Listed(["a/b"])]
     assert [request.url for request in script.asked if "watch" not in request.query] == [

@@ -24,7 +24,7 @@ def name_of(thing):
 
 
 def page(first, last, token="", version="77"):
-    """Return a page with objects that have these numbers."""
+    """Return a page with the objects of these numbers."""
     items = [
         {"metadata": {"name": f"o{number}"}, "spec": "x" * 50} for number in range(first, last)
     ]

@@ -48,7 +48,7 @@ WHOLE = WholeGpuPods("7", 1, ("ns/whole",))
 def reports_to(monkeypatch):
     """Return a function that runs a watch until the end of a script, and returns its reports.
 
-    Reasons of failures are reduced to the status code, 0 if there was no answer.
+    Reasons of failures are reduced to the status code, 0 if there was no response.
     """
 
     def play(script, watch, *of):

@@ -1,8 +1,7 @@
-"""Fixtures for scenarios with a stub of NVML, which is compiled once per session.
+"""Fixtures for scenarios with an NVML stub, which is compiled once per session.
 
 pynvml loads its library only once, so each scenario runs in a separate process. A scenario is a
-function in a test. Its source is sent to the process, and its first argument is a
-`scenario.Scene`.
+function in a test. Its source is sent to the process, and its first argument is a `scenario.Scene`.
 """
 
 import inspect
@@ -67,7 +66,7 @@ def _built(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def _packages(tmp_path_factory):
-    """Return a folder with only pynvml of site-packages."""
+    """Return a folder that contains only pynvml from site-packages."""
     folder = tmp_path_factory.mktemp("packages")
     (folder / "pynvml.py").symlink_to(pynvml.__file__)
     return folder

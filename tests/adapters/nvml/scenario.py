@@ -1,4 +1,4 @@
-"""Argument of a scenario; runs in a fresh interpreter without site-packages."""
+"""First argument of a scenario; runs in a fresh interpreter without site-packages."""
 
 import dataclasses
 import enum
@@ -23,11 +23,11 @@ class Scene:
         self.log = Path(os.environ["NVML_STUB_LOG"])
 
     def script(self, text, gpu=GPU):
-        """Replace the stub's file; it has GPU-a by default."""
+        """Replace the content of the stub's file, by default for GPU-a."""
         write(self.file, gpu + text)
 
     def live(self, pid, text):
-        """Let a real process use memory; `text` has lines with GPU and bytes."""
+        """Let a real process use memory; each line of `text` has a GPU and bytes."""
         (self.file.parent / "pids").mkdir(exist_ok=True)
         write(self.file.parent / "pids" / str(pid), text)
 
@@ -49,7 +49,7 @@ class Scene:
             return [error.fault.value, error.function, error.code]
 
     def calls(self):
-        """Return the names of NVML calls since the previous call of this method, abbreviated."""
+        """Return the abbreviated names of NVML calls since the previous call of this method."""
         calls = self.log.read_text(encoding="ascii").split() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [call.removeprefix("nvml").removeprefix("DeviceGet") for call in calls]

@@ -1,4 +1,4 @@
-"""Every way in which NVML fails, at every function, asks for one thing."""
+"""Every NVML error of every function leads to one `Fault`."""
 
 import re
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Imports of pynvml: by one module only, without expensive modules, and with the names we use."""
+"""Imports of pynvml: in one module only, without expensive modules, and with the names in use."""
 
 import re
 import sys

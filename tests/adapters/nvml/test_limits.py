@@ -11,7 +11,7 @@ SETTINGS = "limits {} cgroups={tree} own={tree}/pod/leaf\n"
 
 @pytest.fixture
 def tree(tmp_path):
-    """Return a folder that acts as the cgroups of a node: a pod with a leaf, and another pod."""
+    """Return a folder like a node's cgroups: a pod with a leaf, and another pod."""
     for path in ("pod/leaf", "other"):
         (tmp_path / "tree" / path).mkdir(parents=True)
     return tmp_path / "tree"
@@ -25,7 +25,7 @@ def tree(tmp_path):
         ("off", "", [None, False, None, None]),
         ("misc", "mig=1", [None, False, None, None]),
         ("misc", "", [None, True, [100, 100, 0], [100, 100, 0]]),
-        ("dmem", "", [None, False, None, None]),  # the cgroups do not have its files
+        ("dmem", "", [None, False, None, None]),  # the cgroups lack its files
         ("dmem enabled=1", "", [[0, 2**64 - 1, 0], True, [100, 100, 0], [0, 2**64 - 1, 0]]),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_is_wrong_with_a_cgroup_does_not_lose_the_gpu(stub, tree):
 
 
 def _allocates(s, settings, steps):
-    """Set limits and allocate step by step; return each answer, and the usage after it."""
+    """Set limits and allocate step by step; return each result, and the usage after it."""
     import ctypes  # noqa: PLC0415 - the scenario's source is all that is sent
 
     s.script(settings, gpu="gpu GPU-a total=1000 used=0\n")

@@ -1,4 +1,4 @@
-"""A policy that has every kind of field, and replacements for any part of it."""
+"""A policy with every kind of field, and replacements for any part of it."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def test_a_policy_can_be_read_without_its_examples(tmp_path):
 
 
 def glob(name: str, pattern: str) -> bool:
-    """Match a pattern by trying all possibilities; slow, but obviously correct."""
+    """Match a pattern by trying all possibilities: slow, but obviously correct."""
     if not pattern:
         return not name
     if pattern[0] == "*":

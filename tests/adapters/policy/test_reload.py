@@ -1,4 +1,4 @@
-"""Reload: what changes is loaded, what is wrong is reported once, and the last good one stays."""
+"""Reload: changes are loaded, errors are reported once, and the last valid policy stays."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_folder_that_is_gone_for_a_moment_changes_nothing(source, folder):
 
 
 class ConfigMapMount:
-    """A folder as written by the kubelet's atomic writer: files link to ..data, which is a link."""
+    """A folder as the kubelet's atomic writer writes it: files link to ..data, which is a link."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

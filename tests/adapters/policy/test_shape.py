@@ -1,4 +1,4 @@
-"""One file: what each field accepts, and the sentence for what it does not."""
+"""One file: the values that each field accepts, and the sentence for any other value."""
 
 # ruff: noqa: E501 - a row of a table is one line: a message cut in two cannot be searched for
 
@@ -38,7 +38,7 @@ MINIMAL = "  rules:\n  - name: a\n"
 
 
 def rule_problem(folder, field: str) -> str:
-    """Return the only problem of a rule with an additional field, which is in line 7."""
+    """Return the only problem of a rule with an additional field, which is on line 7."""
     (problem,) = problems_of_spec(folder, f"{MINIMAL}    {field}\n")
     assert problem.startswith("a.yaml:7: spec.rules[0].")
     return problem.removeprefix("a.yaml:7: spec.rules[0].")
@@ -83,7 +83,7 @@ OF_THE_SIDECAR = {
     "podRestart": "None",
     "resources": "null",
 }
-"""Fields of `enforcement` that only a sidecar has, each with its default."""
+"""Fields of `enforcement` that only apply to a sidecar, each with its default."""
 
 
 @pytest.mark.parametrize(

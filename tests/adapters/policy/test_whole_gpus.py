@@ -1,4 +1,4 @@
-"""Whole GPUs, and parts of them made by other means, do not go beside a share; under any policy."""
+"""Under any policy, whole GPUs and partitions by other means are denied in a pod with VRAM."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decided(policy, example, resource):
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = loaded(file)
-    # Namespaces of the policy's own examples, since some policies apply to no other one.
+    # Namespaces of the policy's own examples, since some policies apply to no other namespace.
     judged = [
         (example, rule)
         for example in policy.examples

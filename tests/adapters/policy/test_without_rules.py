@@ -1,4 +1,4 @@
-"""A policy without rules changes no pod, which the server reports in log, metrics and probes."""
+"""A policy without rules changes no pod; the server reports that in log, metrics and probes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ class Server:
         self.reload = PolicyReload(policies, self._metrics, JsonLog(self._log))
 
     def lines(self):
-        """Return each line since the last call."""
         lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
         self._log.seek(0)
         self._log.truncate()
         return lines
 
     def said(self):
-        """Return level and message of each line since the last call."""
         return [(line["level"], line["msg"]) for line in self.lines()]
 
     @property

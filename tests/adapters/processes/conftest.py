@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _nothing_stays():
-    # Importing it skips the file if there is no /proc.
+    # Importing this module skips the file if there is no /proc.
     from tests.support import workload_processes  # noqa: PLC0415
 
     yield

@@ -165,7 +165,7 @@ def test_only_processes_are_listed(tmp_path):
 
 
 def test_what_runs_is_known_by_its_container_and_its_command_is_not_asked_for(tmp_path):
-    """Reading the command waits for the target's memory lock, which a driver may hold."""
+    """Reading the command waits for the process's memory lock, which a driver may hold."""
     put(tmp_path, 7, cgroup=f"0::/../cri-containerd-{ID}.scope")
     put(tmp_path, 8, stat=stat_line(8, state="Z", threads=2, started=5))  # its main thread ended
     put(tmp_path, 9, stat=stat_line(9, state="Z"))

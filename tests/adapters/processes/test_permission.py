@@ -25,7 +25,7 @@ NOTHING = "0000000000000000"
 
 
 def test_the_judgement_agrees_with_what_the_kernel_does():
-    """The target's saved user counts, and its effective one does not."""
+    """The target's saved user counts, and its effective user does not."""
 
     def compare():
         rows = [

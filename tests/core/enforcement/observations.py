@@ -1,4 +1,4 @@
-"""Observations to judge, and what came of them."""
+"""Observations to judge, and the resulting actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINER, LOADER = Process(100, 1000), Process(101, 1001)
 
 
 def using(*usages, fault="", rejected=(), listed_at_s=None):
-    """Return an observation; each usage is (process, MiB or None[, gpu])."""
+    """Return an observation, given usages as (process, MiB or None[, gpu])."""
     listed = tuple(
         Usage(gpu[0] if gpu else GPU, process, None if mib is None else mib * MIB)
         for process, mib, *gpu in usages

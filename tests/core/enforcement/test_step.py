@@ -37,7 +37,7 @@ SEEN = {
     "?": BLIND,
     "-": using(),
 }
-"""Observation of one second of an incident."""
+"""Observation of one second of an incident, keyed by its letter in the pattern."""
 WHO = {TRAINER: " trainer", LOADER: " loader", AGAIN: " again", STRANGER: " stranger", None: ""}
 INCIDENTS = {
     "a pod within its cap is left alone": ("." * 100, ""),
@@ -99,7 +99,7 @@ def played(pattern, cap=CAP):
 
 
 CAPS = {"a grace of zero kills at once": replace(CAP, grace_s=0.0)}
-"""Container, if it is not the usual one."""
+"""Cap of an incident, if it is not the usual one, keyed by the incident's name."""
 
 
 @pytest.mark.parametrize("incident", INCIDENTS)
@@ -206,7 +206,7 @@ def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fa
 
 
 def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_ones():
-    """Lists are read at 0, 10 and 10.5; the observations between show the first one again."""
+    """Lists are read at 0, 10 and 10.5 s. Observations in between repeat the first list."""
     script = [(t, using((TRAINER, 800), listed_at_s={"GPU-0": 0})) for t in range(10)]
     script += [(t, using((TRAINER, 1500), listed_at_s={"GPU-0": t})) for t in (10, 10.5)]
     ((now_s, action),) = run_script(script)[0]

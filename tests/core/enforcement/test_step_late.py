@@ -100,7 +100,7 @@ def test_each_gpu_has_its_own_time():
     st.floats(0, 60),
 )
 def test_nothing_is_stopped_before_an_excess_lasted_and_an_excess_that_lasts_is(script, delay_s):
-    """Time over is bounded by what passed between samples over, from above and from below."""
+    """Samples over the cap bound the time over it from above and from below."""
     cap = replace(CAP, delay_s=delay_s)
     samples = {"O": OVER, "U": UNDER, "?": UNSEEN}
     state, now_s, longest_s, before = StepState(), 0.0, 0.0, ""

@@ -1,4 +1,4 @@
-"""Laws of the enforcer's judgement: they hold of every history."""
+"""Laws of the enforcer's judgement, which hold for every history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROCESSES = [
 
 
 def usages(*amounts):
-    """Draw lists of uses; each is drawn as one choice, which is what takes the time."""
+    """Draw process lists; each list is one choice, since choices take most of the time."""
     one = [
         Usage(gpu, process, None if mib is None else mib * MIB)
         for gpu in GPUS
@@ -68,7 +68,7 @@ def played(script, cap=CAP):
     | st.lists(observations(None, 0), max_size=40)
 )
 def test_no_action_while_use_never_exceeds_the_cap_and_unknown_use_is_no_excess(script):
-    """Five processes of at most 200 MiB stay under 1000."""
+    """Five processes of at most 200 MiB stay below the cap of 1000 MiB."""
     for _, _, actions in played(script):
         assert not [a for a in actions if isinstance(a, ACTS)]
 
@@ -155,7 +155,7 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(800, 1200)), min_size=1, max_size=40))
 def test_growth_is_reported_as_the_lists_show_it_however_often_they_are_read(lists):
-    """A list is read every ten seconds, and judged `more` times before the next one is."""
+    """A list is read every ten seconds, and judged `more` times before the next read."""
     process, state, grown = Process(50, 10), StepState(), None
     before = None
     for number, (more, mib) in enumerate(lists):

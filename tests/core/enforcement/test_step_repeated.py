@@ -1,4 +1,4 @@
-"""Excesses that come back: what is stopped when stopping one process was not enough."""
+"""Excesses that return: what is stopped when stopping one process was not enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOREIGN = [OTHER, UNKNOWN]
 
 
 def earlier(times=ESCALATE_AFTER, start_s=0.0, gpu="GPU-0"):
-    """Return a script of stops: each time another process, which ends when it is asked to."""
+    """Return a script of stops: each time another process, which ends at SIGTERM."""
     script = []
     for number in range(times):
         began_s = start_s + 3 * number
@@ -37,7 +37,7 @@ def earlier(times=ESCALATE_AFTER, start_s=0.0, gpu="GPU-0"):
 
 
 def excess(calm, hogs, start_s=100.0):
-    """Return a script: some exist, others start and are over the cap together, and are gone."""
+    """Return a script: `hogs` start next to `calm` processes, and exceed the cap together."""
     there = [(process, 300) for process in calm]
     over = using(*there, *((process, 1100) for process in hogs))
     return [(start_s, using(*there)), (start_s + 1, over), (start_s + 2, over)]
@@ -118,7 +118,7 @@ def test_where_the_victims_container_is_unknown_all_of_the_pod_that_may_be_is_st
     ("later_s", "want"), [(ESCALATION_S - 1, "StopContainer"), (ESCALATION_S, "Terminate")]
 )
 def test_a_stop_counts_for_ten_minutes(later_s, want):
-    """The first of the three stops was at 1 s, the next one comes two seconds after its start."""
+    """The first of the three stops was at 1 s. The next stop comes two seconds after the start."""
     start_s = later_s + 1 - 2
     log, _ = run_script([*earlier(), *excess(FOREIGN, MINE, start_s)])
     assert [what for what, _, _ in measures(log, start_s)] == [want]
@@ -185,7 +185,7 @@ def test_who_may_not_be_stopped_is_not_among_the_victims():
 
 
 def test_a_process_that_is_stopped_in_time_is_not_judged_by_an_old_escalation():
-    """A history that is over leaves one process to stop, and one grace."""
+    """After a history that is over, one process is stopped, with one grace period."""
     script = [*earlier(), *excess([], MINE), (103, using())]
     _, state = run_script(script)
     delay_s = 103 + 3 * ESCALATION_S

@@ -1,4 +1,4 @@
-"""The sidecar's termination message: written, read back, and that a forged one does nothing."""
+"""The sidecar's termination message: written, read back, and without effect if forged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content of /proc/PID/cgroup on each kind of node: our own, and another process's."""
+"""Content of /proc/PID/cgroup on each kind of node, for the program and for another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def systemd(uid):
 
 @dataclass(frozen=True)
 class Tree:
-    """Cgroup paths of a kind of node, without the hierarchies."""
+    """Cgroup paths on a kind of node, without the hierarchies."""
 
     ours: str
     theirs: str
@@ -28,7 +28,7 @@ class Tree:
     container: str = ID
 
     def lines(self, *controllers):
-        """Return our file and theirs, in hierarchies with these names."""
+        """Return the program's file and the other process's, in hierarchies with these names."""
         return tuple(
             "".join(f"{number}:{name}:{path}\n" for number, name in enumerate(controllers or [""]))
             for path in (self.ours, self.theirs)

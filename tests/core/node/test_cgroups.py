@@ -61,7 +61,7 @@ def test_the_table_of_the_docstring(ours, theirs, place):
 
 
 def test_where_the_unified_hierarchy_is_empty_the_others_say_it():
-    """On hybrid nodes every process is at the root of version 2."""
+    """On hybrid nodes every process is at the root of cgroup v2."""
     tree = Tree(CONTAINERD, f"{BURST}/{SCOPE}")
     ours, theirs = (f"{lines}0::/\n" for lines in tree.lines(*V1))
     assert find_owner(theirs, ours, OURS) == ProcessOwner(THEIRS, ID)

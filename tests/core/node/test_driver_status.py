@@ -1,4 +1,4 @@
-"""Consequences of a driver that fails or hangs: the table, row by row."""
+"""Consequences of a driver that fails or hangs: the docstring's table, row by row."""
 
 from dataclasses import replace
 from itertools import product
@@ -30,7 +30,7 @@ def failing(fault, **more):
 
 
 def after(*scans):
-    """Return the status after scans, each with its time."""
+    """Return the status after scans, each given with its time."""
     found = START
     for now_s, scan in scans:
         found = record_scan(found, scan, now_s)

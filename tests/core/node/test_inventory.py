@@ -259,7 +259,7 @@ def without_mig(scan):
 
 
 def settled(inventory):
-    """Return the inventory without doubts, as if each had just been cleared."""
+    """Return the inventory without doubts, as if each of them had just been cleared."""
     return apply_scan(inventory, DOWN, 0.0, GRACE_S)
 
 
@@ -310,7 +310,7 @@ def test_what_is_advertised_first_is_never_more_than_what_is_usable(scan):
 
 @given(INVENTORIES, SCANS, st.integers(1_000_000, 2_000_000))
 def test_after_the_grace_it_is_what_the_driver_says(inventory, scan, now_s):
-    """The driver must answer for every GPU."""
+    """The driver must respond for every GPU."""
     scan = replace(scan, unsure=frozenset(), failed="", fault=None)
     later = after((now_s, scan), (now_s + GRACE_S, scan), start=inventory)
     silent = {gpu.uuid for gpu in scan.gpus if not gpu.mig and (gpu.usable_bytes or 0) < MIB}

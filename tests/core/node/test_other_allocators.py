@@ -1,4 +1,4 @@
-"""Other allocators of GPUs: how they are found, and the remedy that ends each."""
+"""Other allocators of GPUs: how they are found, and the remedy that removes each."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
     "state", [NodeState(MIB), build_withdrawn_state()], ids=["shared", "no GPUs left"]
 )
 def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
-    """Labels may belong to another controller, and may be what selects the node for the agent."""
+    """Labels may belong to another controller, and may select the node for the agent."""
     labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     for amount in ({}, {VRAM_RESOURCE: "0"}):
         node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}

@@ -1,4 +1,4 @@
-"""Variables of a container by which its programs learn their cap."""
+"""Environment variables of a container that tell programs their cap."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shown(env, cap_bytes: int | None = 8 * GI, *, fraction: bool = True):
 
 
 def written(*programs, env=(FRACTION,), cap_bytes=8 * GI):
-    """Return the variables added for programs, by name."""
+    """Return the variables added for programs, keyed by name."""
     env = list(env)
     after = configure_programs(env, programs, cap_bytes)
     assert after[: len(env)] == env
@@ -287,7 +287,7 @@ def test_what_a_user_wrote_keeps_its_place(env, fraction):
 
 
 def is_ours(entry):
-    """Return True for our variables and those of programs, which may follow them."""
+    """Return True for vramwarden's variables and those of programs, which may follow them."""
     is_of_program = entry["name"] in {
         item.name for found in PROGRAM_VARIABLES.values() for item in found
     }
