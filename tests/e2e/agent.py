@@ -1,4 +1,4 @@
-"""The agent of the tests' own node, and what it writes about its node."""
+"""The agent of the tests' own node, and what the agent writes about the node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodeAgent:
         self._system = system
 
     def pod(self) -> Json | None:
-        """Return its pod, once it has one that is not being deleted."""
+        """Return the agent's pod, once there is one that is not being deleted."""
         found = self._system.pods(
             labelSelector="app.kubernetes.io/component=agent",
             fieldSelector=f"spec.nodeName={NODE}",
@@ -35,23 +35,22 @@ class NodeAgent:
         return staying[0] if len(found) == len(staying) == 1 else None
 
     def running(self) -> Json:
-        """Wait until it runs; return its pod."""
+        """Wait until the agent runs; return its pod."""
         return self._system.wait("the agent running", self._running)
 
     def ready(self) -> Json:
-        """Wait until it is ready; return its pod."""
+        """Wait until the agent is ready; return its pod."""
         return self._system.wait("the agent ready", lambda: is_ready(self.running()) and self.pod())
 
     def is_ready(self) -> bool:
-        """Return True if it is ready."""
         found = self.pod()
         return bool(found and is_ready(found))
 
     def replace(self) -> Json:
-        """Replace it on a node without any labels of ours; return the new pod once it runs.
+        """Replace the agent on a node without vramwarden labels; return the new pod once it runs.
 
-        Meanwhile no node matches the DaemonSet: a new agent that starts before the old one is gone
-        would read what the old one wrote, and write it again.
+        Meanwhile no node matches the DaemonSet. A new agent that started before the old one ended
+        would read the old agent's labels and write them again.
         """
         name = self.running()["metadata"]["name"]
         self._select_nodes({"kubernetes.io/os": "none"})
@@ -61,29 +60,28 @@ class NodeAgent:
         return self.running()
 
     def forget(self) -> None:
-        """Remove what it wrote about the node, so that only a new agent can have written it."""
+        """Remove what the agent wrote about the node, so that later values are by a new agent."""
         labels = {key: None for key in self.labels() if key.startswith("vramwarden.io/")}
         change = {"metadata": {"labels": labels, "annotations": {"vramwarden.io/gpus": None}}}
         self._node.api.request("PATCH", f"/api/v1/nodes/{NODE}", change, content_type=MERGE)
         self._node.set_amount(VRAM, None)
 
     def hold(self, used_bytes: int) -> None:
-        """Let the agent see this much of the first GPU in use; 0 ends that."""
+        """Make the agent see this amount of the first GPU in use; 0 ends that."""
         script = HOLDS.format(used_bytes=used_bytes)
         name = self.running()["metadata"]["name"]
         self._system.run(name, "python3", "-c", script, container="agent")
 
     def labels(self) -> dict[str, str]:
-        """Return the node's labels."""
         return self._node.api.get(NODE_MANIFEST)["metadata"]["labels"]
 
     def advertised(self) -> str | None:
-        """Return the VRAM that the node advertises, None for 0."""
+        """Return the VRAM that the node advertises; None for 0."""
         amount = self._node.api.get(NODE_MANIFEST)["status"]["allocatable"].get(VRAM, "0")
         return None if amount == "0" else amount
 
     def events(self) -> list[str]:
-        """Return the Events about the node as `reason: message`."""
+        """Return the Events about the node, written `reason: message`."""
         about = f"involvedObject.kind=Node,involvedObject.name={NODE}"
         found = self._node.api.list("/api/v1/events", fieldSelector=about)
         return [f"{item['reason']}: {item['message']}" for item in found]

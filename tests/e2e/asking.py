@@ -1,4 +1,4 @@
-"""Our command, run as a user does."""
+"""Run the `vramwarden` command as users do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.tools.situations.claims import disagreements
 
 _CHANGING = ("has waited", "use", "peak")
 _FIGURES_S = 150.0
-"""Time until figures follow a change of the node: a sentry reads it every 60 s and then writes."""
+"""Time until figures reflect a change of the node, in seconds; sentries read it every 60 s."""
 
 
 def ask(kubeconfig: Path, *arguments: str, code: int | None = 0) -> str:
-    """Run the command; return its output. `code` is the exit code, None for 0 or 1."""
+    """Run the command; return its output. `code` is the expected exit code; None means 0 or 1."""
     done = subprocess.run(
         [sys.executable, "-m", "webhook.cli", *arguments],
         capture_output=True,
@@ -32,7 +32,7 @@ def ask(kubeconfig: Path, *arguments: str, code: int | None = 0) -> str:
 def diagnose(kubeconfig: Path, subject: str, namespace: str) -> str:
     """Return the output of `explain`, `check`, `top` and `report`, which must agree.
 
-    They may differ while figures are older than the data of nodes: about a minute. Claims that
+    They may differ for about a minute, while figures are older than the data of nodes. Claims that
     change within seconds are not compared.
     """
     where = ("-n", namespace)

@@ -1,4 +1,4 @@
-"""The cluster of the tests: that of KUBECONFIG, or a new one."""
+"""Cluster for the tests: that of KUBECONFIG, or a new one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ SYSTEM = charts.NAMESPACE
 
 
 class Cluster(Protocol):
-    """A cluster as the stories use it."""
-
     @property
     def api(self) -> Api: ...
     @property
@@ -35,7 +33,7 @@ class NamedCluster:
         config.load_kube_config(str(self.kubeconfig))
         self._client = client.ApiClient()
         configuration = self._client.configuration
-        # Authenticate with the token if there is one, otherwise with certificates.
+        # Authenticate with the token if there is one, otherwise with a certificate.
         headers = {
             setting["key"]: setting["value"] for setting in configuration.auth_settings().values()
         }
@@ -43,35 +41,34 @@ class NamedCluster:
         self.api = Api(configuration.host, pool, headers)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl; the caller checks the result's `returncode`."""
+        """Run kubectl. The caller checks the `returncode` of the result."""
         command = [str(find_binary("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def in_use(self) -> bool:
-        """Return True if the product is or was installed."""
+        """Return True if vramwarden is or was installed."""
         names = [item["metadata"]["name"] for item in self.api.list("/api/v1/namespaces")]
         return SYSTEM in names
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close connections to the cluster."""
         self._client.rest_client.pool_manager.clear()
         self._client.close()
 
 
 class Release(charts.Release):
-    """A release of the chart; each step waits for what it changed."""
+    """A release of the chart; each step waits until its changes are complete."""
 
     def install(self, values: dict[str, Any] | None = None) -> str:
         """Install the release, or upgrade it to exactly these values."""
         return self._run("upgrade", "--install", "--reset-values", *self.helm.values(values))
 
     def test(self) -> str:
-        """Run `helm test` as the pages do."""
+        """Run `helm test`, as the pages do."""
         (command,) = asked("helm test")
         return self.helm.run(*command.split()[1:], "--timeout=3m")
 
     def is_installed(self) -> bool:
-        """Return True if the release is installed."""
         return "vramwarden" in self.helm.run("list", "--namespace", SYSTEM, "--short").split()
 
     def _run(self, *arguments: str) -> str:
@@ -80,7 +77,7 @@ class Release(charts.Release):
 
 
 def impossible() -> str:
-    """Return the reason why end-to-end tests cannot run here; empty if they can."""
+    """Return the reason why end-to-end tests cannot run here, or "" if they can."""
     reasons = [name for name in ("helm", "kubectl") if not find_binary(name)]
     if not os.environ.get("KUBECONFIG") and (reason := why_not()):
         reasons.append(reason)

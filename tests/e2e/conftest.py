@@ -33,7 +33,6 @@ SKIPPED = "end-to-end tests need"
 
 @pytest.fixture(scope="session")
 def archives(tmp_path_factory):
-    """Return both images as archives."""
     if not os.environ.get("KUBECONFIG") and (reason := impossible()):
         pytest.skip(f"{SKIPPED} {reason}")
     return images.product_archives(tmp_path_factory.mktemp("images"))
@@ -41,7 +40,7 @@ def archives(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster(request):
-    """Return the cluster; start one without KUBECONFIG."""
+    """Return the cluster. Start one if KUBECONFIG is not set."""
     if reason := impossible():
         pytest.skip(f"{SKIPPED} {reason}")
     if os.environ.get("KUBECONFIG"):
@@ -64,7 +63,7 @@ def cluster(request):
 
 @contextlib.contextmanager
 def kept_logs(node):
-    """Copy the logs of the node's programs into E2E_LOGS at the end, even after a failure."""
+    """Copy the logs of the node's programs to E2E_LOGS at the end, even after a failure."""
     try:
         yield
     finally:
@@ -76,7 +75,7 @@ def kept_logs(node):
 
 @pytest.fixture(scope="session")
 def node(cluster):
-    """Return the cluster if we started it, for stories that change kubelet or driver."""
+    """Return the node if the tests started it, for stories that change kubelet or driver."""
     if not isinstance(cluster, NodeCluster):
         pytest.skip("needs the node that the tests start themselves")
     return cluster
@@ -84,14 +83,13 @@ def node(cluster):
 
 @pytest.fixture(scope="session")
 def values(cluster):
-    """Return the values of the release."""
     ours = NODE_VALUES if isinstance(cluster, NodeCluster) else {}
     return images.product_values() | ours
 
 
 @pytest.fixture(scope="session")
 def release(cluster, values, tmp_path_factory):
-    """Install the product as deploy/install.md says."""
+    """Install vramwarden as described in deploy/install.md."""
     found = Release(charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig))
     reader = Reader(tmp_path_factory.mktemp("reader"), cluster.kubeconfig)
     if isinstance(cluster, NodeCluster) and not NVIDIA_BY_DEFAULT:
@@ -104,19 +102,19 @@ def release(cluster, values, tmp_path_factory):
     yield found
     if found.is_installed():
         found.uninstall()
-    for name in (SYSTEM, SENTRY):  # Helm does not delete them
+    for name in (SYSTEM, SENTRY):  # Helm does not delete namespaces
         cluster.api.delete(namespace(name))
 
 
 @pytest.fixture(scope="session")
 def system(cluster, release):
-    """Return a team for the release's own namespace."""
+    """Return a team for the release's namespace."""
     return Team(cluster, SYSTEM)
 
 
 @pytest.fixture(scope="session")
 def make_team(cluster, release):
-    """Return a function that creates a team, with labels on its namespace."""
+    """Return a function that creates a team and labels its namespace."""
     made = []
 
     def make(**labels):
@@ -135,13 +133,12 @@ def make_team(cluster, release):
 
 @pytest.fixture(scope="session")
 def team(make_team):
-    """Return a team."""
     return make_team()
 
 
 @pytest.fixture(scope="session")
 def quiet(gpu_node, team):
-    """Return the name of a pod below its cap, which runs until the last story."""
+    """Return the name of a pod that stays below its cap until the last story."""
     team.create(pod("quiet", "8Gi", holding(f"hold {7 * GIB}; forever")))
     return "quiet"
 
@@ -154,7 +151,7 @@ def agent(node, system):
 
 @pytest.fixture(scope="session")
 def gpu_node(node, system, agent):
-    """Return the node's name once no other program offers its GPUs and it advertises VRAM."""
+    """Return the node's name once no other program offers its GPUs and the node advertises VRAM."""
     node.offer_whole_gpus(0)
     began = time.monotonic()
     system.wait("VRAM advertised", agent.advertised)
@@ -164,7 +161,7 @@ def gpu_node(node, system, agent):
 
 @pytest.fixture(scope="session")
 def sentry(gpu_node):
-    """Return the sentry of the tests' own node, once it is ready."""
+    """Return the sentry of the tests' own node when it is ready."""
     found = NodeSentry(gpu_node, Team(gpu_node, SENTRY))
     found.pod()
     return found
@@ -179,8 +176,8 @@ def toolkit(node):
 
 @pytest.fixture(scope="session")
 def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
-    """Return a team on a node with NVIDIA's own runtime as a RuntimeClass, from here to the end."""
-    team.wait_ready(quiet)  # it got its GPU without a RuntimeClass, and keeps it
+    """Return a team on a node with NVIDIA's runtime as a RuntimeClass, from here to the end."""
+    team.wait_ready(quiet)  # the pod got its GPU without a RuntimeClass, and keeps it
     gpu_node.api.create(nvidia_toolkit.RUNTIME_CLASS)
     began = time.monotonic()
     release.install(values)
@@ -199,9 +196,9 @@ def at_home(toolkit, gpu_node, release, values, make_team, team, quiet):
 
 @pytest.fixture(scope="session")
 def strange(node, release, values, system, agent):
-    """Install the product alone on a node whose driver library is NVIDIA's own mock.
+    """Install vramwarden alone on a node whose driver library is NVIDIA's mock.
 
-    This removes what the earlier stories left.
+    This removes what earlier stories left.
     """
     needs("NVIDIA_MOCK")
     for found in node.api.list("/api/v1/pods"):
@@ -213,7 +210,7 @@ def strange(node, release, values, system, agent):
     node.set_amount("nvidia.com/gpu", None)
     began = time.monotonic()
     with node.without_api_server():
-        pass  # Without a restart it keeps the rules of the uninstalled fence (deploy/uninstall.md).
+        pass  # without a restart, the fence's rules stay in effect (deploy/uninstall.md)
     release.install(values)
     agent.replace()
     NodeSentry(node, Team(node, SENTRY)).delete()
@@ -222,7 +219,7 @@ def strange(node, release, values, system, agent):
 
 
 def needs(variable):
-    """Skip if the programs of a variable are missing."""
+    """Skip the test if programs in the folder of an environment variable are missing."""
     if reason := other_programs.why_not(variable):
         pytest.skip(f"needs {reason}")
 

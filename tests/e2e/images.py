@@ -1,4 +1,4 @@
-"""Container images as archives for containerd: the product's, and small ones."""
+"""Container images as archives for containerd: vramwarden's, and small ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def engine() -> str | None:
-    """Return the program that builds images here, chosen as deploy/images/build does."""
+    """Return the program that builds images here, chosen as by deploy/images/build."""
     chosen = os.environ.get("ENGINE")
     return chosen or next(filter(shutil.which, ("buildah", "podman", "docker")), None)
 
@@ -62,7 +62,7 @@ def build_product(folder: Path) -> list[Path]:
 
 
 def product_archives(folder: Path) -> list[Path]:
-    """Return both images as archives, from E2E_IMAGES or built."""
+    """Return both images as archives, from E2E_IMAGES or newly built."""
     if given := os.environ.get("E2E_IMAGES"):
         return [Path(given) / f"{name}.tar" for name in NAMES]
     began = time.monotonic()
@@ -72,7 +72,7 @@ def product_archives(folder: Path) -> list[Path]:
 
 
 def product_values() -> dict[str, dict[str, str]]:
-    """Return the chart's values that name both images."""
+    """Return the chart values that name both images."""
     if given := os.environ.get("E2E_IMAGES"):
         names = [name_of(Path(given) / f"{name}.tar") for name in NAMES]
     else:
@@ -83,7 +83,7 @@ def product_values() -> dict[str, dict[str, str]]:
 
 
 def naming(values: dict[str, dict[str, str]]) -> str:
-    """Return the options by which a page's command installs images with other names."""
+    """Return the options for a page's command to install images with other names."""
     names = {image: values[image] for image in ("image", "enforcer")}
     return " ".join(
         f"--set={image}.{key}={item}" for image in names for key, item in names[image].items()
@@ -91,20 +91,20 @@ def naming(values: dict[str, dict[str, str]]) -> str:
 
 
 def product_names() -> list[str]:
-    """Return the names of both images as deploy/images/build gives them."""
+    """Return the names that deploy/images/build gives to both images."""
     prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
     return [f"{prefix}vramwarden/{name}:{version}" for name in NAMES]
 
 
 def release() -> str:
-    """Return this release's version, the tag of its images."""
+    """Return the version of this release, which is the tag of its images."""
     text = (ROOT / "webhook/__init__.py").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("__version__ = "))
     return line.split('"')[1]
 
 
 def save(image: str, archive: Path) -> Path:
-    """Write an image of the local store into an archive."""
+    """Write an image of the local store to an archive."""
     program = str(engine())
     if Path(program).name == "buildah":
         command = [program, "push", "--quiet", image, f"docker-archive:{archive}:{image}"]
@@ -115,7 +115,6 @@ def save(image: str, archive: Path) -> Path:
 
 
 def name_of(archive: Path) -> str:
-    """Return the name of an archive's image."""
     with tarfile.open(archive) as tar:
         content = tar.extractfile("manifest.json")
         assert content is not None
@@ -124,7 +123,7 @@ def name_of(archive: Path) -> str:
 
 
 def pause_image(folder: Path) -> Path:
-    """Build the image for a pod's sandbox: one process, like Kubernetes' own."""
+    """Build the image for pod sandboxes, which has one process like Kubernetes' image."""
     root = folder / "pause"
     root.mkdir()
     build_pause(root / "pause")
@@ -132,7 +131,7 @@ def pause_image(folder: Path) -> Path:
 
 
 def build_pause(program: Path) -> None:
-    """Compile the program of that image, or copy it from PATH."""
+    """Compile the program of the pause image, or copy it from PATH."""
     if found := find_binary("pause"):
         shutil.copy2(found, program)
         return
@@ -142,13 +141,13 @@ def build_pause(program: Path) -> None:
 
 
 def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
-    """Build the image of the workloads: a shell and a few commands, and optionally scripts."""
+    """Build the workload image: a shell, a few commands and optional scripts."""
     root = busybox_root(folder, **scripts)
     return pack(root, name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
 
 
 def busybox_root(folder: Path, **scripts: str) -> Path:
-    """Write the files of that image."""
+    """Write the files of the workload image."""
     programs = folder / "busybox" / "bin"
     programs.mkdir(parents=True)
     shutil.copy2(str(shutil.which("busybox")), programs / "busybox")
@@ -161,7 +160,7 @@ def busybox_root(folder: Path, **scripts: str) -> Path:
 
 
 def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Path:
-    """Build an image with programs of this machine and the libraries to which they are linked."""
+    """Build an image of programs on this machine, and of their linked libraries."""
     root = folder / "programs"
     root.mkdir()
     for file, text in files.items():
@@ -173,13 +172,13 @@ def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Pat
 
 
 def linked(program: str) -> list[str]:
-    """Return the paths of the libraries that a program or library is linked to."""
+    """Return the paths of the libraries to which a program or library is linked."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
     return re.findall(r"/\S+(?= \(0x)", listed.stdout)
 
 
 def copy_libraries(program: str, root: Path) -> None:
-    """Copy the libraries that a program is linked to, each to its own path below `root`."""
+    """Copy the libraries to which a program is linked, each to the same path below `root`."""
     for library in linked(program):
         copy(library, root / Path(library).parent.relative_to("/"))
 
@@ -190,12 +189,11 @@ def copy(file: str, folder: Path) -> None:
 
 
 def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:
-    """Pack a folder into an image of one layer."""
+    """Pack a folder into an image with one layer."""
     return write_image(layer_of(root), name, archive, config)
 
 
 def layer_of(root: Path) -> bytes:
-    """Return a folder as a layer."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(root, arcname=".")
@@ -203,7 +201,7 @@ def layer_of(root: Path) -> bytes:
 
 
 def write_image(layer: bytes, name: str, archive: Path, config: dict[str, Any]) -> Path:
-    """Write the archive of an image of one layer."""
+    """Write the archive of an image with one layer."""
     digest = hashlib.sha256(layer).hexdigest()
     machine = platform.machine()
     image = {

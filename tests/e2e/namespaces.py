@@ -1,4 +1,4 @@
-"""Mount, process and network namespaces and cgroups for one node on this machine."""
+"""Mount, process and network namespaces and cgroups for a node on this machine."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ INIT = Path(__file__).with_name("node_init.py")
 
 @dataclass(frozen=True)
 class Network:
-    """256 addresses: a link from this machine to the node, Services, and pods."""
+    """256 addresses: a link from this machine to the node, Services and pods."""
 
     whole: ipaddress.IPv4Network
 
     @cached_property
     def machine(self) -> str:
-        """This machine's end of the link."""
+        """Address of the link on this machine."""
         return str(self.whole[1])
 
     @cached_property
     def node(self) -> str:
-        """The node's end of the link."""
+        """Address of the link on the node."""
         return str(self.whole[2])
 
     @cached_property
     def services(self) -> ipaddress.IPv4Network:
-        """The range of Services, whose first address is the Service `kubernetes`."""
+        """Address range of Services; the first address is the Service `kubernetes`."""
         return list(self.whole.subnets(new_prefix=26))[1]
 
     @cached_property
     def pods(self) -> ipaddress.IPv4Network:
-        """The range of pods."""
+        """Address range of pods."""
         return list(self.whole.subnets(new_prefix=25))[1]
 
 
 def free_network() -> Network:
-    """Return addresses to which this machine has no route."""
+    """Return a network to which this machine has no route."""
     listed = subprocess.run(
         ["ip", "-json", "-4", "route", "show", "table", "all"], capture_output=True, check=True
     )
@@ -61,7 +61,7 @@ def free_network() -> Network:
 
 
 class Namespaces:
-    """Namespaces that are created on entry; on exit they and everything in them end."""
+    """Namespaces that are created on entry. On exit, they end with everything in them."""
 
     def __init__(self, folder: Path, network: Network) -> None:
         self._folder = folder
@@ -85,17 +85,16 @@ class Namespaces:
 
     def __exit__(self, *exception: object) -> None:
         stop(self._process)
-        # The kernel would delete the link too, but only after the last connection has expired.
+        # The kernel would delete the link only after the last connection has expired.
         with contextlib.suppress(RuntimeError):
             run("ip", "link", "delete", self._link)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the command that starts a program in these namespaces."""
+        """Command that starts a program in these namespaces."""
         return ("nsenter", f"--target={self._first}", "--mount", "--pid", "--net", "--")
 
     def run(self, *command: str) -> str:
-        """Run a command in these namespaces; return its output."""
         return run(*self.command, *command)
 
     def _ready(self) -> bool:
@@ -105,7 +104,7 @@ class Namespaces:
 
     @cached_property
     def _first(self) -> int:
-        """Return the PID of the namespaces' first process, as seen from outside."""
+        """PID of the namespaces' first process, as seen from outside."""
         pid = self._process.pid
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
@@ -118,13 +117,13 @@ class Namespaces:
         self.run("ip", "address", "add", f"{self._network.node}/30", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
         self.run("ip", "route", "add", "default", "via", self._network.machine)
-        # The API server listens on the address of its own Service, so no translation is needed.
+        # The API server listens on the address of its Service, so no translation is needed.
         self.run("ip", "address", "add", f"{self._network.services[1]}/32", "dev", "lo")
         run("ip", "route", "add", str(self._network.whole), "via", self._network.node)
 
 
 def run(*command: str) -> str:
-    """Run a command that must succeed; return its output."""
+    """Run a command and return its output; raise an error if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -133,7 +132,7 @@ def run(*command: str) -> str:
 
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[str]:
-    """Create a cgroup for the node's pods, apart from those of another kubelet on this machine."""
+    """Create a cgroup for the node's pods, separate from those of other kubelets here."""
     name = f"vramwarden-e2e-{os.getpid()}"
     if (CGROUPS / "cgroup.controllers").exists():
         hierarchies = [CGROUPS]
@@ -149,7 +148,7 @@ def own_cgroup() -> Iterator[str]:
             for left in hierarchy.glob("vramwarden-e2e-*"):
                 if not Path(
                     "/proc", left.name.rpartition("-")[2]
-                ).exists():  # left by a test run that was killed
+                ).exists():  # left by a killed test run
                     remove_cgroup(left)
             (hierarchy / name).mkdir()
         yield f"/{name}"
@@ -159,7 +158,7 @@ def own_cgroup() -> Iterator[str]:
 
 
 def remove_cgroup(path: Path) -> bool:
-    """Remove a cgroup and its children; return False while it has processes."""
+    """Remove a cgroup and its children; return False if it still has processes."""
     if path.exists():
         with contextlib.suppress(OSError):
             for folder, _, _ in os.walk(path, topdown=False):

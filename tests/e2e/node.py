@@ -1,4 +1,4 @@
-"""A whole cluster of one node on this machine: control plane, kubelet, containerd, runc."""
+"""A complete single-node cluster on this machine: control plane, kubelet, containerd, runc."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.support.schedulers import SCHEDULER
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-# Version for the chart: no test can write the stub's version into /proc.
+# Version for the chart, since no test can write the stub's version into /proc.
 KERNEL = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
 NODE_VALUES = {} if ON_HOST else {"agent": {"extraEnv": [KERNEL]}}
-# Each program with its Debian package; the others belong to Kubernetes.
+# Each program with its Debian package; programs without one belong to Kubernetes.
 PROGRAMS = {
     "kube-apiserver": "",
     "kube-controller-manager": "",
@@ -50,13 +50,13 @@ NVIDIA_BY_DEFAULT = os.environ.get("E2E_RUNTIME") == "nvidia"
 SNAPSHOTTER = os.environ.get("E2E_SNAPSHOTTER") or "overlayfs"
 
 LONGEST_SOCKET = 104
-"""Maximum length of the path of a Unix socket in containerd."""
+"""Maximum length of a Unix socket's path in containerd."""
 A_SOCKET = "vramwarden-cluster-01234567/kubelet/device-plugins/kubelet.sock"
-"""The longest path below the folder for temporary files."""
+"""Longest socket path below the folder for temporary files."""
 
 
 def why_not() -> str:
-    """Return the reason why no node can be started here; empty if one can."""
+    """Return the reason why no node can be started here, or "" if one can."""
     missing = [
         f"{name} ({package})" if package else name
         for name, package in PROGRAMS.items()
@@ -81,15 +81,15 @@ def plugins() -> Path:
 
 
 def images_possible() -> bool:
-    """Return True if the product's images exist or can be built."""
+    """Return True if vramwarden's images exist or can be built."""
     return bool(os.environ.get("E2E_IMAGES") or engine())
 
 
 class NodeCluster(ControlPlane):
-    """A cluster that is created on entry; on exit no mount, process or link of it is left.
+    """A cluster that is created on entry. On exit, its mounts, processes and links are removed.
 
-    Everything runs in separate namespaces. The API server and pods reach each other, and the
-    kubelet, without kube-proxy. There is no cluster DNS and no image registry.
+    Everything runs in separate namespaces. API server, pods and kubelet reach each other without
+    kube-proxy. There is no cluster DNS and no image registry.
     """
 
     controllers: Sequence[str] = ("*",)
@@ -117,10 +117,10 @@ class NodeCluster(ControlPlane):
         return self._namespaces.command
 
     def _port(self) -> int:
-        return 443  # the port of the Service `kubernetes`
+        return 443  # port of the Service `kubernetes`
 
     def start_node(self) -> None:
-        """Start the programs that run pods; return when the node is ready."""
+        """Start the programs that run pods. Return when the node is ready."""
         self.start_controllers()
         config = self.kubeconfig_of(self.state, SCHEDULER, "schedulers")
         scheduler = (f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false")
@@ -130,26 +130,25 @@ class NodeCluster(ControlPlane):
         wait_until("the node ready", self.is_ready, timeout=120)
 
     def import_image(self, archive: Path, *options: str) -> None:
-        """Import an image; options are those of `ctr images import`."""
+        """Import an image; `options` are passed to `ctr images import`."""
         where = f"--snapshotter={SNAPSHOTTER}"
         self._ctr("--namespace=k8s.io", "images", "import", where, *options, str(archive))
 
     def kill_container(self, container_id: str) -> None:
-        """Kill all processes of a container at once, as a crash does."""
+        """Kill all processes of a container at once, as in a crash."""
         name = container_id.removeprefix("containerd://")
         self._ctr("--namespace=k8s.io", "tasks", "kill", "--all", "--signal=SIGKILL", name)
 
     def created_s(self, container_id: str) -> float:
-        """Return the time at which containerd created a container, in seconds since the epoch.
+        """Return the Unix time at which containerd created a container.
 
-        The Kubernetes API only has whole seconds.
+        The Kubernetes API has only whole seconds.
         """
         name = container_id.removeprefix("containerd://")
         info = json.loads(self._ctr("--namespace=k8s.io", "containers", "info", name))
         return datetime.fromisoformat(info["CreatedAt"]).timestamp()
 
     def start_kubelet(self) -> None:
-        """Start the kubelet."""
         path = self.state / "kubelet.json"
         path.write_text(json.dumps(self._kubelet_settings()))
         self._start(
@@ -164,19 +163,18 @@ class NodeCluster(ControlPlane):
         )
 
     def stop_kubelet(self) -> None:
-        """Stop the kubelet; pods keep running."""
         stop(self._processes.pop("kubelet"))
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
-        """Stop the API server until the block ends; pods keep running.
+        """Stop the API server until the block ends. Pods keep running.
 
-        It is killed, as if its machine failed: a graceful stop serves watches for another minute.
+        The server is killed, since a graceful stop would serve watches for another minute.
         """
         process = self._processes.pop("kube-apiserver")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        # `through` may have started it as a child, which can hold its port for a moment longer.
+        # `through` may have started the server as a child, which can hold its port briefly.
         wait_until("the API server's port free", self._is_port_free)
         try:
             yield
@@ -191,17 +189,15 @@ class NodeCluster(ControlPlane):
         return False
 
     def run(self, *command: str) -> str:
-        """Run a command in the node's namespaces; return its output."""
         return self._namespaces.run(*command)
 
     @property
     def driver(self) -> Driver | HostDriver:
-        """Return the node's driver."""
         return HostDriver(self.state, self.run) if ON_HOST else Driver(self.state)
 
     @contextlib.contextmanager
     def running(self, program: str, *arguments: str, **environment: object) -> Iterator[None]:
-        """Run one more program on the node until the block ends."""
+        """Run an additional program on the node until the block ends."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         log = self.state / f"{Path(program).name}.log"
         process = start(log, "env", *variables, program, *arguments, through=self._through())
@@ -211,7 +207,7 @@ class NodeCluster(ControlPlane):
             stop(process)
 
     def process_of(self, container_id: str) -> tuple[int, int]:
-        """Return the PID of a container's first process on the node, and in its pod."""
+        """Return the PID of a container's first process on the node and in its pod."""
         name = container_id.removeprefix("containerd://")
         tasks = self._ctr("--namespace=k8s.io", "tasks", "ls").splitlines()
         (pid,) = (line.split()[1] for line in tasks if line.startswith(name))
@@ -220,22 +216,20 @@ class NodeCluster(ControlPlane):
         return int(pid), int(within)
 
     def offer_whole_gpus(self, count: int, remembered: int = 0) -> None:
-        """Advertise this many whole GPUs, as a device plugin would.
+        """Advertise this number of whole GPUs, as a device plugin would.
 
-        The kubelet keeps those of a removed plugin as capacity, for five minutes or until it
-        restarts.
+        The kubelet keeps a removed plugin's GPUs as capacity for five minutes or until it restarts.
         """
         self.set_amount("nvidia.com/gpu", str(count), str(max(count, remembered)))
 
     def set_amount(self, resource: str, amount: str | None, capacity: str | None = None) -> None:
-        """Change the amount of a resource in the node's status."""
+        """Set the amount of a resource in the node's status."""
         status = {"capacity": {resource: capacity or amount}, "allocatable": {resource: amount}}
         path = f"/api/v1/nodes/{NODE}/status"
         merge = "application/merge-patch+json"
         self.api.request("PATCH", path, {"status": status}, content_type=merge)
 
     def is_ready(self) -> bool:
-        """Return True if the node is ready."""
         nodes = self.api.list("/api/v1/nodes", fieldSelector=f"metadata.name={NODE}")
         conditions = [
             condition for node in nodes for condition in node["status"].get("conditions", ())
@@ -250,7 +244,7 @@ class NodeCluster(ControlPlane):
 
     @property
     def toolkit(self) -> Toolkit:
-        """Return NVIDIA's container toolkit; `other_programs.why_not` says if it is missing."""
+        """NVIDIA's container toolkit; see `other_programs.why_not` if it is missing."""
         return Toolkit(self.state, self.driver, self.state / "beneath", self._namespaces.run)
 
     @property
@@ -259,7 +253,7 @@ class NodeCluster(ControlPlane):
 
     def _start_containerd(self) -> None:
         self.driver.install()
-        self.state.chmod(0o711)  # containers of any user load the library from it
+        self.state.chmod(0o711)  # containers of any user load the library from this folder
         self._write_runtimes()
         self._write_network()
         path = self.state / "containerd.json"
@@ -280,7 +274,7 @@ class NodeCluster(ControlPlane):
             return False
 
     def _write_runtimes(self) -> None:
-        """Write the programs that are started in place of runc, as fast shell scripts."""
+        """Write fast shell scripts that containerd starts instead of runc."""
         copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
         runc = find_binary("runc")
         for role in ("stand-in", "beneath"):
@@ -361,7 +355,7 @@ conf_dir = "{state}/cni"
                 "x509": {"clientCAFile": str(self.state / "ca.crt")},
             },
             "authorization": {"mode": "AlwaysAllow"},
-            # This machine's disk and memory do not matter here.
+            # Disk and memory of this machine do not matter here.
             "evictionHard": {
                 "nodefs.available": "1Mi",
                 "imagefs.available": "1Mi",

@@ -1,4 +1,4 @@
-"""A node's driver: this machine's driver, or a stub that needs no GPU.
+"""Driver of a node: this machine's driver, or a stub that needs no GPU.
 
 The stub is the library of tests/support/nvml_stub.c with device nodes in a folder, as the driver of
 NVIDIA's GPU operator is in /run/nvidia/driver. After `play_mock` the library is NVIDIA's own mock,
@@ -37,14 +37,14 @@ from tests.support import nvml_stub, other_programs
 from tests.support.paths import ROOT
 
 ON_HOST = os.environ.get("E2E_DRIVER") == "host"
-"""True if the node has this machine's driver and GPUs."""
+"""True if the node uses this machine's driver and GPUs."""
 
-# NVIDIA's device numbers. No driver serves them here, so opening such a node fails.
+# NVIDIA's device numbers. No driver serves them here, so opening such a device fails.
 MAJOR = 195
 MINORS = {**{f"nvidia{number}": number for number in range(len(UUIDS))}, "nvidiactl": 255}
 
-# Functions that are called repeatedly; programs go on allocating, which an unloaded driver would
-# end.
+# Functions that are called repeatedly. Programs keep allocating, which an unloaded driver would
+# stop.
 ASKED = (
     "nvmlInitWithFlags",
     "nvmlDeviceGetCount_v2",
@@ -63,7 +63,7 @@ assert nvml.set_limit(*sys.argv[1:3], 0, int(sys.argv[3]))
 
 
 class Card(NamedTuple):
-    """A GPU and its driver's version, as in `nvidia-smi`."""
+    """A GPU and its driver version, as in `nvidia-smi`."""
 
     uuid: str
     total_mib: int
@@ -72,12 +72,10 @@ class Card(NamedTuple):
 
 
 class HostDriver:
-    """This machine's driver, in any folder."""
-
     root = Path("/")
     environment: Mapping[str, str] = MappingProxyType({})
     prefix = "host-"
-    """Prefix of the roles in nvidia_runtime.py."""
+    """Prefix of roles in nvidia_runtime.py."""
 
     def __init__(self, state: Path, run: Callable[..., str]) -> None:
         """`run` runs a command on the node."""
@@ -86,7 +84,7 @@ class HostDriver:
         self._run = run
 
     def install(self) -> None:
-        """Make the node's loader find the driver's libraries."""
+        """Make the node's loader find the libraries of the driver."""
         folder = libraries()
         assert folder is not None
         self._libraries.write_text(str(folder))
@@ -94,7 +92,6 @@ class HostDriver:
         self._run("mount", "--bind", str(self._cache), "/etc/ld.so.cache")
 
     def cards(self) -> list[Card]:
-        """Return the GPUs."""
         query = "--query-gpu=uuid,memory.total,name,driver_version"
         listed = self._run("nvidia-smi", query, "--format=csv,noheader,nounits")
         rows = [line.split(", ") for line in listed.splitlines()]
@@ -102,7 +99,7 @@ class HostDriver:
 
 
 class Driver:
-    """The stub driver of a node, in folders where its container runtimes find it."""
+    """Stub driver of a node, in folders where container runtimes find it."""
 
     prefix = ""
 
@@ -116,7 +113,7 @@ class Driver:
         self._version = state / "version"
 
     def install(self) -> None:
-        """Create it, readable for containers of any user."""
+        """Create the driver, readable for containers of any user."""
         libraries = nvml_stub.build(self.root / LIBRARIES)
         versioned = libraries / LIBRARY.replace(".1", f".{DRIVER}")
         (libraries / LIBRARY).rename(versioned).chmod(0o755)
@@ -136,19 +133,19 @@ class Driver:
         return [Card(uuid, GPU_BYTES >> 20, PRODUCT, version) for uuid in UUIDS]
 
     def remove(self) -> None:
-        """Remove it from the node; containers that have it keep it."""
+        """Remove the driver from the node; containers that have it keep it."""
         self.root.rename(self._away)
         (self._kernel / "version").unlink()
 
     def restore(self) -> None:
-        """Restore it for containers that are created from now on."""
+        """Restore the driver for containers created from now on."""
         self._away.rename(self.root)
         self.play()
 
     def replace(self, limits: str) -> None:
-        """Replace it by a driver of r615, for containers that are created from now on.
+        """Replace the driver by one of r615, for containers created from now on.
 
-        `limits` is its way of limiting cgroups, a value of that line of the stub's file.
+        `limits` is the driver's way of limiting cgroups, as in the stub's file.
         """
         self._limits.mkdir(exist_ok=True)
         self._limits.chmod(0o777)
@@ -156,17 +153,17 @@ class Driver:
         self.play(R615)
 
     def limit_by(self, limits: str) -> None:
-        """Change its way of limiting cgroups, or turn it `off`."""
+        """Change the driver's way of limiting cgroups, or turn limits `off`."""
         (self._limits / "mode").write_text(limits)
         self.rewrite("^limits .*(?= cgroups=)", f"limits {limits}")
 
     def unload(self) -> None:
-        """Unload the kernel driver: NVML calls in existing containers fail."""
+        """Unload the kernel driver: NVML calls in existing containers then fail."""
         (self._kernel / "version").unlink()
         self.rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
 
     def load(self) -> None:
-        """Load it again; it has lost all limits."""
+        """Load the kernel driver again; it has lost all limits."""
         for limit in self._limits.glob("limit-*"):
             limit.unlink()
         self.rewrite("^fail .*\n", "")
@@ -180,7 +177,7 @@ class Driver:
             stub.with_suffix(".new").rename(stub)
 
     def set_limit(self, run: Callable[..., str], pid: int, gpu: str, limit_bytes: int) -> None:
-        """Limit a process's cgroup, as the toolkit's hook does for an image with its variables."""
+        """Limit the cgroup of a process, as the toolkit's hook does on request."""
         stub = self._limits / "stub.txt"
         mode = (self._limits / "mode").read_text()
         stub.write_text(f"gpu {gpu}\nlimits {mode} cgroups={TREE} in={self._limits}\n")
@@ -195,7 +192,7 @@ class Driver:
         run("env", *named, sys.executable, "-c", SETS, gpu, f"{TREE}{path}", str(limit_bytes))
 
     def play_mock(self, name: str = "a100") -> None:
-        """Replace the stub by NVIDIA's mock, with all GPUs of one of its machines."""
+        """Replace the stub by NVIDIA's mock with all GPUs of one of its machines."""
         mock = Path(str(other_programs.find("NVIDIA_MOCK", LIBRARY)))
         libraries, version = self.root / LIBRARIES, mock.name.partition(".so.")[2]
         Path(shutil.copy(mock, libraries)).chmod(0o755)
@@ -209,6 +206,6 @@ class Driver:
         self.play(version)
 
     def play(self, version: str = DRIVER) -> None:
-        """Change the version, for containers that are created from now on."""
+        """Change the version for containers created from now on."""
         self._version.write_text(version)
         (self._kernel / "version").write_text(f"NVRM version: NVIDIA Kernel Module  {version}\n")

@@ -1,24 +1,24 @@
-"""Plays NVIDIA's container runtime, or stands beneath the real one: gives containers what to play.
+"""Stand-in for NVIDIA's container runtime, or for runc beneath the real one.
 
-Containerd, or NVIDIA's runtime, starts it in place of runc, as `nvidia_runtime.py FOLDER ROLE RUNC
+Containerd or NVIDIA's runtime starts it instead of runc, as `nvidia_runtime.py FOLDER ROLE RUNC
 ARGUMENTS...`. It changes the bundle of a container that is created, then becomes runc.
 
 | role | a container gets |
 | --- | --- |
-| `stand-in` | the driver's library, if it asks for GPUs, as by the hook of mode `legacy` |
-| `beneath` | nothing of a GPU: NVIDIA's runtime has brought library and device nodes, or has not |
-| `host-stand-in` | this machine's driver and all GPUs, if it asks for one |
-| `host-beneath` | nothing: NVIDIA's runtime brings this machine's driver |
+| `stand-in` | the driver's library if it requests GPUs, as from the hook of mode `legacy` |
+| `beneath` | nothing, since NVIDIA's runtime adds library and device nodes |
+| `host-stand-in` | this machine's driver and all GPUs if it requests one |
+| `host-beneath` | nothing, since NVIDIA's runtime adds this machine's driver |
 
-In each role our programs with `hostPID` treat the node's PID namespace as the initial one.
-The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
-nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
-find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
-Where the library is NVIDIA's own mock, it plays FOLDER/driver/mock.json, with the pod's GPUs alone.
-FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
-A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
-FOLDER/version is the version of the driver. Where FOLDER/limits exists it holds cgroups to amounts,
-as FOLDER/limits/mode says. Programs find it as libcuda.so.1, too, and allocate through it.
+In each role, vramwarden programs with `hostPID` treat the node's PID namespace as the initial one.
+nvidia_driver.py creates the driver in FOLDER/driver. Without that folder, the stand-in adds
+nothing. FOLDER/scenes/SANDBOX has what the library simulates for a pod; the pod's containers
+see it as /scene. To use VRAM, a process writes `0 BYTES` to /scene/pids/<its PID>.
+NVIDIA's mock simulates FOLDER/driver/mock.json instead, with only the GPUs of the pod.
+FOLDER/kernel, seen as /kernel, replaces /proc/driver/nvidia, which is not writable.
+A container with hostPID sees all scenes as /scenes, with the PIDs on the node.
+FOLDER/version has the version of the driver. If FOLDER/limits exists, the driver limits cgroups
+as FOLDER/limits/mode states. Programs also load the library as libcuda.so.1 to allocate memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRIVER = "570.86.15"
 R615 = "615.71.09"
 CUDA = "libcuda.so.1"
 DRIVER_ANNOTATION = "stub.nvml/driver"  # of a pod: the driver's version, if not the node's
-# NVIDIA's container toolkit accepts only this form of a GPU's UUID.
+# NVIDIA's container toolkit accepts only this form of GPU UUID.
 UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
 PRODUCT = "NVIDIA H200"
@@ -49,7 +49,7 @@ main()
 """
 CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = CGROUPS / "unified"
-"""Where cgroup v2 lies on a machine that has both versions: pods' are made there, too."""
+"""Mount point of cgroup v2 on machines with both versions; pods have cgroups in both."""
 TREE = UNIFIED if UNIFIED.is_dir() else CGROUPS
 
 
@@ -64,7 +64,7 @@ def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
 
 
 def equip(folder: Path, role: str, config: dict) -> bool:
-    """Give a container what belongs to its GPUs; return True if its configuration changed."""
+    """Add what belongs to a container's GPUs; return True if its configuration changed."""
     paths = [
         namespace.get("path")
         for namespace in config["linux"]["namespaces"]
@@ -112,14 +112,14 @@ def equip(folder: Path, role: str, config: dict) -> bool:
 
 
 def asked_for(environment: list[str]) -> str:
-    """Return the GPUs that a container requests; an empty text for none."""
+    """Return the GPUs that a container requests, or "" for none."""
     variables = dict(entry.partition("=")[::2] for entry in environment)
     asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
     return "" if asked in {"void", "none"} else asked
 
 
 def show_host(folder: Path, config: dict) -> bool:
-    """Give a container this machine's driver and GPUs if it requests any; return True then."""
+    """Add this machine's driver and GPUs to a container that requests any; return True then."""
     environment = config["process"].setdefault("env", [])
     if not asked_for(environment):
         return False
@@ -136,10 +136,10 @@ def show_host(folder: Path, config: dict) -> bool:
 
 
 def believe_in_the_node(process: dict) -> bool:
-    """Let our own program treat the node's PID namespace as the machine's initial one.
+    """Make a vramwarden program treat the node's PID namespace as the machine's initial one.
 
-    The node's is nested, and older drivers report nothing outside the initial one. Return True if
-    the process is our program.
+    The node's PID namespace is nested, and older drivers report nothing outside the initial one.
+    Return True if the process is a vramwarden program.
     """
     if is_ours := Path(process["args"][0]).name == "vramwarden":
         process["args"][:1] = ["python3", "-c", OUTERMOST]
@@ -147,7 +147,7 @@ def believe_in_the_node(process: dict) -> bool:
 
 
 def show_cuda(mounts: list[dict]) -> None:
-    """Mount the library as libcuda.so.1, too."""
+    """Also mount the library as libcuda.so.1."""
     mounts += [
         {**found_mount, "destination": str(Path(found_mount["destination"]).with_name(CUDA))}
         for found_mount in mounts
@@ -156,7 +156,7 @@ def show_cuda(mounts: list[dict]) -> None:
 
 
 def show_limits(config: dict, limits: Path) -> None:
-    """Mount what the driver needs to know of cgroups into a container."""
+    """Mount what the driver needs to know about cgroups into a container."""
     mounts = config["mounts"]
     for found_mount in mounts if TREE is UNIFIED else ():
         if found_mount["destination"] == str(CGROUPS) or found_mount.get("source") == str(CGROUPS):
@@ -172,12 +172,12 @@ def lines(uuids) -> list[str]:
 
 
 def play(driver: str, gpus: list[str]) -> str:
-    """Return the library's file."""
+    """Return the content of the library's file."""
     return "\n".join([f"driver {driver}", *gpus, "live figures", ""])
 
 
 def play_mock(machine: str, gpus: str) -> str:
-    """Return the file of NVIDIA's mock: its machine, with only these GPUs."""
+    """Return the file for NVIDIA's mock: its machine, with only these GPUs."""
     played = json.loads(machine)
     seen = [device for device in played["devices"] if device["uuid"] in gpus]
     played["devices"] = [{**item, "index": number} for number, item in enumerate(seen)]
@@ -185,12 +185,12 @@ def play_mock(machine: str, gpus: str) -> str:
 
 
 def set_up(scene: Path, text: str, pod: str) -> None:
-    """Write the library's file and its pod, once per pod."""
+    """Write the library's file for a pod once."""
     if scene.exists():
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
-    limits = scene / "limits"  # for allocations, whether a limit is in effect or not
+    limits = scene / "limits"  # for allocations, even if no limit is in effect
     limits.mkdir()
     for folder in (scene, pids, limits):
         folder.chmod(0o777)  # containers write as any user
@@ -199,7 +199,6 @@ def set_up(scene: Path, text: str, pod: str) -> None:
 
 
 def mount(source: Path, destination: str, mode: str) -> dict[str, object]:
-    """Describe a bind mount."""
     options = ["rbind", mode]
     return {
         "destination": destination,

@@ -1,7 +1,7 @@
-"""NVIDIA's own container toolkit on the node, as containerd's runtime handler `nvidia`.
+"""NVIDIA's container toolkit on the node, as containerd's runtime handler `nvidia`.
 
-It runs in addition to the stand-in, or in its place. Its configuration, its CDI specifications and
-the driver's folder are set here. `nvidia-ctk` writes the specifications.
+The toolkit runs in addition to the stand-in or instead of it. This module sets its configuration,
+CDI specifications and driver folder. `nvidia-ctk` writes the specifications.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ RUNTIME_CLASS = {
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A setup of NVIDIA's runtime on a node."""
+    """A configuration of NVIDIA's runtime on a node."""
 
     mode: str
     default_kind: str
     specifications: dict[str, str]
-    """Mode of `nvidia-ctk cdi generate` that writes the specification, by CDI vendor."""
+    """Mode of `nvidia-ctk cdi generate` that writes the specification, keyed by CDI vendor."""
     unprivileged: bool = True
-    """Whether the variable of unprivileged containers has an effect."""
+    """True if unprivileged containers can request GPUs by environment variable."""
 
 
 OPERATORS = {"management.nvidia.com": "management", "k8s.device-plugin.nvidia.com": "nvml"}
 MODES = {
-    # The setup of NVIDIA's GPU operator from 25.10 on.
+    # Configuration by NVIDIA's GPU operator from 25.10 on.
     "management": Mode("cdi", "management.nvidia.com/gpu", OPERATORS),
     "cdi": Mode("cdi", "nvidia.com/gpu", {"nvidia.com": "nvml"}),
-    # A toolkit from a package: each specification is generated in memory.
+    # Configuration by the package: each specification is generated in memory.
     "auto": Mode("auto", "nvidia.com/gpu", {}),
     # Unprivileged containers must request GPUs by volume mounts.
     "hardened": Mode("cdi", "management.nvidia.com/gpu", OPERATORS, unprivileged=False),
@@ -49,12 +49,10 @@ MODES = {
 
 
 class Toolkit:
-    """NVIDIA's container toolkit on a node."""
-
     def __init__(
         self, state: Path, driver: Driver | HostDriver, beneath: Path, run: Callable[..., str]
     ) -> None:
-        """`beneath` is the program that it starts as runc; `run` runs a command on the node."""
+        """`beneath` is the program that it starts as runc. `run` runs a command on the node."""
         self._driver = driver
         self._folder = state / "toolkit"
         self._beneath = beneath
@@ -62,11 +60,11 @@ class Toolkit:
         self.runtime = self._folder / "nvidia-container-runtime"
 
     def install(self, mode: str) -> None:
-        """Install the runtime for containerd, in a mode."""
+        """Install the runtime for containerd in a mode."""
         self._folder.mkdir()
         configured = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(self._folder / "config.toml")}
         variables = self._driver.environment | configured
-        # The GPU operator's own runtime is such a script, too.
+        # The GPU operator's runtime is also such a script.
         self.runtime.write_text(
             "#!/bin/sh\n"
             + "".join(f"export {name}={value}\n" for name, value in variables.items())
@@ -76,7 +74,7 @@ class Toolkit:
         self.switch(mode)
 
     def switch(self, name: str) -> None:
-        """Change to a mode, for containers created from now on."""
+        """Change the mode for containers created from now on."""
         mode = MODES[name]
         variables = [f"{name}={value}" for name, value in self._driver.environment.items()]
         specifications = self._folder / "cdi"

@@ -1,4 +1,4 @@
-"""Manifests of the stories, and the small programs in their containers."""
+"""Manifests for the stories, and the small programs in their containers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def container(command: list[str], **more: Any) -> Json:
 
 
 def template(memory: str | None, command: list[str], **spec: Any) -> Json:
-    """Return a pod template with an amount of VRAM, or without."""
+    """Return a pod template with or without an amount of VRAM."""
     annotations = {"vramwarden.io/gpu-memory": memory} if memory else {}
     containers = spec.pop("containers", None) or [container(command)]
     usual = {"terminationGracePeriodSeconds": 5, "dnsPolicy": "Default"}  # no cluster DNS
@@ -80,17 +80,17 @@ def job(name: str, memory: str, command: list[str]) -> Json:
 
 
 def statuses(found: Json) -> dict[str, Json]:
-    """Return the statuses of a pod's containers of any kind, by name."""
+    """Return the statuses of all containers of a pod, keyed by name."""
     status = found["status"]
     kinds = ("initContainerStatuses", "containerStatuses")
     return {item["name"]: item for kind in kinds for item in status.get(kind, ())}
 
 
 def processes_of(uid: str, word: bytes) -> set[str]:
-    """Return the PIDs, on this machine, of a pod's processes with a word in their command."""
+    """Return the PIDs on this machine of a pod's processes with a word in their command."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             if uid in (folder / "cgroup").read_text():
                 found |= {folder.name} if word in (folder / "cmdline").read_bytes() else set()
     return found

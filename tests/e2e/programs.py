@@ -1,4 +1,4 @@
-"""Pods with a program that allocates on command, over the stub or on a real GPU."""
+"""Pods with a program that allocates on command, with the stub or on a real GPU."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ LINES = "/tmp/lines"  # noqa: S108 - a file in a container
 
 
 def python_image() -> str:
-    """Return the name of an image with Python: the enforcer's."""
+    """Return the name of an image that has Python: the enforcer's."""
     enforcer = product_values()["enforcer"]
     return f"{enforcer['repository']}:{enforcer['tag']}"
 
 
 def gpu_pod(name: str, memory: str, *first: str, **spec: Any) -> Json:
-    """Return a pod that runs the program, which begins with the lines `first`."""
+    """Return a pod that runs the program, which starts with the lines `first`."""
     return python_pod(name, memory, ["python3", "-c", PROGRAM, LINES, *first], **spec)
 
 
 def python_pod(name: str, memory: str, command: list[str], **spec: Any) -> Json:
-    """Return a pod whose image has Python."""
     main = {**container(command), "image": python_image(), **spec.pop("main", {})}
     return pod(name, memory, [], containers=[main], **spec)
 
 
 class GpuProgram:
-    """The program in a pod's running container."""
+    """The program in a running container of a pod."""
 
     def __init__(self, team: Team, name: str, first: int = 0) -> None:
         """`first` is the number of initial lines."""
         self.team, self.name = team, name
-        self._answers = 1 + first  # it prints `ok` when it starts
+        self._answers = 1 + first  # the program prints `ok` when it starts
 
     def does(self, *lines: str) -> list[str]:
         """Append lines; return the response to each."""
@@ -64,7 +63,7 @@ class GpuProgram:
 
 
 def started(team: Team, manifest: Json, first: int = 0) -> GpuProgram:
-    """Create a pod of `gpu_pod`, and wait until it is ready."""
+    """Create a pod with `gpu_pod` and wait until it is ready."""
     name = team.create(manifest)["metadata"]["name"]
     team.wait_ready(name)
     return GpuProgram(team, name, first)

@@ -1,4 +1,4 @@
-"""Other projects' programs on the tests' own node: NVIDIA's, and HAMi's."""
+"""Programs by other projects, NVIDIA's and HAMi's, on the tests' own node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HAMI_RESOURCES = {
     "resourcePriorityName": "nvidia.com/priority",
     "defaultGPUNum": 1,
 }
-"""Defaults of its chart."""
+"""Default resources of HAMi's chart."""
 HEEDS = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -57,21 +57,21 @@ HEEDS = {
         }
     }
 }
-"""Node affinity of deploy/take-the-plugin-off.md for a DaemonSet that ignores the label."""
+"""Node affinity in deploy/take-the-plugin-off.md for a DaemonSet that ignores the label."""
 
 
 class Mock:
-    """NVIDIA's mock of the driver library, as seen by the containers of some pods."""
+    """NVIDIA's mock of the driver library, as the containers of some pods see it."""
 
     def __init__(self, node: NodeCluster) -> None:
         self._node = node
         self._played: dict[Path, Json] = {}
 
     def hold(self, found: Json, used_bytes: int, *also: Json) -> None:
-        """Let the first process of a pod use this much memory of its GPU.
+        """Make the first process of a pod use this much memory of the pod's GPU.
 
-        Its own containers see it with the PID in the pod. The pods `also`, which see all GPUs, see
-        it with the PID on the node.
+        The pod's containers see the process with its PID in the pod. The pods `also`, which see all
+        GPUs, see it with its PID on the node.
         """
         outside, within = self._node.process_of(statuses(found)["main"]["containerID"])
         uuid = found["metadata"]["annotations"]["vramwarden.io/gpu"]
@@ -83,7 +83,7 @@ class Mock:
             self.change(seen_by, gpu, memory={"used_bytes": used_bytes}, processes=[held])
 
     def change(self, found: Json, gpu: int, **how: object) -> None:
-        """Change a GPU, by index, as the containers of a pod see it."""
+        """Change a GPU, given by index, as the pod's containers see it."""
         scene = self._scene(found["metadata"]["uid"])
         played = self._played.setdefault(scene, {})
         played[str(gpu)] = {**played.get(str(gpu), {}), **how}
@@ -98,14 +98,11 @@ class Mock:
 
 
 class DevicePlugin:
-    """NVIDIA's device plugin on the node, as a DaemonSet in `kube-system`."""
-
     def __init__(self, system: Team, node: NodeCluster) -> None:
         self._team = system
         self._node = node
 
     def install(self, **environment: str) -> None:
-        """Install it."""
         variables = {"NVIDIA_VISIBLE_DEVICES": "all", "LD_LIBRARY_PATH": f"/{LIBRARIES}"}
         sockets = "/var/lib/kubelet/device-plugins"
         container = {
@@ -137,23 +134,21 @@ class DevicePlugin:
         )
 
     def change(self, **spec: object) -> None:
-        """Change the specification of its pods."""
+        """Change the pod specification of the plugin."""
         change = {"spec": {"template": {"spec": spec}}}
         self._team.api.request("PATCH", self._path, change, content_type=STRATEGIC)
 
     def use_image(self, image: str) -> None:
-        """Upgrade it."""
+        """Upgrade the plugin to an image."""
         self.change(containers=[{"name": PLUGIN, "image": image}])
 
     def uninstall(self) -> None:
-        """Uninstall it."""
         self._team.api.request("DELETE", self._path, propagationPolicy="Foreground")
         self._team.wait(
             "the plugin gone", lambda: not self._team.pods(labelSelector=f"app={PLUGIN}")
         )
 
     def pod(self) -> Json:
-        """Return its pod."""
         return self._team.pod_of(PLUGIN)
 
     def wait_for(self, capacity: int, allocatable: int, resource: str = "nvidia.com/gpu") -> None:
@@ -172,14 +167,13 @@ class DevicePlugin:
 
 
 def plugin_image(folder: Path) -> Path:
-    """Build the image of NVIDIA's device plugin."""
     sliced = json.dumps(TIME_SLICING)
     program = str(find("NVIDIA_PLUGIN", PLUGIN))
     return programs_image(folder, PLUGIN_IMAGE, program, sliced=sliced)
 
 
 def discovered(node: NodeCluster) -> dict[str, str]:
-    """Return the labels that NVIDIA's GPU feature discovery gives a node with time-slicing."""
+    """Return the labels that GPU feature discovery sets on a node with time-slicing."""
     driver = node.state / "driver"
     written, settings = node.state / "features", node.state / "sliced"
     settings.write_text(json.dumps(TIME_SLICING))
@@ -221,9 +215,9 @@ def dra_driver(node: NodeCluster) -> AbstractContextManager[None]:
 
 
 class Hami:
-    """HAMi's scheduler and webhook, for a node of their own.
+    """HAMi's scheduler and webhook, for a separate node.
 
-    That node is an object with the annotations of HAMi's device plugin; no kubelet starts its pods.
+    The node is an object with the annotations of HAMi's device plugin; no kubelet starts its pods.
     """
 
     NODE = "hami1"
@@ -237,7 +231,7 @@ class Hami:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run HAMi in the cluster until the block ends, without its webhook."""
+        """Run HAMi in the cluster until the block ends, without HAMi's webhook."""
         state, address = self._node.state, self._node.address
         devices = state / "hami-devices.yaml"
         devices.write_text(json.dumps({"nvidia": HAMI_RESOURCES}))
@@ -306,7 +300,7 @@ class Hami:
         self._node.api.delete(made)
 
     def webhook(self, name: str) -> Json:
-        """Return its webhook's configuration from its chart; the name decides the order."""
+        """Return the webhook configuration of HAMi's chart; the name determines the order."""
         where = f"https://{self._node.address}:{self._port}/webhook"
         ca = base64.b64encode(self._node.ca_pem).decode()
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}

@@ -1,4 +1,4 @@
-"""A team with a namespace: it creates objects as developers do, and reads the results."""
+"""A team with a namespace, which creates objects and reads results as developers do."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ from tests.support.control_planes import ApiError, wait_until
 
 Json = dict[str, Any]
 PATIENCE = float(os.environ.get("E2E_PATIENCE") or 180)
-"""Timeout in seconds: on a busy machine a sidecar may need twenty to start."""
+"""Timeout in seconds. On a busy machine, a sidecar may need twenty to start."""
 
 
 class Team:
-    """A client of one namespace."""
-
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.api = cluster.api
         self.namespace = namespace
 
     def create(self, manifest: Json, *, dry_run: bool = False) -> Json:
-        """Create an object in the team's namespace."""
         manifest["metadata"]["namespace"] = self.namespace
         return self.api.create(manifest, dry_run=dry_run)
 
     def denial(self, manifest: Json) -> str:
-        """Try to create an object that is denied; return the denial's message."""
+        """Try to create an object; return the message of the denial."""
         try:
             made = self.create(manifest)
         except ApiError as error:
@@ -38,15 +35,14 @@ class Team:
         raise AssertionError(f"not denied: {made}")
 
     def pod(self, name: str) -> Json:
-        """Return a pod."""
         return self.api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def pods(self, **query: str) -> list[Json]:
-        """Return the pods, or those that match a selector."""
+        """Return the pods that match the query, by default all."""
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods", **query)
 
     def pod_of(self, app: str) -> Json:
-        """Return the only pod with a label `app`, once it exists."""
+        """Return the only pod with a label `app` when it exists."""
         found = self.wait(f"a pod of {app}", lambda: self.pods(labelSelector=f"app={app}"))
         assert len(found) == 1, [item["metadata"]["name"] for item in found]
         return found[0]
@@ -57,7 +53,7 @@ class Team:
         self.api.request("DELETE", path, gracePeriodSeconds=str(grace))
 
     def wait(self, what: str, check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-        """Poll until the check returns a true value; a failure shows the pods' states."""
+        """Poll until the check returns a true value. A failure shows the states of the pods."""
         try:
             return wait_until(what, check, timeout=timeout)
         except TimeoutError as error:
@@ -89,22 +85,20 @@ class Team:
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Return the log of a container."""
         options = ("--previous",) * previous + ("--timestamps",) * timestamps
         return self._kubectl("logs", name, "-c", container, *options)
 
     def run(self, name: str, *command: str, container: str = "main") -> str:
-        """Run a command in a container."""
         return self._kubectl("exec", name, "-c", container, "--", *command)
 
     def events(self, name: str) -> list[str]:
-        """Return the Events of a pod as `reason: message`."""
+        """Return the Events about a pod, written `reason: message`."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.api.list(path, fieldSelector=f"involvedObject.name={name}")
         return [f"{item['reason']}: {item['message']}" for item in found]
 
     def _last_words(self, name: str) -> str:
-        """Return the end of each container's log, if it has one."""
+        """Return the end of each container's log, if the container has one."""
         what = ("logs", name, "--all-containers", "--prefix", "--tail=20", "--ignore-errors")
         return self.cluster.kubectl("--namespace", self.namespace, *what).stdout
 

@@ -1,4 +1,4 @@
-"""`make dev` with a node: pods run there, and are stopped above their cap."""
+"""`make dev` with a node: pods run on it, and are stopped above their cap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Error from server \(Forbidden\): .* 8GB is not a Kubernetes quantity; use 8G or 
 
 @pytest.fixture
 def folder():
-    """Return a folder whose name is short enough for paths of sockets."""
+    """Return a folder with a short name, for socket paths."""
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
 

@@ -1,4 +1,4 @@
-"""However an installation fails, other users' plain pods start."""
+"""Other users' plain pods start, however an installation fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT = "mutatingwebhookconfigurations,validatingwebhookconfigurations,deployment
 
 @pytest.fixture(scope="module")
 def stranger(cluster):
-    """Return a user who has nothing to do with us."""
+    """Return a user who does not use vramwarden."""
     name = "team-stranger"
     cluster.api.create(namespace(name))
     team = Team(cluster, name)
@@ -45,21 +45,20 @@ def helm(cluster, tmp_path):
 
 @pytest.fixture
 def unready(cluster):
-    """Create the release's namespace, in which nothing becomes ready; it is deleted by hand."""
+    """Create the release's namespace; nothing in it becomes ready. It is deleted by hand."""
     team = Team(cluster, SYSTEM)
     cluster.api.create(namespace(SYSTEM, {"pod-security.kubernetes.io/enforce": "restricted"}))
     yield team
     for name in (SYSTEM, SENTRY):
         delete_namespace(team, name)
     elsewhere = "clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies"
-    elsewhere += ",customresourcedefinitions"  # Helm adopts none that kubectl created
+    elsewhere += ",customresourcedefinitions"  # Helm adopts no definitions created by kubectl
     label = "app.kubernetes.io/name=vramwarden"
     kinds = f"{LEFT},{elsewhere},validatingadmissionpolicybindings"
     cluster.kubectl("delete", kinds, "--all-namespaces", "-l", label)
 
 
 def delete_namespace(team, name=SYSTEM):
-    """Delete the namespace, and wait until it is gone."""
     team.api.delete(namespace(name))
 
     def gone():
@@ -107,7 +106,7 @@ def test_what_helm_finds_in_time_installs_nothing(cluster, helm, unready, strang
 def test_where_nothing_becomes_ready_strangers_start_also_after_the_namespace_is_gone(
     cluster, helm, unready, stranger
 ):
-    """As if somebody applied the rendered chart."""
+    """This is like applying the rendered chart."""
     rendered = helm.text({"image": NOWHERE, "enforcer": NOWHERE}, "--no-hooks")
     command = [find_binary("kubectl"), f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", "-"]
     subprocess.run(command, input=rendered, check=True, capture_output=True, text=True)
@@ -133,7 +132,7 @@ def test_a_working_install_goes_with_its_namespace(cluster, helm, unready, stran
     delete_namespace(unready)
     assert starts(stranger, "at-once")
     stranger.wait("the webhook configurations gone", lambda: "webhook" not in installed(cluster))
-    # No component of ours is left, neither to translate it nor to deny it.
+    # No vramwarden component is left to mutate or deny the pod.
     made = stranger.create(pod("asks", "1Gi", ["true"], schedulerName="nobody"))
     assert "initContainers" not in made["spec"]
     stranger.delete_pod("asks")

@@ -1,6 +1,6 @@
 """The commands of deploy/laptop.md and deploy/uninstall.md, on a node without other allocators.
 
-Not tested: that kind and minikube load an image, and their nodes.
+The loading of images by kind and minikube, and their nodes, are not tested.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_the_first_pod_runs_and_the_second_waits_until_it_is_gone(node, values, 
         said = reader.run(command + more, *codes)
         assert all(words in said for item, words in SAID.items() if item in command)
         if helm:
-            # A new node waits for a minute, in which other allocators of its GPUs may appear.
+            # A new node waits for a minute in case other allocators of its GPUs appear.
             wait_until("its 16Gi", has_what_the_values_say, timeout=SETTLE_S + 30)
         elif "run first" in command:
             found = team.wait_ready("first")

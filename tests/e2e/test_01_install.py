@@ -1,4 +1,4 @@
-"""One command installs the product, into a namespace at the strictest level of Pod Security.
+"""One command installs vramwarden in a namespace with the strictest Pod Security level.
 
 The tests' own node offers whole GPUs at first, as with NVIDIA's device plugin: one allocator per
 card.
@@ -14,14 +14,14 @@ from tests.e2e.pods import GIB, is_ready
 
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/vramwarden-webhook"
 REMEMBERED_S = 20.0
-"""Part of the five minutes for which a kubelet remembers a plugin; longer than an earlier wait."""
+"""Part of the five minutes for which a kubelet remembers a plugin; exceeds an earlier wait."""
 CURE = "nvidia.com/gpu.deploy.device-plugin=false"
 
 
 def test_two_replicas_are_ready_in_a_restricted_namespace(system):
     status = system.api.request("GET", DEPLOYMENT)["status"]
     assert status["readyReplicas"] == 2
-    # Helm counts a DaemonSet as ready although an update may make this many pods unavailable.
+    # Helm counts a DaemonSet as ready even if an update makes this many pods unavailable.
     system.wait("all pods ready", lambda: all(map(is_ready, system.pods())))
     labels = system.api.request("GET", f"/api/v1/namespaces/{SYSTEM}")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -75,5 +75,5 @@ def test_the_agent_shows_what_the_node_has(gpu_node):
     assert labels["vramwarden.io/gpu"] == "true"
     assert labels["vramwarden.io/gpu-memory-mib"] == str(80 * 1024)
     assert labels["vramwarden.io/enforcement"] == "sidecar"
-    # A runtime that keeps NVIDIA_VISIBLE_DEVICES, and resolves it itself.
+    # A runtime that keeps NVIDIA_VISIBLE_DEVICES and resolves it itself.
     assert labels["vramwarden.io/device-names"] == "uuid"

@@ -1,4 +1,4 @@
-"""The stock scheduler counts memory, and no pod gets more than there is."""
+"""The stock scheduler counts memory, and no pod gets more than exists."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STATUS = "application/merge-patch+json"
 
 @pytest.fixture(scope="module")
 def two_nodes(cluster, system):
-    """Create nodes of 4Gi and 8Gi without a kubelet: pods are bound to them, and never run."""
+    """Create nodes of 4Gi and 8Gi without a kubelet. Pods are bound to them but never run."""
     nodes = [fake_node(cluster.api, f"fake-{gib}", gib) for gib in (4, 8)]
     yield
     for made in nodes:
         cluster.api.delete(made)
-    # The agent's DaemonSet created pods for them.
+    # The agent's DaemonSet created pods for these nodes.
     for found in system.pods():
         if found["spec"].get("nodeName", "").startswith("fake-"):
             system.delete_pod(found["metadata"]["name"])
@@ -53,7 +53,7 @@ def fake_node(api, name, gib):
 
 
 def a_pod(name):
-    # It tolerates all taints of a node whose kubelet does not report.
+    # The pod tolerates all taints of a node whose kubelet does not report.
     return pod(name, "3Gi", ["true"], nodeSelector=SELECTOR, tolerations=[{"operator": "Exists"}])
 
 

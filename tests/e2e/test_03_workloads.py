@@ -11,7 +11,7 @@ GROWS = holding(f"env; hold {GIB}; echo holds; wait_for grow; hold {10 * GIB}; f
 
 @pytest.fixture(scope="module")
 def train(gpu_node, team):
-    """Return the pod of a Deployment with 8Gi, once it is ready."""
+    """Return the ready pod of a Deployment with 8Gi."""
     team.create(deployment("train", "8Gi", GROWS))
     return team.wait_ready(team.pod_of("train")["metadata"]["name"])
 

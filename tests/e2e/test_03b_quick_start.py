@@ -1,4 +1,4 @@
-"""Time until an application starts after its sidecar, on an idle and on a busy node."""
+"""Time from the start of a sidecar to that of its application, on an idle and a busy node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from tests.e2e.pods import container, pod
 
 PODS = {"idle": 20, "busy": 10}  # a busy node takes several times as long
-PATIENCE_S = 60  # only detects failures; the measured speed is printed
+PATIENCE_S = 60  # only detects failures; the measured time is printed
 SPIN = ["sh", "-c", "while :; do :; done"]
 
 
 @contextlib.contextmanager
 def busy(team):
-    """Keep two cores busy with much more CPU weight than a sidecar's."""
+    """Keep two cores busy with far more CPU weight than a sidecar has."""
     for name in ("spin-1", "spin-2"):
         spinning = container(SPIN, resources={"requests": {"cpu": "500m"}})
         team.create(pod(name, None, SPIN, containers=[spinning]))
@@ -29,10 +29,10 @@ def busy(team):
 
 
 def play(node, team, name):
-    """Run a pod to its end; return the seconds until its application began, and the statuses."""
+    """Run a pod to its end; return seconds until its application started, and the statuses."""
     team.create(pod(name, "1Gi", ["sh", "-c", "echo began"], restartPolicy="Never"))
     team.wait(f"{name} over", lambda: team.pod(name)["status"]["phase"] == "Succeeded")
-    # The time at which the line reached containerd: the API has whole seconds.
+    # Time at which the line reached containerd, since the API has whole seconds.
     log = team.cluster.kubectl("--namespace", team.namespace, "logs", name, "-c", "main",
                                "--timestamps").stdout  # fmt: skip
     began_s = datetime.fromisoformat(log.split()[0]).timestamp()

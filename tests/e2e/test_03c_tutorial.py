@@ -1,6 +1,6 @@
 """The commands of deploy/tutorial.md, literally and in order.
 
-A small program replaces the notebook and PyTorch. The commands that install and uninstall a whole
+A small program replaces the notebook and PyTorch. Commands that install and uninstall the whole
 release are tested elsewhere, see tests/support/command_coverage.py.
 """
 
@@ -49,7 +49,7 @@ def test_who_follows_the_tutorial_gets_two_notebooks_on_one_card(gpu_node, reade
             team.wait("its service account", lambda: team.api.list(ACCOUNTS))
 
     def heard(text):
-        """Return the output of the only command with a text."""
+        """Return the output of the only command that contains a text."""
         (found,) = [line for command, line in said.items() if text in command]
         return found
 

@@ -55,7 +55,7 @@ def test_an_image_that_a_node_imported_starts_by_its_digest(node, team, tmp_path
 
 
 def archive_of_a_release(folder):
-    """Write the image of the workloads as a release writes its own; return digest and file."""
+    """Write the workload image as a release writes its images; return digest and file."""
     layer = layer_of(busybox_root(folder))
     image = {
         "architecture": ARCHITECTURES[platform.machine()],

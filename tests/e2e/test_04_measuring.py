@@ -1,11 +1,11 @@
-"""A pod within its cap is left alone; one whose sidecar cannot measure never starts."""
+"""A pod within its cap is not stopped. A pod whose sidecar cannot measure never starts."""
 
 from __future__ import annotations
 
 from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
 from tests.e2e.pods import holding, pod, statuses
 
-OLD_DRIVER = "550.54.14"  # shows a container its own processes with 0 bytes
+OLD_DRIVER = "550.54.14"  # reports 0 bytes for a container's own processes
 
 
 def test_a_pod_under_its_cap_runs(team, quiet):
@@ -30,7 +30,7 @@ def test_a_pod_that_cannot_be_measured_does_not_start_and_says_why(gpu_node, tea
     assert main["state"]["waiting"]["reason"] == "PodInitializing"
     assert not main["started"]
 
-    def reported():  # by one of the attempts: a container that ends early ends its probe
+    def reported():  # by one attempt, since a container that ends early ends its probe
         words = ("Unhealthy: Startup probe failed: ", f"failed: Driver {OLD_DRIVER}")
         return [event for event in team.events("blind") if all(part in event for part in words)]
 

@@ -1,4 +1,4 @@
-"""Under Pod Security the sidecar has no more rights than its namespace allows, and works."""
+"""Under Pod Security, the sidecar works without more permissions than its namespace allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def team_at(make_team):
 
 
 def status_of_sidecar(team, name):
-    """Return the user and the effective capabilities of the sidecar's process."""
+    """Return user and effective capabilities of the sidecar's process."""
     lines = team.run(name, "cat", "/proc/self/status", container="vram-enforcer").splitlines()
     found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return int(found["Uid"].split("\t")[0]), int(found["CapEff"], 16)
@@ -38,7 +38,7 @@ def is_stopped_when_it_grows(team, name):
 
 def test_in_baseline_it_is_root_with_nothing_but_kill(gpu_node, team_at):
     team = team_at("baseline")
-    # The workload has another user than the sidecar: without KILL it could not be stopped.
+    # Workload and sidecar have different users: without KILL, the workload could not be stopped.
     users = container(GROWS, securityContext={"runAsUser": USER})
     team.create(pod("grows", "2Gi", [], containers=[users]))
     team.wait_ready("grows")

@@ -1,4 +1,4 @@
-"""Changes of the node by others are reconciled, and no pod is affected."""
+"""Other programs' changes of the node are reverted, and no pod is affected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Seen:
 
 @pytest.fixture
 def undisturbed(gpu_node, team, system, quiet):
-    """Check after a story that every pod has run undisturbed."""
+    """Check after a story that every pod ran undisturbed."""
     team.wait_ready(quiet)
     seen = Seen(team, system)
     before = seen.now()
@@ -49,7 +49,7 @@ def capacity(node):
 
 
 def until(team, what, check):
-    """Wait for a condition, and print the time it took."""
+    """Wait for a condition and print how long it took."""
     began = time.monotonic()
     team.wait(what, check)
     print(f"{what}: {time.monotonic() - began:.2f} s")
@@ -102,7 +102,7 @@ def test_a_restart_of_the_kubelet_loses_nothing(gpu_node, team, undisturbed):
     before = capacity(gpu_node)
     gpu_node.stop_kubelet()
     gpu_node.start_kubelet()
-    # A new pod that runs shows that it is working again.
+    # A new pod that runs shows that the node works again.
     team.create(pod("after", "1Gi", holding("forever")))
     team.wait_ready("after")
     assert capacity(gpu_node) == before

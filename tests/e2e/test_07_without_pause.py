@@ -38,7 +38,7 @@ class Clients:
         while not self._ending.is_set():
             name = f"load-{next(self._numbers)}"
             try:
-                # They are not scheduled, so that only creation is measured.
+                # The pods are not scheduled, so that only creation is measured.
                 made = self._team.create(pod(name, "1Gi", ["true"], schedulerName="nobody"))
             except (ApiError, HTTPError) as error:
                 self.wrong.append(f"{name}: {error}")
@@ -60,7 +60,7 @@ class Clients:
 
 @pytest.fixture
 def clients(cluster, system, make_team):
-    """Run clients while something happens; none may have failed in the end."""
+    """Run clients during a change. None of their requests may fail."""
     settle(system)
     at_work = Clients(make_team())
     threads = [threading.Thread(target=at_work.create) for _ in range(CLIENTS)]
@@ -86,7 +86,7 @@ def wait_for_more(system, at_work, pods=200):
 
 
 def settle(system):
-    """Wait until both replicas are ready, and no third one is terminating."""
+    """Wait until both replicas are ready and no third one is terminating."""
 
     def settled():
         found = system.pods(**WEBHOOK)
@@ -97,14 +97,14 @@ def settle(system):
 
 
 def test_while_a_replica_is_deleted(system, clients):
-    """Delete it with its grace period, as a drain does. A forced deletion loses calls."""
+    """Delete the replica with its grace period, as a drain does. A forced deletion loses calls."""
     victim, _ = system.pods(**WEBHOOK)
     system.delete_pod(victim["metadata"]["name"], victim["spec"]["terminationGracePeriodSeconds"])
     settle(system)
 
 
 def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
-    """Nothing is drained then, and an API server does not repeat a call: the client has to."""
+    """A crash drains nothing, and an API server does not repeat a call. The client must do so."""
     for victim in system.pods(**WEBHOOK):
         crash(node, system, victim["metadata"]["name"])
     lost = clients.forget()
@@ -113,7 +113,7 @@ def test_a_crash_costs_the_calls_under_way_and_no_more(node, system, clients):
 
 
 def crash(node, system, name):
-    """Kill a replica's container from outside, and wait until the kubelet has started another."""
+    """Kill a replica's container from outside; wait until the kubelet has started another."""
 
     def webhook():
         return statuses(system.pod(name))["webhook"]
@@ -133,14 +133,14 @@ def test_while_a_new_revision_is_rolled_out(system, release, values, clients):
 
 @pytest.fixture
 def hurried(cluster, system):
-    """Let a new CA sign soon after its announcement, instead of after a day."""
+    """Make a new CA sign soon after its announcement instead of after a day."""
     set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP=10s")
     yield
     set_variable(cluster, system, "VRAMWARDEN_CA_OVERLAP-")
 
 
 def set_variable(cluster, system, setting):
-    """Set a variable of the webhook, or remove it if it ends with a minus; wait for the rollout."""
+    """Set the webhook's environment variable, or remove it for `NAME-`; wait for the rollout."""
     where = (f"--namespace={SYSTEM}", "deployment/vramwarden-webhook")
     for command in (("set", "env", setting), ("rollout", "status", "--timeout=5m")):
         done = cluster.kubectl(*command[:2], *where, *command[2:])
@@ -149,20 +149,19 @@ def set_variable(cluster, system, setting):
 
 
 def served(system):
-    """Return the certificates that the replicas serve."""
     ask = "import ssl; print(ssl.get_server_certificate(('127.0.0.1', 8443)).strip())"
     names = [found_pod["metadata"]["name"] for found_pod in system.pods(**WEBHOOK)]
     return {system.run(name, "python3", "-c", ask, container="webhook").strip() for name in names}
 
 
 def stored(system):
-    """Return CA and certificate in the Secret that the replicas share."""
+    """Return CA and certificate in the replicas' Secret."""
     data = system.api.request("GET", SECRET)["data"]
     return tuple(base64.b64decode(data[key]).decode().strip() for key in ("ca.crt", "tls.crt"))
 
 
 def issued(text, authority):
-    """Return True if a certificate was signed by a CA, both as PEM text."""
+    """Return True if a CA signed a certificate, both as PEM text."""
     certificate, ca = (x509.load_pem_x509_certificate(pem.encode()) for pem in (text, authority))
     try:
         certificate.verify_directly_issued_by(ca)

@@ -1,4 +1,4 @@
-"""Without replicas only new demands are denied; pods bound meanwhile start afterwards.
+"""Without replicas, only new demands are denied. Pods bound meanwhile start afterwards.
 
 The webhooks stay registered.
 """
@@ -79,7 +79,7 @@ def with_resource(name: str, resource: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def share_gib(gpu_node: Any, team: Team, quiet: str) -> int:
-    """Return a size of which three fit into the node's total, but no two onto one GPU."""
+    """Return a size of which three fit on the node in total, but no two on one GPU."""
     team.wait_ready(quiet)
     free = free_gib(gpu_node)
     size = math.floor(sum(free.values()) / len(LATE)) - 1
@@ -90,7 +90,7 @@ def share_gib(gpu_node: Any, team: Team, quiet: str) -> int:
 
 @pytest.fixture(scope="module")
 def outage(gpu_node: Any, system: Team, make_team: Any, share_gib: int) -> Iterator[Team]:
-    """Scale to no replicas from here on, and back at the end."""
+    """Scale to zero replicas, and back at the end."""
     team = make_team()
     for name in LATE:
         team.create(pod(name, f"{share_gib}Gi", SHOWS, schedulingGates=GATE))

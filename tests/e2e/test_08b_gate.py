@@ -30,7 +30,7 @@ def tenant(gpu_node, make_team):
 
 @pytest.fixture
 def outage(system, tenant):
-    """Return a function that binds a pod without replicas; they are back at the end."""
+    """Return a function that binds a pod without replicas. Replicas are restored at the end."""
 
     def bind(*names):
         scale(system, 0)
@@ -68,7 +68,7 @@ def test_an_init_container_with_vram_waits_and_sees_its_gpu(tenant, system, outa
 def test_a_debugging_container_starts_while_its_pod_waits_and_sees_no_gpu(tenant, system, outage):
     tenant.create(pod("debugged", "1Gi", holding("forever"), schedulingGates=GATE))
     outage("debugged")
-    scale(system, 1)  # it admits the debugging container, and may assign the pod late by then
+    scale(system, 1)  # admits the debugging container; may assign the pod late by then
     image = container([])["image"]
     command = ("debug", "debugged", f"--image={image}", "--profile=baseline", "--container=shell")
     done = tenant.cluster.kubectl(
@@ -109,7 +109,7 @@ def test_a_resize_in_place_of_cpu_changes_nothing_of_it(tenant, system, outage):
 
 
 def test_after_a_reboot_of_the_node_a_pod_has_its_gpu_again(tenant, gpu_node):
-    """Like a reboot: kubelet stopped, every container of the pod killed, and its sandbox."""
+    """The reboot is simulated: kubelet stopped, all containers and the sandbox killed."""
     tenant.create(pod("rebooted", "1Gi", holding("forever")))
     before = tenant.wait_ready("rebooted")
     gpu = gpu_of(tenant, "rebooted")
@@ -153,7 +153,7 @@ def test_many_pods_wait_for_one_replica(tenant, system):
 
 
 def test_who_replaces_the_gates_folder_by_a_link_shows_the_sidecar_nothing(tenant, gpu_node):
-    """Such a mount is denied; a pod can have it from a time without our webhook and fence."""
+    """Such a mount is denied. A pod can have it from a time without webhook and fence."""
     manifest = pod("linked", "1Gi", holding("forever"), schedulingGates=GATE)
     said = json.loads(json.dumps(manifest))
     said["spec"]["volumes"] = [{"name": "vram-gate", "emptyDir": {}}]

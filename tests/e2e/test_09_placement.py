@@ -1,4 +1,4 @@
-"""The GPU of a pod among the node's two: chosen at binding, visible from the first instruction."""
+"""Choice of one of the node's two GPUs at binding, visible to the pod from the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENFORCER_SHOWS = ("python3", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_
 
 
 def entries(cluster):
-    """Return the node's assignments."""
+    """Return the assignments of the node."""
     name = config_map_name(NODE_MANIFEST["metadata"]["name"])
     found = cluster.api.request("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
     assignments, whole = read_assignments(found["data"])
@@ -27,13 +27,13 @@ def entries(cluster):
 
 
 def entered(team):
-    """Return the pods of a team in the node's assignments."""
+    """Return the pods of a team that are in the node's assignments."""
     pods = [entry.pod.partition("/") for entry in entries(team.cluster)]
     return {name for namespace, _, name in pods if namespace == team.namespace}
 
 
 def gpus_of_node(cluster):
-    """Return the node's GPUs by UUID, each with its unassigned memory."""
+    """Return the unassigned memory of the node's GPUs, keyed by UUID."""
     annotations = cluster.api.get(NODE_MANIFEST)["metadata"]["annotations"]
     listed = json.loads(annotations["vramwarden.io/gpus"])
     gpus = {item["uuid"]: {**item, "free": item["memory"]} for item in listed}
@@ -44,20 +44,20 @@ def gpus_of_node(cluster):
 
 
 def free_gib(cluster):
-    """Return the free memory of each GPU, by the node's assignments."""
+    """Return the free memory of each GPU according to the node's assignments."""
     return {uuid: gpu["free"] / GIB for uuid, gpu in gpus_of_node(cluster).items()}
 
 
 @pytest.fixture(scope="module")
 def alone(gpu_node, make_team):
-    """Return a new team, in addition to the pods of other stories."""
+    """Return a new team, separate from the pods of other stories."""
     return make_team()
 
 
 @pytest.fixture(scope="module")
 def size_gib(alone, team, quiet):
-    """Return a size of which one fits onto each GPU, but not two."""
-    team.wait_ready(quiet)  # bound: it has an assignment
+    """Return a size of which one fits on each GPU, but not two."""
+    team.wait_ready(quiet)  # the pod is bound and has an assignment
     free = free_gib(alone.cluster)
     size = int(max(free.values()) / 2) + 1
     assert size <= min(free.values()), free

@@ -1,4 +1,4 @@
-"""Updates of the recipes' workloads while no GPU has room for one more of their pods."""
+"""Updates of the recipes' workloads while no GPU has free memory for another of their pods."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PATCH = "application/merge-patch+json"
 
 @pytest.fixture
 def crew(gpu_node, make_team, team, quiet):
-    """Return a team whose pods and their memory are gone when the test ends."""
-    team.wait_ready(quiet)  # bound: it has an assignment
+    """Return a team whose pods and memory are gone when the test ends."""
+    team.wait_ready(quiet)  # the pod is bound and has an assignment
     made = make_team()
     before = free_gib(made.cluster)
     yield made
@@ -41,7 +41,7 @@ def crew(gpu_node, make_team, team, quiet):
 
 @pytest.fixture
 def size(crew):
-    """Return an amount of which one fits onto each GPU, but not two."""
+    """Return an amount of which one fits on each GPU, but not two."""
     free = free_gib(crew.cluster)
     size = int(max(free.values()) / 2) + 1
     assert size <= min(free.values()), free
@@ -49,7 +49,7 @@ def size(crew):
 
 
 def here(name, size):
-    """Return a recipe's workload with our program, an amount, and only volumes of this node."""
+    """Return a recipe's workload with the tests' program, an amount, and local volumes only."""
     made = workload(name)
     template = made["spec"]["template"]
     template["metadata"]["annotations"] = {"vramwarden.io/gpu-memory": size}
@@ -77,7 +77,7 @@ def update(crew, made, release):
 
 
 def of_release(crew, made, release, *, ready=True):
-    """Return the pods of a workload with a release, by default the ready ones."""
+    """Return the pods of a workload with a release, by default only ready ones."""
     labels = made["spec"]["selector"]["matchLabels"] | ({"release": release} if release else {})
     selector = ",".join("=".join(item) for item in labels.items())
     return [
@@ -88,7 +88,7 @@ def of_release(crew, made, release, *, ready=True):
 
 
 def wait_for(crew, made, release=""):
-    """Wait until all pods of a workload are ready, and have a release."""
+    """Wait until all pods of a workload are ready and have a release."""
     count = made["spec"].get("replicas", 1)
     name = made["metadata"]["name"]
 
@@ -114,7 +114,7 @@ def test_an_update_by_the_default_strategy_waits_until_it_has_that_of_the_recipe
     crew.wait("a new pod that waits", waits)
     assert len(of_release(crew, made, "", ready=True)) == 2
 
-    def has_cure():  # figures of the node may be older than the pods
+    def has_cure():  # node figures may be older than the pods
         said = diagnose(crew.cluster.kubeconfig, "deployment/infer", crew.namespace)
         return "maxSurge: 0" in " ".join(said.split())
 

@@ -1,4 +1,4 @@
-"""A pod that stops its sidecar and exceeds its cap is stopped from outside, and no other pod is."""
+"""A pod that stops its sidecar and exceeds its cap is stopped from outside; others are not."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from webhook.core.formatting import format_amount
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
 ATTACKS = holding(f"wait_for attack; hold {OVER}; forever")
-# Program that stops the sidecar: a root shell in the workload's container. It skips its own
-# processes.
+# Program that stops the sidecar: a root shell in the workload's container. The program skips its
+# own processes.
 STOPS = """
 cd /proc
 for pid in [0-9]*; do
@@ -26,7 +26,7 @@ for pid in [0-9]*; do
 done
 """
 SIDECAR = "vram-enforcer"
-# The maximum number of volumes; the sidecar's come in addition.
+# The maximum number of volumes, without those of the sidecar.
 LARGE = [{"name": f"v{number}", "emptyDir": {}} for number in range(1021)]
 SWAPPED = "localhost/swapped:1"
 PYTHON3 = f"#!/bin/sh\n{HOLD.replace('$$', '$')}hold {70 * GIB}; forever\n"
@@ -38,16 +38,16 @@ DENIES = (
 HELD = "vramwarden.io/CapHeld"
 EXCEEDED = "VRAMCapExceeded"
 SOON_S = 15.0
-"""From the beginning of an excess, with the pod's settings that the sentry knows."""
+"""Time to stop an excess if the sentry knows the pod's settings, in seconds."""
 NOISE_S = 15.0
-"""Allowance for the tests' own requests, on a busy machine."""
+"""Allowance for the tests' requests on a busy machine, in seconds."""
 
 
 @pytest.fixture(scope="module")
 def intruder(gpu_node, sentry, make_team):
     """Return a pod without an assignment that uses memory throughout this file.
 
-    The rollout is Observe, which warns about its variable.
+    The rollout is Observe, which only warns about the pod's environment variable.
     """
     found = make_team()
     shows = container(
@@ -61,12 +61,12 @@ def intruder(gpu_node, sentry, make_team):
 
 @pytest.fixture(scope="module")
 def tenant(make_team, intruder):
-    """Return a team, once the intruder uses memory, which is reported after a minute."""
+    """Return a team after the intruder's memory use was reported, which takes a minute."""
     return make_team()
 
 
 def told(pod):
-    """Return what the sentry wrote into a pod's status."""
+    """Return what the sentry wrote to the pod's status."""
     return [condition for condition in pod["status"]["conditions"] if condition["type"] == HELD]
 
 
@@ -90,7 +90,7 @@ def attack(tenant, sentry):
 def test_who_stops_the_sidecar_is_stopped_from_outside(attack):
     _, ended, _ = attack
     assert ended["exitCode"] == 137
-    assert ended["reason"] == "Error"  # and not by the kernel for lack of memory
+    assert ended["reason"] == "Error"  # not killed by the kernel for lack of memory
 
 
 def test_the_sidecar_and_the_sandbox_were_not_touched(attack):
@@ -116,7 +116,7 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
 
 
 def swap(tenant):
-    """Try to change the image of a sidecar; return the denial, or an empty text."""
+    """Try to change the image of a sidecar; return the denial, or ""."""
     change = {"spec": {"initContainers": [{"name": SIDECAR, "image": SWAPPED}]}}
     path = f"/api/v1/namespaces/{tenant.namespace}/pods/large"
     kind = "application/strategic-merge-patch+json"
@@ -129,7 +129,7 @@ def swap(tenant):
 
 @contextlib.contextmanager
 def without_denials(api):
-    """Remove everything of ours that denies, until the block ends."""
+    """Remove all vramwarden objects that deny requests, until the block ends."""
     group = "admissionregistration.k8s.io/v1"
     taken = [
         {"apiVersion": group, "kind": kind, **found}
@@ -205,8 +205,6 @@ def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sen
 
 
 class Seen:
-    """Restart counts of pods that use memory."""
-
     def __init__(self, *pods):
         self._pods = pods
 
@@ -241,7 +239,7 @@ def test_a_sentry_that_comes_back_stops_nobody_and_finds_what_it_knew(
     before = bystanders.now()
     for away in (sentry.delete, sentry.crash):
         away()
-        # It does not report pods that it has seen for less than a minute.
+        # The sentry does not report pods that it has seen for less than a minute.
         assert sentry.unmanaged() == {}
     tenant.wait("the figure again", sentry.unmanaged)
     assert sentry.unmanaged() == {intruder[0]["metadata"]["uid"]: UNPROMISED}

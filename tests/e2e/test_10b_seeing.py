@@ -1,4 +1,4 @@
-"""A developer with the role `view` in one namespace sees use, reasons of stops, and advice."""
+"""A developer with the role `view` in one namespace sees use, reasons for stops, and advice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.control_planes import ApiError
 CAP, HELD, GROWN, OVER = 8 * GIB, GIB, 3 * GIB, 12 * GIB
 GROUP = "/apis/vramwarden.io/v1alpha1"
 EARLIER = 4
-"""Runs that are added to a history: advice needs five, and an hour in total."""
+"""Number of runs added to a history; advice needs five runs and a total of one hour."""
 ENOUGH = "2.5Gi"
-"""Advice after a peak of 2 GiB: 15 % more, rounded up to 256 MiB."""
+"""Advice after a peak of 2 GiB: 15 % more, rounded up to a multiple of 256 MiB."""
 
 
 @pytest.fixture(scope="module")
 def viewer(gpu_node, make_team, tmp_path_factory):
-    """Return a developer who may view one namespace, with a team that may do more."""
+    """Return a developer who may view one namespace, and a team with more permissions."""
     team = make_team()
     of = {"name": "developer", "namespace": team.namespace}
     team.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": of})
@@ -51,17 +51,15 @@ class Viewer:
         self._kubeconfig = kubeconfig
 
     def ask(self, *arguments, code=0, kubeconfig=None):
-        """Run the command; return its output."""
         return ask(kubeconfig or self._kubeconfig, *arguments, code=code)
 
     def used(self, name):
-        """Return the bytes that `top` shows for a pod of the namespace; None if it shows none."""
+        """Return the bytes that `top` shows for a pod of the namespace, or None."""
         report = json.loads(self.ask("top", "-o", "json"))
         (found,) = [found_pod for found_pod in report["pods"] if found_pod["name"] == name] or [{}]
         return found.get("usedBytes")
 
     def history(self, name):
-        """Return the stored runs of a workload."""
         path = f"{GROUP}/namespaces/{self.team.namespace}/vramhistories/{name}"
         try:
             return self.team.api.request("GET", path)["status"]["runs"]
@@ -136,7 +134,7 @@ def ended(viewer):
     (found,) = team.wait("its pod", lambda: team.pods(labelSelector="job-name=eval"))
     name = found["metadata"]["name"]
     team.wait_ready(name)
-    time.sleep(5)  # measured each second
+    time.sleep(5)  # the sidecar measures every second
     team.run(name, "touch", "/scene/end")
     assert team.wait_ended(name)["exitCode"] == 0
     team.wait("its run kept", lambda: len(viewer.history("job-eval")) > EARLIER)

@@ -1,6 +1,6 @@
-"""One week in five minutes: first no effect, then reports of excesses, then rules.
+"""One week in five minutes: first no effect, then reports of excesses, then enforcement.
 
-The steps are those of deploy/one-week.md for one team; the shipped policy governs all others.
+The steps are those of deploy/one-week.md for one team. The shipped policy applies to all others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ spec:
     enforcement: {{onExcess: {on_excess}}}
 """
 AGREEING = 6
-"""Number of consecutive responses after which both replicas have the policy."""
+"""Number of consecutive equal responses after which both replicas have the policy."""
 HELD, OVER = GIB, 12 * GIB
 
 
 @pytest.fixture(scope="module")
 def week(gpu_node, release, values, make_team):
-    """Return a team whose rule changes from day to day; the policy is restored at the end."""
+    """Return a team whose rule changes from day to day. The policy is restored at the end."""
     yield Week(make_team(), gpu_node, release, values)
     release.install(values)
 
 
 class Week:
-    """One team's namespace and its rule."""
+    """The namespace of a team, and the team's rule."""
 
     def __init__(self, team, node, release, values):
         self.team = team
@@ -49,7 +49,7 @@ class Week:
         self._values = values
 
     def begin(self, action, on_excess, expected):
-        """Put a rule into force, and wait for the expected responses to two pods."""
+        """Install a rule, and wait for the expected results of two pods."""
         text = RULE.format(namespace=self.team.namespace, action=action, on_excess=on_excess)
         self._release.install(self._values | {"policies": {"files": {"10-week.yaml": text}}})
         began = time.monotonic()
@@ -60,7 +60,7 @@ class Week:
         return all((self._try("8Gi"), self._try("8GB")) == expected for _ in range(AGREEING))
 
     def _try(self, memory):
-        """Return the result for a pod: None if it is denied, else its sidecar's setting."""
+        """Return None if a pod is denied, else its sidecar's setting."""
         path = f"/api/v1/namespaces/{self.team.namespace}/pods"
         try:
             made = self.team.api.request("POST", path, pod("tried", memory, ["true"]), dryRun="All")
@@ -73,7 +73,6 @@ class Week:
         return env.get("VRAM_ON_EXCESS", "Stop") if sidecars else "unchanged"
 
     def report(self, *options, code):
-        """Return the output of `vramwarden report` for the team's namespace."""
         where = ("-n", self.team.namespace, "--release", SYSTEM)
         return ask(self._node.kubeconfig, "report", *where, *options, code=code)
 

@@ -1,6 +1,6 @@
-"""Pods by Sentry: only the node's sentry enforces their caps, even with older drivers.
+"""With enforcement by Sentry, only the node's sentry enforces caps, even with older drivers.
 
-The node has the driver of each version in turn, and its own again at the end.
+The node has each driver version in turn, and its own again at the end.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ENDS = {
     "with a handler": ("trap 'exit 3' TERM; ", 3),
     "that ignores SIGTERM": ("trap : TERM; ", 137),
 }
-"""Reactions of a container's PID 1 to SIGTERM, and its exit code: SIGKILL is 137."""
+"""Reactions of a container's PID 1 to SIGTERM, with its exit code (137 for SIGKILL)."""
 
 
 @pytest.fixture(scope="module")
 def rule(gpu_node, release, values):
-    """Put the rule into force; restore policy and driver at the end."""
+    """Install the rule; restore policy and driver at the end."""
     files = {"policies": {"files": {"05-by-sentry.yaml": POLICY}}}
     release.install(values | files)
     yield
@@ -58,7 +58,7 @@ def rule(gpu_node, release, values):
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def driver(request, rule, gpu_node, agent):
-    """Give the node a driver of this version, including its agent and sentry."""
+    """Give the node, including its agent and sentry, a driver of this version."""
     gpu_node.driver.play(request.param)
     began = time.monotonic()
     agent.replace()
@@ -71,7 +71,7 @@ def driver(request, rule, gpu_node, agent):
 
 @pytest.fixture(scope="module")
 def tenant(driver, make_team):
-    """Return a team whose pods are by Sentry, once the replicas know that."""
+    """Return a team whose pods are enforced by Sentry, when the replicas know the rule."""
     found = make_team(by="sentry")
     found.wait("the rule in force", lambda: not sidecars(asked(found)))
     return found
@@ -96,7 +96,7 @@ def sidecars(found):
 
 
 def held_since_s(node, uid):
-    """Return the time at which a pod's process wrote that it uses memory; None before."""
+    """Return the time at which a pod's process reported that it uses memory, or None before."""
     for written in (node.state / "scenes").glob("*/pod"):
         if uid in written.read_text():
             times = [path.stat().st_mtime for path in (written.parent / "pids").glob("[0-9]*")]
@@ -190,7 +190,7 @@ def busy(node):
 
 @pytest.mark.parametrize("load", ["idle", "busy"])
 def test_seconds_until_a_program_starts(newest, tenant, team, gpu_node, load):
-    """Seconds from the pod's creation to the creation of the program's container."""
+    """Measured from the creation of the pod to that of the program's container."""
     began = {"sentry": [], "sidecar": []}
     with busy(gpu_node) if load == "busy" else contextlib.nullcontext():
         for number in range(5):

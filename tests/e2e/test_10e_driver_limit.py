@@ -1,6 +1,6 @@
 """A driver of r615 enforces caps: programs get an error, and no process is stopped.
 
-The stub simulates both ways in which such a driver limits cgroups. From here on the node has it.
+The stub simulates both ways in which such a driver limits cgroups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LABEL = "vramwarden.io/driver-limit"
 FULL = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STARTS, AT_ONCE = 50, 5
 AMOUNT = f"{CAP_MIB}Mi"
-# The first line of a program: the GPU's size that it sees is its limit.
+# First line of a program: the GPU's size that the program sees is its limit.
 LIMITED_AT_FIRST = f'python3 -c "$0" {LINES} info "exit 0" | grep -q " {CAP_MIB * MIB}$"'
 RULE = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -41,15 +41,15 @@ spec:
 
 @pytest.fixture(scope="module", params=["misc", "dmem enabled=1"], ids=["misc", "dmem"])
 def mode(request):
-    """Return the driver's way of limiting."""
+    """Return the driver's way of limiting cgroups."""
     return f"{request.param} context={CONTEXT}"
 
 
 @pytest.fixture(scope="module")
 def limited(mode, gpu_node, release, values, agent):
-    """Install a driver that limits, and the limiter; yield the release's values.
+    """Install a driver with limits, and the limiter; yield the release's values.
 
-    At the end no driver limits, as the later stories expect.
+    At the end, the driver has no limits, as later stories expect.
     """
     if not (TREE / "cgroup.controllers").exists():
         pytest.skip("needs cgroup v2: no driver limits others")
@@ -57,13 +57,13 @@ def limited(mode, gpu_node, release, values, agent):
     wanted = values | {"limiter": {"enabled": True, "dmem": "dmem" in mode}}
     began = time.monotonic()
     release.install(wanted)
-    agent.replace()  # its containers, and the sentry's, have the older library
+    agent.replace()  # containers of agent and sentry have the older library
     NodeSentry(gpu_node, Team(gpu_node, NAMESPACE)).delete()
     Team(gpu_node, NAMESPACE).wait("the node labelled", lambda: agent.labels().get(LABEL) == "true")
     print(f"{mode}: labelled {time.monotonic() - began:.1f} s after the upgrade")
     yield wanted
     gpu_node.driver.limit_by("off")
-    release.install(values)  # without a limiter, whose proof may be ten minutes old
+    release.install(values)  # without a limiter, whose verification may be ten minutes old
     gone = "the label gone"
     Team(gpu_node, NAMESPACE).wait(gone, lambda: LABEL not in agent.labels(), timeout=400)
 
@@ -231,10 +231,10 @@ def test_a_containers_own_limit_becomes_its_pods(tenant, gpu_node):
 
 
 def test_memory_that_the_driver_does_not_count_is_held_by_the_sidecar(tenant):
-    """Memory shared by IPC, and memory of a child whose creator has ended."""
+    """This is memory shared by IPC, and memory of a child whose creator has ended."""
     one = started(tenant, gpu_pod("uncounted", AMOUNT))
     assert one.step(CAP_MIB) == (0, CAP_MIB)
-    time.sleep(5)  # longer than between two lists: the other process grew last then
+    time.sleep(5)  # longer than the interval between two lists: the other process grew last then
     script = f"{HOLD.replace('$$', '$')}hold {GIB}; sleep 60"
     where = ("--namespace", tenant.namespace, "exec", "uncounted", "-c", "main")
     done = tenant.cluster.kubectl(*where, "--", "sh", "-c", script)
@@ -264,7 +264,7 @@ def test_who_requires_it_waits_for_a_node_that_can(
     assert team.pod("requires")["spec"]["nodeName"] == NODE
     gpu_node.driver.limit_by("off")
     team.wait("the label gone", lambda: LABEL not in agent.labels())
-    assert one.step(1024)[0] == 0  # it runs on, with its cap enforced by its sidecar
+    assert one.step(1024)[0] == 0  # the program continues, with its cap enforced by its sidecar
     team.create(gpu_pod("waits", AMOUNT))
     team.wait("why", lambda: [line for line in team.events("waits") if "FailedScheduling" in line])
     said = ask(gpu_node.kubeconfig, "explain", "waits", "-n", team.namespace, code=1)

@@ -1,4 +1,4 @@
-"""The agent starts on a node before its driver, as on nodes that an autoscaler adds."""
+"""The agent starts on a node before the driver, as on nodes added by an autoscaler."""
 
 from __future__ import annotations
 

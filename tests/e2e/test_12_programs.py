@@ -1,4 +1,4 @@
-"""Programs get their amount by variables, also in their arguments."""
+"""Programs get their amount by environment variables, also in arguments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from tests.e2e.pods import GIB, HOLD, MIB, container, pod
 
 ASKED = "8Gi"
-CONTEXT_MIB = 500  # memory of CUDA, out of the 900Mi that the fraction leaves free
+CONTEXT_MIB = 500  # memory of CUDA, within the 900Mi that the fraction leaves free
 
-# Like JAX, it allocates that fraction of the GPU's memory at once. The shell has no fractions: it
-# computes 10890 - 10000 ten thousandths for `0.0890`.
+# Like JAX, the program allocates that fraction of the GPU's memory at once. The shell has no
+# fractions, so it computes 10890 - 10000 ten thousandths for `0.0890`.
 TAKES_A_FRACTION = f"""{HOLD}
 while read -r word gpu rest; do
   case $word in gpu) total=${{rest#total=}}; total=${{total%% *}} ;; esac
@@ -43,7 +43,7 @@ def test_kubectl_exec_shows_the_cap_and_what_the_pod_makes_of_it(team, program):
     found = team.pod(program)
     (main,) = found["spec"]["containers"]
     ours = ["VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION"]
-    # Listed first, so that later ones may use them; the kubelet passes all in any order.
+    # Listed first, so that later variables may use them. The kubelet passes all in any order.
     assert [variable["name"] for variable in main["env"]][:2] == ours
     shown = dict(line.partition("=")[::2] for line in team.run(program, "env").splitlines())
     assert shown["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"

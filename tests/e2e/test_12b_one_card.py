@@ -41,11 +41,11 @@ spec:
 """
 SMALL, LARGE, CAP = f"alloc {GIB // 2}", f"alloc {4 * GIB}", "2Gi"
 SCAN_S = 1.5
-"""Longer than the sentry's interval between two scans, in seconds."""
+"""Time longer than the sentry's interval between two scans, in seconds."""
 SLACK = 64 * MIB
 """Memory that the driver may keep after a program has ended, in bytes."""
 QUIET_S = 12.0
-"""Time within which an excess is stopped, in seconds."""
+"""Maximum time to stop an excess, in seconds."""
 HOLDS = "\nprint('full', flush=True)\nimport time; time.sleep(600)\n"
 
 
