@@ -28,10 +28,10 @@ class NodeNvml(Nvml):
     def process_samples(self, uuid: str, since_us: int) -> dict[int, tuple[int, bool]] | None:
         """Return samples of the processes on a GPU, keyed by PID; None if the GPU has no samples.
 
-        A sample is the time of the newest one (Unix, in microseconds), and True if the process was
-        active since `since_us`. Activity of less than 1 % counts as none. The driver keeps samples
-        for about 14 s. While no process is active, it keeps sampling the process that was active
-        last (driver 580 on an H100). The call takes 1.4 ms.
+        A value has the time of the newest sample (Unix, in microseconds), and True if the process
+        was active since `since_us`. Activity of less than 1 % counts as none. The driver keeps
+        samples for about 14 s. While no process is active, it keeps sampling the process that was
+        active last (driver 580 on an H100). The call takes 1.4 ms.
         """
         found: dict[int, tuple[int, bool]] | None = self._with_handle(
             uuid, self._read_samples, since_us

@@ -323,7 +323,7 @@ class Agent:
             self._journal.event("info", "node patched", node=self._settings.node, changes=changes)
 
     def _check_driver(self, now_s: float) -> None:
-        """Report a driver that hangs; raise NewContainerNeededError if it is out of reach."""
+        """Report a hanging driver; raises NewContainerNeededError if a new container is needed."""
         if self._settings.fixed_bytes is not None:
             return
         if is_hanging(self._driver, now_s, self._settings.interval_s):

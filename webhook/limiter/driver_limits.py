@@ -77,7 +77,7 @@ class PodLimiter:
         """True if the file for the sentry must be written again."""
 
     def limit(self, pod: LimitedPod, gpus: tuple[str, ...], now_s: float) -> bool:
-        """Limit one pod on each of its GPUs that are in `gpus`, the GPUs without MIG.
+        """Limit one pod on its GPUs; `gpus` are the GPUs of the node without MIG.
 
         Returns False if the driver no longer behaves as in the proof. Raises NvmlError if it is
         gone.

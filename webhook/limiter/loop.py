@@ -251,7 +251,7 @@ class Limiter:
             self._journal.once("file", "error", what, str(error))
 
     def _read_late(self) -> Late:
-        """Return whether limits that the previous run set were set late."""
+        """Return whether each limit that the previous run set was set late."""
         path = f"{self._settings.folder}/{STATE_FILE}"
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above

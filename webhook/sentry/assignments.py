@@ -76,7 +76,7 @@ class NodeAssignments:
         return replace(self, unread=unread, followed_since_s=None)
 
     def after_scan(self, lists: Mapping[str, tuple[GpuProcess, ...]]) -> NodeAssignments:
-        """Return the value after a scan, without departed pods that hold no memory any more.
+        """Return the value after a scan, which drops departed pods once they hold no memory.
 
         A GPU without a process list in this scan keeps its holders.
         """

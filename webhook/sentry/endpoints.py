@@ -270,10 +270,10 @@ class SentryMetrics:
     ) -> None:
         """Publish the figures of a scan.
 
-        scanned_s: Unix time of the scan; None if the driver did not respond. names:
-        `namespace/name` keyed by UID, in the order of the list; figures have no names. counts: True
-        if stops counted by the previous sentry are included. A counter that starts lower and then
-        rises to their number would look like that many new stops.
+        `scanned_s` is the Unix time of the scan, None if the driver did not respond. `names` has
+        `namespace/name` keyed by UID, in the order of the list. `counts` is True if stops counted
+        by the previous sentry are included. A counter that starts lower and then rises to their
+        number would look like that many new stops.
         """
         self._snapshot.scanned_s = scanned_s or self._snapshot.scanned_s
         self._snapshot.counts = counts
@@ -281,7 +281,7 @@ class SentryMetrics:
         self._changes += 1
 
     def stopped(self, target: str, enforcer: EnforceBy) -> None:
-        """Count a stop of a `process` or a `pod`; `enforcer` is the one of the pod's rule."""
+        """Count a stop of a `process` or a `pod`; `enforcer` is set by the pod's rule."""
         self._stops[target, enforcer].inc()
         self._changes += 1
 

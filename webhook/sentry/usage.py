@@ -176,7 +176,7 @@ class IdleTracker:
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[int, tuple[int, bool]]] = {}
-        """Last sample, keyed by GPU and PID, of sampled or still listed processes."""
+        """Last sample of each sampled or still listed process, keyed by GPU and PID."""
         self._pods: dict[str, dict[int, str]] = {}
         """Pod UID of each listed process, keyed by GPU and PID."""
         self._readings: dict[str, int] = {}

@@ -35,7 +35,7 @@ class SelfCheck:
 
     name: str
     passed: bool | None
-    """None if unknown, which does not keep a workload from starting."""
+    """Result; None if unknown, which does not keep a workload from starting."""
     reason: str
 
 

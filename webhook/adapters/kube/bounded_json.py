@@ -150,8 +150,7 @@ def split_lines(
 def read_object(data: bytes | bytearray) -> Json:
     """Parse a JSON object; raises MalformedError for anything else.
 
-    orjson is twice as fast, but keeps a copy and an index of the text, so it parses only small
-    objects.
+    orjson is twice as fast, but keeps a copy and an index of the text: it parses small objects.
     """
     try:
         found = orjson.loads(data) if len(data) <= LARGE_BYTES else json.loads(data)

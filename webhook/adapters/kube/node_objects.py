@@ -237,7 +237,7 @@ class OwnNode:
     faults: Mapping[str, str] = field(default_factory=dict)
     """Faults keyed by the UUID of an unhealthy GPU; an empty string is an unknown fault."""
     held: str = ""
-    """Reason why further pods get no GPU; empty if they get one."""
+    """Reason why the node gives further pods no GPU; empty if it gives them GPUs."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:

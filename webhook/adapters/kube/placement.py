@@ -59,7 +59,7 @@ class GpuNode:
     """Device names that the node's container runtime resolves; None if this release cannot write
     them."""
     closed_reason: str = ""
-    """Reason why the node gives no GPU to further pods; empty if it gives one."""
+    """Reason why the node gives further pods no GPU; empty if it gives them GPUs."""
     driver_limit: bool = False
     """True if the agent's label states that the driver enforces caps."""
     sentry_acts: bool = False

@@ -178,7 +178,7 @@ class Excess:
     stops_before: int = 0
     """Number of earlier stops on this GPU that count."""
     stops_within_s: float = 0.0
-    """Time since the first of these stops, in seconds."""
+    """Time since the first stop that counts, in seconds."""
     order: VictimOrder = VictimOrder.GREW_LAST
 
 
@@ -250,7 +250,7 @@ class EndPod:
     nothing_to_stop: NothingToStop | None = None
     """Set if no process can be stopped."""
     process: Process | None = None
-    """Victim, if stops were not enough."""
+    """Victim if stops were not enough, otherwise None."""
     excess: Excess | None = None
 
 

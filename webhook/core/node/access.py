@@ -228,7 +228,7 @@ def needs_new_container(driver: DriverStatus, now_s: float) -> bool:
 def explain_unready(driver: DriverStatus) -> str:
     """Return the missing part and the usual remedy, if the driver never reached this container.
 
-    The result is empty once the driver has: later failures may be temporary, and the node keeps its
+    The result is empty once it has: later failures may be temporary, and the node keeps its
     state. On a node that never gets a driver the agent stays unready.
     """
     if not _never_came(driver):

@@ -66,7 +66,7 @@ class Scan:
     cannot_measure: str = ""
     """Reason why a sidecar could not measure here; empty if it could."""
     never_measures: bool = False
-    """True if the reason is permanent, since driver or kernel cause it."""
+    """True if `cannot_measure` is permanent, since driver or kernel cause it."""
     failed: str = ""
     """Reason why the scan is incomplete, or has no GPUs if `fault` is set; empty if it is
     complete."""

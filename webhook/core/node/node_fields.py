@@ -127,7 +127,7 @@ def read_verdict(node: Mapping[str, Any]) -> SharingVerdict | None:
 
 
 def explain_closed(node: Mapping[str, Any]) -> str:
-    """Return the reason why further pods get no GPU of a node; empty if they get one.
+    """Return the reason why a node gives further pods no GPU; empty if it gives them GPUs.
 
     | the annotation | closed |
     | --- | --- |

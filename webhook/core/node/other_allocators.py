@@ -133,7 +133,7 @@ def _find_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> OtherAllo
 
 
 def find_exclusion(label: str) -> OtherAllocator:
-    """Return the cluster admin's label as an allocator."""
+    """Return the label by which a cluster admin excludes the node, as an allocator."""
     what = f"its label {NODE_SHARE_LABEL} is"
     if label == "false":
         return OtherAllocator(f"{what} false", (), "remove it to share the node")
