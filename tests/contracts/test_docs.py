@@ -1,4 +1,4 @@
-"""The pages: everything they name exists, and everything that exists is documented."""
+"""Pages name only things that exist, and everything that exists is documented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VLLM = (ROOT / "policies" / "recipes" / "vllm.yaml").read_text()
 
 
 def subcommands(command):
-    """Return the subcommands by name; none for a command that is no group."""
+    """Return the subcommands by name, or none if the command is no group."""
     names = command.list_commands(None) if isinstance(command, click.Group) else ()
     return [(name, command.get_command(None, name)) for name in names]
 
@@ -55,14 +55,14 @@ IN_CHECKOUT = re.compile(
     r"(?<![\w/-])((?:deploy|policies|certs|webhook)/[\w-]+|SECURITY|README)\.md"
     r"(#[\w-]+)?( in the documentation)?"
 )
-"""Names of pages in messages: page, anchor, and words that show that it is no local file."""
+"""Regular expression for a page in a message, its anchor, and words that mark it as remote."""
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_says_what_users_read_and_what_to_do(reason):
     assert reason.example
     assert reason.cure
-    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # both are cells of a table
+    assert not {"|", "\n"} & {*reason.example, *reason.cure}  # both are table cells
 
 
 @pytest.mark.parametrize("reason", EventReason)
@@ -200,7 +200,7 @@ def test_commands_in_sentences_are_known_with_their_options(line):
 
 
 def anchors(text):
-    """Return the anchors of a page on GitHub: one for each heading, and each `id`."""
+    """Return the anchors of a page on GitHub: one per heading and per `id`."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     of_headings = (
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
@@ -219,12 +219,12 @@ def test_links_lead_somewhere(document):
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_page_repeats_its_table_of_contents(document):
-    """The site and GitHub show one beside each page."""
+    """The site and GitHub already show one."""
     assert not re.search(r"\]\(#[^)]+\)\s·\s\[", document.read_text())
 
 
 FIELDS_OF_OTHERS = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
-"""Fields that a section of policies/fields.md describes as those of a pod, or of `match`."""
+"""Fields that policies/fields.md describes as fields of a pod or of `match`."""
 
 
 def test_every_field_of_a_policy_has_one_row_and_an_anchor():
@@ -240,7 +240,7 @@ def test_every_field_of_a_policy_has_one_row_and_an_anchor():
 
 
 def shown_texts():
-    """Yield the texts that the package and the chart's notes show to a person."""
+    """Yield the strings that the package and the chart's notes show to users."""
     for path in (ROOT / "webhook").rglob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         described = [node.value for node in nodes if isinstance(node, ast.Expr)]
@@ -263,7 +263,7 @@ def commented_texts():
 
 
 def test_messages_name_pages_only_by_the_address_of_the_documentation():
-    """A wheel and a chart have no checkout beside them."""
+    """A wheel or a chart comes without a checkout."""
     for text in shown_texts():
         assert not IN_CHECKOUT.search(text), text
         assert "deploy/chart" not in text
@@ -279,7 +279,7 @@ IN_CHART = re.compile(r"""include "vramwarden.page" \(dict "root" [$.] "page" "(
 
 
 def pages_named():
-    """Yield each page that a message, a note or a comment names, as messages do."""
+    """Yield each page that a message, a note or a comment names."""
     yield from (page.value for page in Page)
     for path in (CHART / "templates").iterdir():
         if path.is_file():
@@ -298,7 +298,7 @@ def test_every_page_and_section_that_a_message_names_exists():
 
 
 def test_the_chart_names_pages_by_that_function_alone():
-    """Except for alerts and links of panels, which the tests of the chart check."""
+    """Exceptions are alerts and links of panels, which the chart's tests check."""
     calls = [
         line
         for path in (CHART / "templates").iterdir()
@@ -398,7 +398,7 @@ def test_every_alert_is_documented_and_no_other():
 
 @pytest.mark.parametrize("names_of_gpus", DeviceNames)
 def test_every_way_to_name_gpus_is_documented(names_of_gpus):
-    """Each with the label that selects it."""
+    """Each is documented with the label that selects it."""
     text = (ROOT / "deploy" / "nodes.md").read_text()
     rows = text[text.index(f"| `{names.NODE_DEVICE_NAMES_LABEL}` |") :].partition("\n\n")[0]
     assert f"`{names_of_gpus}`" in rows
@@ -406,7 +406,7 @@ def test_every_way_to_name_gpus_is_documented(names_of_gpus):
 
 WIDTH = 110
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-# Kubernetes' term, and the words that it replaces.
+# Kubernetes' term, keyed by the words that it replaces.
 WORDS = {
     "reconciles, restores": r"puts? (it |them |this )?(right|back)\b|put(ting)? right",
     "observed state, desired state": r"what there is, what there should be",
@@ -425,7 +425,7 @@ WORDS = {
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_use_kubernetes_words(document):
-    """Code is left out, and the table of examples in CONTRIBUTING.md."""
+    """Code and the table of examples in CONTRIBUTING.md are excluded."""
     text = re.sub(
         r"^\| instead of \|.*?\n\n", "", document.read_text(), flags=re.MULTILINE | re.DOTALL
     )

@@ -52,7 +52,7 @@ def generated(copy):
 
 
 def emptied(text: str) -> str:
-    """Return a text with empty blocks, and with images of another release."""
+    """Return a text with empty blocks and the images of another release."""
     text = re.sub(
         r"( generated: .*?\n).*?^(<!--|#) end", r"\1\2 end", text, flags=re.MULTILINE | re.DOTALL
     )

@@ -14,7 +14,7 @@ MODULES = sorted(path for part in ("webhook", "certs") for path in (ROOT / part)
 
 
 def imported(path):
-    """Return the packages that a module imports, at its head or within."""
+    """Return the packages that a module imports, at any place."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield node.module.partition(".")[0]
@@ -23,7 +23,7 @@ def imported(path):
 
 
 def folder(path):
-    """Return the path of a module's tests: a folder, or a file of its name."""
+    """Return the path of a module's tests: a folder, or a file of the same name."""
     within = path.relative_to(ROOT).with_suffix("")
     return TESTS / (within.relative_to("webhook") if within.parts[0] == "webhook" else within)
 

@@ -1,4 +1,4 @@
-"""Names in code: one class for a name, and few names that say nothing."""
+"""Names in code: class names are unique, and names without meaning become fewer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = {
 PRODUCT = {name: path for name, path in MODULES.items() if not name.startswith("tests.")}
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 LIMITS = {"x_of": 0, "one": 175, "said": 342}
-"""Most names of a kind that say nothing. Lower a number when you rename some; never raise one."""
+"""Maximum number of meaningless names per kind. Lower it when you rename some; never raise it."""
 
 
 @cache
@@ -28,7 +28,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def qualified(node: ast.AST, name: str) -> Iterator[str]:
-    """Yield the names of a module, and of each class, function, method and constant in it."""
+    """Yield the names of a module and of its classes, functions, methods and constants."""
     if isinstance(node, DEFINITIONS):
         name = f"{name}.{node.name}"
     if isinstance(node, (ast.Module, *DEFINITIONS)):
@@ -40,7 +40,7 @@ def qualified(node: ast.AST, name: str) -> Iterator[str]:
 
 
 def variables(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that are assigned, and those of arguments, as often as they occur."""
+    """Yield the names of variables and arguments, once per occurrence."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -48,7 +48,7 @@ def variables(tree: ast.Module) -> Iterator[str]:
 
 
 def test_names_that_say_nothing_only_become_fewer():
-    """A function `x_of` or `of_x` is a property or a verb; `one` and `said` name no thing."""
+    """A function `x_of` or `of_x` should be a property or a verb; `one` and `said` name nothing."""
     trees = {name: parse(path) for name, path in MODULES.items()}
     functions = [
         item.rpartition(".")[2] for name in PRODUCT for item in qualified(trees[name], name)
@@ -63,7 +63,7 @@ def test_names_that_say_nothing_only_become_fewer():
 
 
 def test_no_two_classes_have_one_name():
-    """A search for a name finds one thing."""
+    """A search for a class name should find one class."""
     classes = Counter(
         node.name
         for path in PRODUCT.values()
@@ -74,7 +74,7 @@ def test_no_two_classes_have_one_name():
 
 
 def test_values_of_more_than_five_fields_are_made_by_keyword():
-    """With ten positional fields two can be swapped, and no type checker notices."""
+    """With ten positional fields, two can be swapped without a type error."""
     found = []
     for name, path in PRODUCT.items():
         for node in ast.walk(parse(path)):
@@ -95,7 +95,7 @@ SERVES = {
 
 
 def test_tests_have_one_api_server_in_memory():
-    """A second one would differ from a real API server in its own ways, without a test."""
+    """A second in-memory server would differ from a real API server in other, untested ways."""
     found = [
         f"{name}.{node.name}"
         for name, path in MODULES.items()

@@ -1,4 +1,4 @@
-"""Commands of tests/e2e/README.md that build other projects' programs, in fake clones."""
+"""Commands of tests/e2e/README.md that build other projects' programs, run in fake clones."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ func main() {
 }
 """
 MAKEFILES = {"NVIDIA_TOOLKIT": ".", "NVIDIA_MOCK": "pkg/gpu/mocknvml"}
-"""Folder in each clone in which the commands run `make`. They run `go build` in the others."""
+"""Folder in which the commands run `make`, keyed by clone. In other clones they run `go build`."""
 
 ROOTS = {"KUBE_STATE_METRICS": "package main\n\nfunc main() {}\n"}
-"""Programs whose source is in the folder of the clone itself."""
+"""Source of programs that is in the root folder of the clone."""
 
 
 def make_clone(variable: str, clone: Path) -> None:
-    """Write the least that a repository's build needs."""
+    """Write the minimum that a repository's build needs."""
     files = STRANGERS[variable].files
     if variable in MAKEFILES:
         folder = clone / MAKEFILES[variable]

@@ -1,4 +1,4 @@
-"""The pictures of the README: no external resources, and no page cut off."""
+"""Pictures of the README: no external resources, and no page is cut off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = ROOT / "deploy" / "pictures"
 
 
 def test_the_picture_of_top_is_as_high_as_its_page():
-    """Measure the page again when its lines change: HEIGHT in deploy/picture.py says how."""
+    """When the page's lines change, measure it again, as HEIGHT in deploy/picture.py explains."""
     root = read_page(top_page())
     for folded in root.findall(".//details"):
         folded[1:] = []

@@ -57,7 +57,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory):
-    """Install the wheel as the page says, with its dependencies, and without a checkout."""
+    """Install the wheel with its dependencies as on the page, without a checkout."""
     pytest.importorskip("pip", reason="`make test-min` has not what installs a wheel")
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)

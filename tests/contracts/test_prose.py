@@ -1,4 +1,4 @@
-"""Docstrings in plain English: the share with a marker of dialect only falls."""
+"""Docstrings in plain English: the share with a marker of dialect only decreases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 from tests.support.prose import Docstring, share_with_marker
 
 LIMITS = {"webhook": 0.05, "certs": 0.05, "deploy": 0.05, "tests": 0.06}
-"""Highest share by folder. Lower a number when you rewrite docstrings; never raise one."""
+"""Maximum share by folder. Lower it when you rewrite docstrings; never raise it."""
 
 
 @pytest.mark.parametrize("folder", LIMITS)

@@ -1,4 +1,4 @@
-"""The recipes: each is in the table of its page, and is translated as the page says."""
+"""Recipes: each is in the table of its page and is mutated as the page states."""
 
 from __future__ import annotations
 

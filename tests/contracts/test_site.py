@@ -1,4 +1,4 @@
-"""The site of `make docs`: it has every page, no dead link, and no external resource."""
+"""The site of `make docs` has every page, no dead link and no external resource."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.paths import DEPLOY, ROOT
 from webhook import __version__
 from webhook.core import documentation
 
-pytestmark = pytest.mark.xdist_group("site")  # it is built once
+pytestmark = pytest.mark.xdist_group("site")  # so that it is built once
 PAGES = {
     "index.html" if path == ROOT / "README.md" else str(path.relative_to(ROOT).with_suffix(".html"))
     for path in DOCUMENTS
@@ -35,7 +35,7 @@ def build(config, folder, **environment):
 
 
 class Page(HTMLParser):
-    """The links, resources and anchors of a page."""
+    """Links, resources and anchors of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the site, and its pages by relative path."""
+    """Return the folder of the site, and its pages keyed by relative path."""
     folder = tmp_path_factory.mktemp("site")
     assert build(DEPLOY / "mkdocs.yml", folder, REPOSITORY="") == []
     return folder, {
@@ -83,7 +83,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_every_link_of_every_page_leads_somewhere(site):
-    """Including links to source, and those that the theme adds."""
+    """This includes links to source files and links that the theme adds."""
     folder, pages = site
     assert "../source/policies/default.yaml.html" in pages["policies/README.html"].links
     dead = []

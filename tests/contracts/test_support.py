@@ -1,4 +1,4 @@
-"""The page of supported versions agrees with the code, and names the source of each row."""
+"""The page of supported versions matches the code and cites a source for each row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES = {"measured", "expected", "not"}
 
 
 def tables():
-    """Yield the head and the rows of each table, each row as its cells."""
+    """Yield header and rows of each table, with rows as lists of cells."""
     for block in re.findall(r"(?:^\|.+\|\n)+", PAGE, re.MULTILINE):
         head, _, *rows = [line.strip("| ").split(" | ") for line in block.splitlines()]
         yield head, rows
@@ -35,7 +35,7 @@ ROWS = [(head, row) for head, rows in TABLES for row in rows]
 
 
 def rows_of(section):
-    """Return the rows of a section's table by their first cell, each as cells by column."""
+    """Return the rows of a section's table, keyed by first cell, with cells keyed by column."""
     (table,) = [(head, rows) for head, rows in TABLES if head[0] == section]
     return {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1]}
 
@@ -57,7 +57,7 @@ def test_each_row_has_its_states_and_a_source(head, row):
 
 
 def spans():
-    """Yield the first and last branch of each row of drivers, and its cells."""
+    """Yield first and last branch of each driver row, and the row's cells."""
     for name, cells in DRIVERS.items():
         first, *rest = map(int, re.findall(r"\d+", name))
         if name.startswith("before "):

@@ -34,7 +34,7 @@ def test_a_workflow_sets_up_and_runs_what_everybody_runs(path):
 
 @pytest.fixture
 def git(tmp_path):
-    """Return a function that runs git in its own repository."""
+    """Return a function that runs git in a temporary repository."""
 
     def run(*arguments):
         settings = "-c user.name=a -c user.email=a@example -c init.defaultBranch=main"
@@ -47,7 +47,7 @@ def git(tmp_path):
 
 
 def ask(tmp_path, *arguments):
-    """Return the exit code of the script, and its output without the commit's name."""
+    """Return the exit code of the script and its output without the commit's name."""
     done = subprocess.run(
         [SCRIPT, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -117,7 +117,7 @@ UV_INSTALLS = "uv pip install --quiet --python .venv/bin/python"
 
 @pytest.fixture
 def made(tmp_path):
-    """Return a function that runs make targets with stubs, and returns the stubs' arguments."""
+    """Return a function that runs make targets with stubs and returns the stubs' arguments."""
     if shutil.which("make") is None:
         pytest.skip("make is not on PATH")
     for name in ("Makefile", "pyproject.toml"):

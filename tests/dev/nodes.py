@@ -1,4 +1,4 @@
-"""Nodes without a kubelet: the stub has their GPUs, and pods only have a running status."""
+"""Nodes without a kubelet: the stub simulates their GPUs, and pods only get a running status."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def gpu_nodes(control_plane, folder):
 
 
 def wait_for_vram(api, count):
-    """Wait until the agents of this many nodes have advertised their GPUs."""
+    """Wait until this number of nodes has advertised GPUs."""
     wait_until("VRAM on all nodes", lambda: len(_advertising(api)) == count, timeout=120)
 
 
 def wait_for_figures(api, count):
-    """Wait until the sentries of this many nodes have reported the memory in use."""
+    """Wait until this number of nodes has reported memory in use."""
 
     def shared():
         return [node for node in api.list(GPU_NODES) if "notShared" not in node["status"]]
@@ -85,7 +85,7 @@ def _advertising(api):
 
 @contextlib.contextmanager
 def _kubelets(api):
-    """Set bound pods to running, and remove deleted ones, until the block ends."""
+    """Set bound pods to running and remove deleted pods, until the block ends."""
     done = threading.Event()
 
     def play():

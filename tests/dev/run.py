@@ -49,7 +49,7 @@ RUNS = {"image": images.BUSYBOX, "command": " -- sleep 3600", "more": HOLD}
 
 
 def main() -> int:
-    """Start a cluster that can run here; return the exit code of COMMAND, or of the shell."""
+    """Start a cluster that can run here; return the exit code of COMMAND or the shell."""
     _on_ends(_leave)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vramwarden-dev-"))
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def choose(folder: Path, wanted: str):
-    """Return the chosen cluster, or the first one that can run here; print which and why."""
+    """Return the chosen cluster, or the first that can run here; print which and why."""
     clusters = {
         "node": (no_node, on_a_node, "a node, whose kubelet runs pods"),
         "parts": (no_parts, from_parts, "a control plane; nodes are played, and no pod runs"),
@@ -87,12 +87,12 @@ def _on_ends(handler) -> None:
 
 
 def _leave(number: int, _: object) -> None:
-    _on_ends(signal.SIG_IGN)  # repeated Ctrl-C must not prevent removing the cluster
+    _on_ends(signal.SIG_IGN)  # repeated Ctrl-C must not prevent the removal of the cluster
     sys.exit(128 + number)
 
 
 def no_node(folder: Path) -> str:
-    """Return what is missing for a node with a kubelet; build its images if nothing is."""
+    """Return what a node with a kubelet lacks; build its images if nothing is missing."""
     missing = [name for name in ("helm", "kubectl") if not find_binary(name)]
     if reason := "; ".join(filter(None, (*missing, e2e_node.why_not()))):
         return reason
@@ -105,7 +105,7 @@ def no_node(folder: Path) -> str:
 
 
 def no_parts(_: Path) -> str:
-    """Return what is missing for a cluster of processes; empty if nothing is."""
+    """Return what a cluster of processes lacks, or "" if nothing is missing."""
     missing = [f"{name} ({source})" for name, source in PROGRAMS.items() if not find_binary(name)]
     if nvml_stub.compiler() is None:
         missing.append("a C compiler")
@@ -115,7 +115,7 @@ def no_parts(_: Path) -> str:
 
 
 def no_kind(_: Path) -> str:
-    """Return what is missing for a cluster of kind; empty if nothing is."""
+    """Return what a kind cluster lacks, or "" if nothing is missing."""
     return "" if shutil.which("kind") else "kind"
 
 
@@ -143,7 +143,7 @@ def on_a_node(folder):
 
 @contextlib.contextmanager
 def from_parts(folder):
-    """Run the control plane, and our programs as processes; nodes have no kubelet."""
+    """Run the control plane, and vramwarden's programs as processes; nodes have no kubelet."""
     webhook = {"replicas": 1, "port": free_port(), "operationsPort": free_port()}
     values = {"rollout": "Enforce", "webhook": webhook}
     with contextlib.ExitStack() as stack:
@@ -179,7 +179,7 @@ def from_parts(folder):
 
 @contextlib.contextmanager
 def in_kind(folder):
-    """Run the commands of deploy/laptop.md in a kind cluster of our own."""
+    """Run the commands of deploy/laptop.md in a new kind cluster."""
     kubeconfig = folder / "kubeconfig"
     variables = {"KUBECONFIG": str(kubeconfig), "KIND_CLUSTER_NAME": "vramwarden-dev"}
 
@@ -201,7 +201,7 @@ def in_kind(folder):
 
 
 def work(kubeconfig, hello):
-    """Run COMMAND or a shell, with kubectl and our command on PATH; return its exit code."""
+    """Run COMMAND or a shell with kubectl and vramwarden on PATH; return its exit code."""
     ours, kubectl = Path(sys.executable).parent, Path(str(find_binary("kubectl"))).parent
     path = f"{ours}:{kubectl}:{os.environ['PATH']}"
     shell, command = os.environ.get("SHELL", "/bin/sh"), os.environ.get("COMMAND")

@@ -1,4 +1,4 @@
-"""Archives of `make bundle`, and the probe and the images of host.py; no node is started."""
+"""Archives of `make bundle`, and probe and images of host.py. No node is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the pages, in the cluster of `make dev` in which no pod runs."""
+"""Commands of the pages, in the variant of `make dev` in which no pod runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.support.paths import ROOT
 
 COMMANDS = commands_of(__file__)
 FINDS = re.compile(r"(\S+/)?vramwarden (advise|check|report|explain)\b")
-"""Commands that return 1 if something is wrong, and 3 if they could not read enough."""
+"""Commands that return 1 for problems, and 3 if they could not read enough."""
 CHANGES = re.compile(r"helm (upgrade|rollback) ")
 """Commands with hooks, whose Jobs no kubelet completes."""
 BEFORE = {
     "certs/README.md": ["kubectl -n vramwarden-system delete secret vramwarden-key"],
     "deploy/take-the-plugin-off.md": [
         "kubectl delete pod train --ignore-not-found",
-        # No controller computes how many pods a PodDisruptionBudget allows to evict.
+        # No controller computes how many pods a PodDisruptionBudget allows to be evicted.
         "kubectl -n vramwarden-system delete poddisruptionbudgets --all",
     ],
 }
-"""State of the cluster that a page presumes."""
+"""State of the cluster that a page requires."""
 SCENE = """\
 apiVersion: v1
 kind: Namespace
@@ -51,11 +51,11 @@ spec:
       nodeSelector: {kubernetes.io/hostname: n2}
       containers: [{name: main, image: example}]
 """
-"""A pod on one node, and a Deployment on the other, which a page drains."""
+"""A pod on one node, and a Deployment on the other node, which a page drains."""
 FRAGMENT = re.compile(
     r"kubectl (apply|debug|describe( pod)?|drain|exec|get -o yaml|logs|run|vram.*)$|.*\.\.\."
 )
-"""Fragments of commands in sentences."""
+"""Regular expression for fragments of commands in sentences."""
 ELSEWHERE = {
     r"kubectl .*\b(logs|exec)\b": "needs a kubelet: tests/e2e/test_03d_pages.py has their like",
     "kubectl .* describe certificate": "cert-manager's kind",
@@ -72,7 +72,7 @@ AGENT = (
 
 @pytest.fixture(scope="module")
 def reader(can_start_control_planes, tmp_path_factory):
-    """Return a reader of the pages, with the files that they ask to write."""
+    """Return a reader of the pages, with the files that they ask users to write."""
     missing = [run.no_parts(tmp_path_factory.getbasetemp()), *filterfalse(find_binary, run.LACKS)]
     if any(missing):
         pytest.skip(f"needs {'; '.join(filter(None, missing))}")
@@ -94,7 +94,7 @@ def reader(can_start_control_planes, tmp_path_factory):
 
 
 def files():
-    """Return the files that the pages ask to write."""
+    """Return the files that the pages ask users to write."""
     teams, *_ = (
         block for block in blocks(ROOT / "policies/change.md", "yaml") if "10-teams" in block
     )

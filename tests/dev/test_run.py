@@ -1,4 +1,4 @@
-"""`make dev`: what it shows, and that it leaves nothing behind."""
+"""`make dev` shows what it promises and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Pod default/train runs on n[12] since \d+s: GPU [01] \(NVIDIA A10, GPU-[abc]\), 
 Error from server \(Forbidden\): admission webhook "mutate.vramwarden.io" denied the request: \
 InvalidQuantity: .*: 8GB is not a Kubernetes quantity; use 8G or 8Gi
 """.replace("\\\n", "")
-# Instead of the cluster of processes: one that writes a file when it ends.
+# Replaces the cluster of processes by one that writes a file when it ends.
 MARKED = """\
 import contextlib, pathlib, sys
 from tests.dev import run
@@ -51,7 +51,7 @@ ROOT_ALONE = "make dev: a control plane; nodes are played, and no pod runs; node
 
 
 def run_dev(arguments, tmp_path, **environment):
-    """Run it in a folder for all its files; return the process."""
+    """Run `make dev` in a folder for all its files; return the process."""
     (tmp_path / "temporary").mkdir()
     env = {**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(tmp_path / "temporary"), **environment}
     pipe = subprocess.PIPE
@@ -62,10 +62,10 @@ def run_dev(arguments, tmp_path, **environment):
 
 
 def left(tmp_path):
-    """Return the processes with that folder in their environment, and the folder's files."""
+    """Return the processes with the folder in their environment, and the folder's files."""
     folder, found = tmp_path / "temporary", []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or belongs to another user
+        with contextlib.suppress(OSError):  # the process ended, or belongs to another user
             if os.fsencode(folder) in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_bytes())
     return found, list(folder.iterdir())

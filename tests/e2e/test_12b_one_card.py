@@ -51,9 +51,9 @@ HOLDS = "\nprint('full', flush=True)\nimport time; time.sleep(600)\n"
 
 @pytest.fixture(scope="module")
 def card(gpu_node, release, values, agent, system):
-    """Install the chapter's rules, on a node whose GPUs are shared."""
+    """Install the rules for these stories on a node whose GPUs are shared."""
     version = agent.labels()["vramwarden.io/driver-version"]
-    if version != gpu_node.driver.cards()[0].driver:  # an earlier story had another driver
+    if version != gpu_node.driver.cards()[0].driver:  # an earlier story used another driver
         agent.replace()
         system.wait("VRAM advertised", agent.advertised)
     began = time.monotonic()
@@ -65,7 +65,7 @@ def card(gpu_node, release, values, agent, system):
 
 @pytest.fixture(scope="module")
 def tenant(card, make_team):
-    """Yield a team whose pods have a sidecar; delete its pods at the end."""
+    """Yield a team whose pods have a sidecar. Delete the pods at the end."""
     found = make_team()
     yield found
     for pod in found.pods():
@@ -74,19 +74,19 @@ def tenant(card, make_team):
 
 @pytest.fixture(scope="module")
 def by_sentry(card, make_team):
-    """Return a team whose caps the sentry enforces, once the replicas know that."""
+    """Return a team whose caps the sentry enforces, when the replicas know the rule."""
     found = make_team(**{"one-card": "sentry"})
     wait_for_rule(found, lambda spec: "initContainers" not in spec)
     return found
 
 
 def wait_for_rule(team, applies):
-    """Wait until a new pod's spec shows that the team's rule is in force."""
+    """Wait until a new pod's spec shows that the team's rule is in effect."""
 
     def is_in_force():
         try:
             return applies(team.create(gpu_pod("asks", CAP), dry_run=True)["spec"])
-        except ApiError:  # the fence may have the previous rules, and deny the pod
+        except ApiError:  # the fence may have the previous rules and deny the pod
             return False
 
     team.wait("the rule", is_in_force)
@@ -97,18 +97,18 @@ def annotations_of(found):
 
 
 def said_at(team, name, number):
-    """Return when a container wrote a line, in seconds since the epoch."""
+    """Return the Unix time at which a container wrote a line."""
     line = team.log(name, timestamps=True).splitlines()[number]
     return datetime.fromisoformat(line.split()[0]).timestamp()
 
 
 def processes(team, name):
-    """Return the PIDs, on this machine, of a pod's program."""
+    """Return the PIDs of a pod's program on this machine."""
     return processes_of(team.pod(name)["metadata"]["uid"], b"cuInit")
 
 
 def grow(team, name):
-    """Make a pod's program exceed its cap; return the seconds until its process has ended."""
+    """Make a pod's program exceed its cap; return the seconds until its process ended."""
     assert processes(team, name)
     team.run(name, "sh", "-c", f"echo {LARGE} >> {LINES}")
     began_s = time.monotonic()
@@ -117,14 +117,14 @@ def grow(team, name):
 
 
 def remove(team, name):
-    """Delete a pod, and wait until its program has ended."""
+    """Delete a pod and wait until its program has ended."""
     uid = team.pod(name)["metadata"]["uid"]
     team.delete_pod(name, grace=1)
     wait_until("its process ended", lambda: not processes_of(uid, b"cuInit"), timeout=40)
 
 
 def used_bytes(sentry, metric, **labels):
-    """Return the sentry's figure of a metric: the sum of those that have these labels."""
+    """Return the sum of the sentry's values of a metric with these labels."""
     address = sentry.pod()["status"]["podIP"]
     samples = sentry.metrics_at(address)[metric]
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
@@ -135,7 +135,7 @@ def device_used(sentry):
 
 
 def settled(sentry):
-    """Return the bytes in use on all GPUs once two figures in a row are the same."""
+    """Return the bytes in use on all GPUs when two consecutive figures are equal."""
     found = [device_used(sentry)]
 
     def same():
@@ -148,7 +148,7 @@ def settled(sentry):
 
 
 def shown_by_top(team, name):
-    """Return the bytes that `top` shows for a pod, 0 before it shows any."""
+    """Return the bytes that `top` shows for a pod, or 0 if it shows none yet."""
     said = ask(team.cluster.kubeconfig, "top", "pods", "-n", team.namespace, "-o", "json")
     found = [pod for pod in json.loads(said)["pods"] if pod["name"] == name]
     return found[0].get("usedBytes") or 0 if found else 0
@@ -192,7 +192,7 @@ def test_from_the_annotation_to_the_first_allocation(card, tenant):
             try:
                 if what not in steps and check(found):
                     steps[what] = time.time()
-            except KeyError:  # no such status yet
+            except KeyError:  # the pod has no such status yet
                 return False
         return len(steps) > len(checks)
 
@@ -218,7 +218,7 @@ def test_it_sees_one_card_and_its_variables(card, tenant):
     total = gpus_of_node(card)[uuid]["total"]
     fraction = float(variables["VRAMWARDEN_GPU_MEMORY_FRACTION"])
     assert 0 <= (8192 - 900) * MIB / total - fraction < 0.0001
-    # With the stub, the stand-in for NVIDIA's runtime shows no device nodes.
+    # With the stub, the stand-in for NVIDIA's runtime adds no device nodes.
     assert len(cards) == (1 if NVIDIA_BY_DEFAULT or ON_HOST else 0)
     answer("its device nodes", " ".join(node for node in nodes if node.startswith("nvidia")) or "-")
     seen = variables["NVIDIA_VISIBLE_DEVICES"]
@@ -236,7 +236,7 @@ def neighbor(tenant):
 
 
 def untouched(neighbor, sentry):
-    """Assert that a program was left alone: it holds and can write what it held before."""
+    """Assert that a program still has its memory and can write to it."""
     assert neighbor.does(f"write {GIB}") == ["ok"]
     of_pod = {"namespace": neighbor.team.namespace, "pod": neighbor.name}
 
@@ -287,7 +287,7 @@ def test_the_sentry_stops_a_pod_whose_sidecar_was_stopped(card, tenant, neighbor
 
 @pytest.mark.parametrize("memory", ["4Gi", "8Gi"])
 def test_a_framework_with_the_fraction_stays_within_its_cap(memory, sentry, make_team):
-    """PyTorch where this machine has it; else our program, which takes all of the fraction."""
+    """The program is PyTorch if installed, else one that takes all of the fraction."""
     team = make_team(**{"one-card": "pytorch"})
     wait_for_rule(team, lambda spec: "PYTORCH_ALLOC_CONF" in str(spec["containers"]))
     torch = importlib.util.find_spec("torch")

@@ -1,4 +1,4 @@
-"""Each alert of the chart fires on a real node by its real cause, and ends.
+"""Each alert of the chart fires on a real node for its actual cause, and ends.
 
 Prometheus scrapes the webhook, the sentry, the API server and kube-state-metrics, and evaluates the
 chart's own rules with every duration divided by `FASTER`; thresholds in seconds are unchanged.
@@ -47,7 +47,7 @@ SCRAPED = {
     "webhook": ("vramwarden-webhook", SYSTEM, 8080),
     "sentry": (f"{NAMESPACE}/vramwarden-sentry", NAMESPACE, 8081),
 }
-"""Job, namespace and port by component."""
+"""Job, namespace and port, keyed by component."""
 SECONDS = {"m": 60, "h": 3600}
 EVERY_GPU = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -72,17 +72,17 @@ PODS = {
         until [ -e /scene/full ]; do hold $n; n=$((n + {MIB // 2})); sleep 1; done; forever""",
     ),
 }
-"""Amount and program by pod; None for the one that stops its sidecar."""
+"""Amount and program of each pod; None for the pod that stops its sidecar."""
 
 
 class Row(NamedTuple):
-    """An action, and the alerts that it causes."""
+    """An action and the alerts that it causes."""
 
     alerts: str
     cause: Callable[[Story], object] = lambda _: None
     end: Callable[[Story], object] = lambda _: None
     meanwhile: Callable[[Story], object] = lambda _: None
-    """Repeated until the alerts fire."""
+    """Action repeated until the alerts fire."""
 
 
 class Story:
@@ -95,7 +95,7 @@ class Story:
         self.kept: dict[str, Any] = {}
 
     def discover(self) -> None:
-        """Write our pods to a file, since not every build of Prometheus can query API servers."""
+        """Write pods to a file, since some builds of Prometheus cannot query API servers."""
         for component, (_, namespace, port) in SCRAPED.items():
             labels = {"labelSelector": f"app.kubernetes.io/component={component}"}
             found = self.api.list(f"/api/v1/namespaces/{namespace}/pods", **labels)
@@ -116,7 +116,7 @@ class Story:
         return self._get("alerts")["alerts"]
 
     def ever_fired(self, alert: str, pod: str) -> bool:
-        """Return True if an alert about a pod has ever fired."""
+        """Return True if an alert about a pod has fired before."""
         query = f'ALERTS{{alertname="{alert}",pod="{pod}",alertstate="firing"}}[1h]'
         return bool(self._get(f"query?query={urllib.parse.quote(query)}")["result"])
 
@@ -127,7 +127,7 @@ class Story:
         }
 
     def delete_pods(self) -> None:
-        """Delete the pods for the stories after this."""
+        """Delete the pods so that later stories can run."""
         for team in (self.team, self.others):
             for found in team.pods():
                 team.delete_pod(found["metadata"]["name"])
@@ -138,7 +138,6 @@ class Story:
         return all(volume["name"] != "vram-gate" for volume in volumes)
 
     def patch(self, path: str, change: Any, kind: str = MERGE) -> Any:
-        """Change an object."""
         return self.api.request("PATCH", path, change, content_type=kind)
 
     def send(self, signal: str, team: Any, name: str, which: str) -> None:
@@ -152,7 +151,7 @@ class Story:
 
 
 def faster(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rules with all durations divided."""
+    """Return the rules with all durations divided by `FASTER`."""
 
     def divided(found: re.Match[str]) -> str:
         return f"{int(found[1]) * SECONDS[found[2]] * 1000 // FASTER}ms"
@@ -164,7 +163,7 @@ def faster(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def scraping(node: Any, folder: Path) -> dict[str, Any]:
-    """Return Prometheus' configuration; jobs are named as by its operator."""
+    """Return the configuration of Prometheus; jobs are named as by the Prometheus operator."""
     pods = [
         {
             "job_name": job,
@@ -204,7 +203,7 @@ def scraping(node: Any, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def story(gpu_node, sentry, release, values, system, make_team, tmp_path_factory):
-    """Let Prometheus scrape the node and the pods of the rows."""
+    """Run Prometheus, which scrapes the node and the pods of the rows."""
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus, e.g. of Debian's package of that name")
     needs("KUBE_STATE_METRICS")
@@ -245,7 +244,7 @@ def story(gpu_node, sentry, release, values, system, make_team, tmp_path_factory
 
 
 def begin(story: Story) -> None:
-    """Create the pods, including those that wait for the outage."""
+    """Create the pods, including those needed during the outage."""
     for name, (amount, script) in PODS.items():
         story.team.create(pod(name, amount, holding(script) if script else ATTACKS))
     for name in LATE:
@@ -255,31 +254,31 @@ def begin(story: Story) -> None:
 
 
 def shows_itself_gpus(script: str) -> dict[str, Any]:
-    """Return a pod without VRAM, with a variable that shows it all GPUs."""
+    """Return a pod without VRAM whose environment variable exposes all GPUs."""
     shows = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     return pod("intruder", None, [], containers=[container(holding(script), **shows)])
 
 
 def oversubscribe(story: Story) -> None:
-    """Create a pod that counts on each GPU, including the one that is nearly full."""
+    """Create a pod that counts on each GPU, including the nearly full one."""
     story.others.wait("the rule in force", lambda: story.is_ungated(pod("every", "30Gi", ["true"])))
     story.others.create(pod("every", "30Gi", holding("forever")))
 
 
 def attack(story: Story) -> None:
-    """Stop the sidecar from within, and exceed the cap."""
+    """Stop the sidecar from within and exceed the cap."""
     assert story.team.run("attacker", "sh", "-c", STOPS).strip()
     story.team.run("attacker", "touch", "/scene/attack")
 
 
 def set_health(story: Story, recovery: str) -> None:
-    """Let the driver report a recovery action of a GPU, or none."""
+    """Make the driver report a recovery action for a GPU, or none."""
     gpu = f"gpu {UUIDS[1]}"
     story.node.driver.rewrite(f"^{gpu}(?: recovery=1)?", gpu + recovery)
 
 
 def set_args(story: Story, daemon_set: str, *args: str) -> None:
-    """Start a DaemonSet's program with other arguments, or with its own."""
+    """Start a DaemonSet's program with other arguments, or with its original ones."""
     main, *_ = story.api.request("GET", daemon_set)["spec"]["template"]["spec"]["containers"]
     before = story.kept.setdefault(daemon_set, main["args"])
     change = {"op": "replace", "path": ARGS, "value": list(args) or before}
@@ -287,7 +286,7 @@ def set_args(story: Story, daemon_set: str, *args: str) -> None:
 
 
 def bind_late(story: Story) -> None:
-    """Bind pods without replicas; one of them fits onto no GPU."""
+    """Bind pods without replicas. One of them fits on no GPU."""
     story.team.delete_pod("wide")
     scale(story.system, 0)
     for name in LATE:
@@ -295,7 +294,7 @@ def bind_late(story: Story) -> None:
 
 
 def ask(story: Story) -> None:
-    """Create a pod that requests VRAM, and one that shows itself GPUs."""
+    """Create a pod that requests VRAM, and one that exposes GPUs to itself."""
     for made in (pod("asks", "1Gi", ["true"]), shows_itself_gpus("true")):
         with contextlib.suppress(ApiError):
             story.team.create(made, dry_run=True)
@@ -308,14 +307,14 @@ def waiting(story: Story) -> str:
 
 
 def set_policies(story: Story, files: dict[str, str] | None) -> None:
-    """Replace the files of the policy; None restores them."""
+    """Replace the policy files; None restores them."""
     now = story.api.request("GET", CONFIG_MAP).get("data", {})
     before = story.kept.setdefault("policies", now)
     story.patch(CONFIG_MAP, {"data": dict.fromkeys(now) | (before if files is None else files)})
 
 
 def take_rights(story: Story) -> None:
-    """Remove rights of the webhook, start a replica without them, and empty a caBundle."""
+    """Remove permissions of the webhook, start a replica without them, and empty a caBundle."""
     story.kept["rules"] = rules = story.api.request("GET", CLUSTER_ROLE)["rules"]
     lost = {"pods", "mutatingwebhookconfigurations"}
     kept = [rule for rule in rules if not lost & set(rule["resources"])]
@@ -336,23 +335,22 @@ def slow_down(story: Story) -> None:
 
 
 def replace_replicas(story: Story) -> None:
-    """Replace both replicas."""
     for found in story.system.pods(**WEBHOOK):
         story.system.delete_pod(found["metadata"]["name"])
 
 
 def unload_driver(story: Story) -> None:
-    """Let NVML calls of agent and sentry fail."""
+    """Make NVML calls by agent and sentry fail."""
     story.node.driver.rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
 
 
 def load_driver(story: Story) -> None:
-    """Let NVML calls succeed again."""
+    """Make NVML calls succeed again."""
     story.node.driver.rewrite("^fail .*\n", "")
 
 
 def the_sentry(story: Story) -> tuple[Any, str]:
-    """Return a team for the sentry's namespace, and the name of its pod."""
+    """Return a team for the sentry's namespace, and the name of the sentry's pod."""
     own = type(story.team)(story.node, NAMESPACE)
     labels = {"labelSelector": "app.kubernetes.io/component=sentry"}
     return own, own.pods(**labels)[0]["metadata"]["name"]
@@ -421,7 +419,7 @@ STAGES = {
         ),
     ),
 }
-"""Actions by stage, in this order. An alert without an action here was caused before."""
+"""Actions by stage, in order. An alert without an action here has an earlier cause."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -441,7 +439,7 @@ def test_alerts_fire_and_end(story, stage):
 
 
 def followed(story, names, rows, *, is_firing):
-    """Wait until each alert fires, or none does; return seconds by alert."""
+    """Wait until all alerts fire, or none does; return the seconds for each alert."""
     began, seen = time.monotonic(), {}
 
     def all_seen():

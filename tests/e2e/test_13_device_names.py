@@ -1,4 +1,4 @@
-"""With NVIDIA's own container runtime, in each of its modes, a pod gets exactly its GPU."""
+"""With NVIDIA's container runtime, in each of its modes, a pod gets exactly its GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.e2e.test_09_placement import free_gib
 
 GROWS = holding(f"hold {GIB}; wait_for grow; hold {{too_much}}; forever")
 DEVICES = ("python3", "-c", "import os; print(*os.listdir('/dev'))")
-# Effect of a bare UUID in each mode; the qualified name works in each.
+# Effect of a bare UUID in each mode. The qualified name works in every mode.
 BARE_STARTS = {"management": False, "cdi": True, "auto": True}
 
 
 @pytest.fixture(scope="module", params=BARE_STARTS)
 def mode(request, toolkit, at_home, agent):
-    """Switch NVIDIA's runtime to a mode, with an agent that has no earlier knowledge."""
+    """Switch NVIDIA's runtime to a mode and restart the agent without earlier knowledge."""
     toolkit.switch(request.param)
     agent.replace()
     at_home.wait("VRAM advertised", agent.advertised)
@@ -25,9 +25,9 @@ def mode(request, toolkit, at_home, agent):
 
 @pytest.fixture(scope="module")
 def placed(mode, at_home):
-    """Create a pod on each GPU; return its UUID by the pod's name."""
+    """Create a pod on each GPU; return the UUIDs, keyed by pod name."""
     free = free_gib(at_home.cluster)
-    size_gib = int(max(free.values()) / 2) + 1  # one fits onto each GPU, but not two
+    size_gib = int(max(free.values()) / 2) + 1  # one fits on each GPU, but not two
     assert size_gib <= min(free.values()), free
     grows = [word.replace("{too_much}", str((size_gib + 1) * GIB)) for word in GROWS]
     names = [f"{mode}-{number}" for number in range(len(UUIDS))]
@@ -41,7 +41,7 @@ def placed(mode, at_home):
 
 @pytest.fixture(scope="module")
 def exempt(at_home, make_team):
-    """Return a team whose pods are not changed by us."""
+    """Return a team whose pods vramwarden does not change."""
     return make_team(**{"vramwarden.io/webhook": "disabled"})
 
 

@@ -1,4 +1,4 @@
-"""Access by volume mounts, if NVIDIA's runtime ignores variables of unprivileged containers."""
+"""Access by volume mounts if NVIDIA's runtime ignores unprivileged containers' variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MERGE = "application/merge-patch+json"
 @pytest.fixture(scope="module")
 def hardened(toolkit, at_home, release, values, agent):
     """Harden the node's runtime; return a function that upgrades the release's agent."""
-    # Volumes of the node, which `restricted` does not allow.
+    # Host volumes, which `restricted` does not allow.
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     path = f"/api/v1/namespaces/{SYSTEM}"
     at_home.api.request("PATCH", path, namespace(SYSTEM, labels), content_type=MERGE)

@@ -1,4 +1,4 @@
-"""`helm test` passes; then the release is uninstalled, and blocks nothing any more."""
+"""`helm test` passes. Then the release is uninstalled and no longer blocks anything."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_after_helm_uninstall_pods_are_created_at_once(cluster, team, release):
 
 
 def test_and_soon_after_so_are_those_that_ask_for_vram(cluster, team):
-    """The API server takes a moment to forget a deleted ValidatingAdmissionPolicy."""
+    """The API server needs a moment to forget a deleted ValidatingAdmissionPolicy."""
     asks = pod("asks", "1Gi", ["true"], schedulerName="nobody")
     began = time.monotonic()
 
@@ -56,7 +56,7 @@ def test_and_soon_after_so_are_those_that_ask_for_vram(cluster, team):
 
 
 def test_clean_removes_what_the_agent_wrote_on_nodes(cluster, release):
-    """Helm does not wait for pods: while agents end, `clean` refuses."""
+    """Helm does not wait for pods. While agents end, `clean` refuses to run."""
 
     def clean(*options):
         return vramwarden("clean", "--kubeconfig", cluster.kubeconfig, *options)

@@ -1,4 +1,4 @@
-"""NVIDIA's own mock of the driver library: exact figures, a stop, a lost GPU."""
+"""NVIDIA's mock of the driver library: exact figures, a stop, a lost GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.strangers import Mock
 from tests.e2e.team import Team
 
 A100_MIB = 40960 - 583
-"""Memory of the simulated machine, without what its driver reserves."""
+"""Memory of the simulated machine, less the driver's reserve."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def sentry(strange):
 
 @pytest.fixture(scope="module")
 def own(strange, make_team):
-    """Return a team whose pod uses no memory yet."""
+    """Return a team with a pod that uses no memory yet."""
     found = make_team()
     found.create(pod("trains", "30Gi", holding("forever"), restartPolicy="Never"))
     found.wait_ready("trains")
@@ -42,12 +42,12 @@ def own(strange, make_team):
 
 @pytest.fixture
 def say(own):
-    """Return a function that runs our command for the team's namespace."""
+    """Return a function that runs a command for the team's namespace."""
     return lambda *words, code=0: ask(own.cluster.kubeconfig, *words, code=code)
 
 
 def used(say, own):
-    """Return the bytes that `top` shows for its pod."""
+    """Return the bytes that `top` shows for the pod."""
     report = json.loads(say("top", "-n", own.namespace, "-o", "json"))
     (found,) = [found_pod for found_pod in report["pods"] if found_pod["name"] == "trains"] or [{}]
     return found.get("usedBytes")

@@ -1,6 +1,6 @@
-"""With NVIDIA's own device plugin a card has one allocator, whatever happens to the plugin.
+"""With NVIDIA's device plugin, a card has one allocator, whatever happens to the plugin.
 
-A pod waits for VRAM all the time, and one with a whole GPU sleeps on the node: no VRAM may be
+A pod always waits for VRAM, and a pod with a whole GPU sleeps on the node. No VRAM may be
 assigned there before both plugin and pod are gone for good.
 """
 
@@ -31,7 +31,7 @@ DEPLOY, SHARE = "nvidia.com/gpu.deploy.device-plugin", "vramwarden.io/share"
 PRESENT = "nvidia.com/gpu.present"
 WHOLE = "nvidia.com/gpu"
 LONGER_S = 40.0
-"""Longer than an earlier release waited for a removed plugin."""
+"""Time longer than an earlier release waited for a removed plugin, in seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def plugin(strange, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own(plugin, system, agent, make_team):
-    """Return a team with a pod that has a whole GPU, and one that waits for VRAM."""
+    """Return a team with a pod that has a whole GPU and a pod that waits for VRAM."""
     system.wait("VRAM withdrawn", lambda: agent.advertised() is None)
     found = make_team()
     whole = container(["sleep", "100000"], resources={"limits": {WHOLE: 1}})
@@ -59,7 +59,7 @@ def own(plugin, system, agent, make_team):
 
 @pytest.fixture
 def quiet_for(own, agent):
-    """Return a function that checks for some seconds that nothing is assigned."""
+    """Return a function that checks for some seconds that no VRAM is assigned."""
 
     def watch(seconds=LONGER_S):
         until = time.monotonic() + seconds
@@ -81,14 +81,14 @@ def label(node, labels):
 
 
 def forget(node, plugin):
-    """Let the kubelet forget a removed plugin, immediately if it is restarted."""
+    """Make the kubelet forget a removed plugin, immediately by a restart."""
     node.stop_kubelet()
     node.start_kubelet()
     plugin.wait_for(0, 0)
 
 
 def told(system, agent, *words):
-    """Wait for an Event of the node with all of these words; print it."""
+    """Wait for an Event about the node that contains all these words; print it."""
 
     def said():
         return [line for line in agent.events() if all(word in line for word in words)]
@@ -105,7 +105,7 @@ def test_where_it_offers_the_gpus_they_are_not_shared(own, system, agent, quiet_
 
 def test_an_upgrade_that_takes_long_frees_no_gpu(plugin, quiet_for):
     plugin.use_image("localhost/not-there-yet:2")
-    plugin.wait_for(2, 0)  # for five minutes; without an end if it declares all GPUs broken
+    plugin.wait_for(2, 0)  # for five minutes, or forever if the plugin declares all GPUs broken
     quiet_for()
     plugin.use_image(PLUGIN_IMAGE)
     plugin.wait_for(2, 2)
@@ -172,7 +172,7 @@ def test_where_somebody_wants_that_the_node_is_shared_at_once(strange, own, plug
 def test_check_leaves_time_slicing_with_a_cap_alone(
     strange, own, plugin, release, values, system, agent
 ):
-    """As in policies/examples/time-slicing.yaml: the label, and NVIDIA's own slices."""
+    """See policies/examples/time-slicing.yaml: the label, and NVIDIA's replicas."""
     label(strange, {SHARE: "false"})
     own.wait("VRAM withdrawn", lambda: agent.advertised() is None)
     plugin.install(CONFIG_FILE="/sliced")

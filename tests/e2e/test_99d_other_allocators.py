@@ -1,4 +1,4 @@
-"""NVIDIA's DRA driver on the node, and HAMi on another: each card has one allocator."""
+"""NVIDIA's DRA driver on one node and HAMi on another: each card has one allocator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def own(strange, system, agent, make_team):
-    agent.replace()  # an agent writes ten Events of its node; the earlier stories caused more
+    agent.replace()  # an agent writes only ten Events about its node
     system.wait("VRAM advertised", agent.advertised)
     yield make_team()
     share(strange, None)
@@ -40,7 +40,7 @@ def label(node, key, value):
 
 @pytest.fixture
 def slices(strange, system):
-    """Create a ResourceSlice of the node's GPUs, by NVIDIA's driver or as it would."""
+    """Create a ResourceSlice for the node's GPUs, by NVIDIA's driver or in its format."""
     try:
         strange.api.list(f"{RESOURCES}/resourceslices")
     except ApiError:
@@ -115,7 +115,7 @@ def test_a_node_whose_gpus_a_dra_driver_gives_away_is_not_shared(own, slices, sy
 
 
 def test_without_it_the_node_is_shared_again_where_somebody_wants_that_at_once(strange, own):
-    """Without it five minutes later: the kubelet deletes the slices of a restarting driver."""
+    """Otherwise after five minutes: the kubelet deletes a restarting driver's slices."""
     share(strange, "true")
     own.wait_ready("waits")
     own.delete_pod("waits")
@@ -165,7 +165,7 @@ def bound(found):
 
 
 def answers(strange, webhook, own):
-    """Register the webhook once it answers: from then on a pod without it would be denied."""
+    """Register the webhook when it responds; before, it would deny pods."""
     strange.api.apply(webhook)
     try:
         return own.create(pod("asks", None, ["true"]), dry_run=True)

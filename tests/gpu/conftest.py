@@ -1,4 +1,4 @@
-"""Fixtures: a real GPU, or one line with the reason for the skip."""
+"""Fixtures for a real GPU; one skip message with the reason if there is none."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def gpu(nvml):
 
 @pytest.fixture(scope="session")
 def limits(nvml, gpu):
-    """Return a function that sets a limit; skip if this driver cannot limit cgroups."""
+    """Return a function that sets a limit. Skip if this driver cannot limit cgroups."""
     if not machine.cgroup_root():
         pytest.skip("no cgroup of version 2 can be made here")
     with machine.cgroups("proof") as (proof,):

@@ -1,6 +1,6 @@
-"""An enforcer with a cap of 1Gi, and two programs, one of which exceeds it; prints observations.
+"""An enforcer with a cap of 1Gi and two programs, one over the cap. Prints observations.
 
-Arguments: the GPU's UUID, and a cgroup for the enforcer alone, if any. It runs in a PID namespace.
+Arguments: the GPU's UUID, and optionally a cgroup for the enforcer. Runs in a PID namespace.
 """
 
 import json
@@ -19,13 +19,12 @@ QUIET_S = 10.0
 
 
 def cpu_s(pid):
-    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid):
-    """Return the anonymous and the file-backed memory of a process in KiB."""
+    """Return anonymous and file-backed memory of a process, in KiB."""
     lines = dict(
         line.split(":")
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""Prints as JSON what NVML lists in the PID namespace in which it runs.
+"""Print as JSON the processes that NVML lists inside a PID namespace.
 
-With `start` it first starts two processes, prints their PIDs, and waits for a line.
+With `start`, first start two processes, print their PIDs and wait for a line.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The machine's GPU, programs on it, and our cgroups."""
+"""The GPU of this machine, programs on it, and cgroups."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 CONTEXT_BYTES = 800 * MIB
-"""Memory of CUDA itself per process, in addition to allocations."""
+"""CUDA's own memory per process, besides allocations, in bytes."""
 
 ROUNDS = 50
 
 
 def missing():
-    """Return the reason why there is no GPU to test with; empty if there is one."""
+    """Return the reason why no GPU is available for tests, or "" if one is."""
     try:
         with Nvml() as nvml:
             if not nvml.devices():
@@ -36,7 +36,7 @@ def missing():
 
 
 def median_us(call):
-    """Return the median time of some calls."""
+    """Return the median duration of some calls, in µs."""
     times = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -46,17 +46,17 @@ def median_us(call):
 
 
 def mib(amount_bytes):
-    """Return an amount as a table's cell."""
+    """Return an amount as a table cell."""
     return "-" if amount_bytes is None else f"{amount_bytes / MIB:.0f}Mi"
 
 
 def within(cgroup):
-    """Return the beginning of a command that runs in a cgroup, or anywhere for None."""
+    """Return a command prefix that runs a command in a cgroup, or anywhere for None."""
     return ["sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"', str(cgroup)] if cgroup else []
 
 
 class Program:
-    """A process on the first GPU; program.py describes its commands."""
+    """A process on the first GPU; see program.py for its commands."""
 
     def __init__(self, *before, cgroup=None):
         command = [*within(cgroup), *before, sys.executable, str(HERE / "program.py")]
@@ -68,13 +68,12 @@ class Program:
             raise AssertionError("the program ended at its start; its error stands above")
 
     def does(self, line):
-        """Send a line, and return the response."""
+        """Send a line and return the response."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
     def end(self):
-        """Kill it."""
         self.process.kill()
         self.process.stdin.close()
         self.process.stdout.close()
@@ -83,9 +82,9 @@ class Program:
 
 @contextlib.contextmanager
 def programs(count=1, *before, **where):
-    """Run this many programs until the block ends."""
+    """Run this number of programs until the block ends."""
     with contextlib.ExitStack() as ending:
-        ending.callback(time.sleep, 0.3)  # until the driver no longer lists them
+        ending.callback(time.sleep, 0.3)  # until the driver no longer lists the programs
         made = [Program(*before, **where) for _ in range(count)]
         for item in made:
             ending.callback(item.end)
@@ -93,7 +92,7 @@ def programs(count=1, *before, **where):
 
 
 def cgroup_root():
-    """Return the folder in which cgroups of version 2 can be made, or None."""
+    """Return the folder for new cgroups of version 2, or None."""
     for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")):
         if (root / "cgroup.controllers").exists() and os.access(root, os.W_OK):
             return root
@@ -102,7 +101,7 @@ def cgroup_root():
 
 @contextlib.contextmanager
 def cgroups(*paths):
-    """Make cgroups below one of ours; remove them with all their processes."""
+    """Create cgroups; remove them with all their processes."""
     own = cgroup_root() / f"vramwarden-gpu-{os.getpid()}-{time.monotonic_ns()}"
     try:
         for path in paths:

@@ -1,4 +1,4 @@
-"""A program that uses the first GPU as its standard input says; needs no CUDA toolkit.
+"""Program that uses the first GPU as standard input instructs; needs no CUDA toolkit.
 
 The first argument names a file; the others are executed first, then each line appended to the file.
 
@@ -53,7 +53,7 @@ class Program:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         call("cuInit", 0)
         call("cuDeviceGet", ctypes.byref(device), 0)
-        # The primary context: cuCtxCreate changed its arguments in CUDA 13.
+        # Use the primary context, since cuCtxCreate changed its arguments in CUDA 13.
         call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         call("cuCtxSetCurrent", context)
         self.pointers = []
@@ -146,7 +146,7 @@ def main():
         except FailedError as error:
             print(error, flush=True)
         except AttributeError:
-            print("unknown", flush=True)  # this library has no such function
+            print("unknown", flush=True)  # the library has no such function
 
 
 main()

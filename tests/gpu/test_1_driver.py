@@ -1,4 +1,4 @@
-"""The driver's reports on processes and their memory, on which all of vramwarden depends."""
+"""The driver's reports on processes and their memory, on which vramwarden depends."""
 
 import json
 import os
@@ -77,11 +77,11 @@ def test_inside_a_namespace_its_numbers_and_figures_are_those_of_outside(nvml, g
         scene.communicate("go on\n", timeout=60)
     assert sorted(map(int, seen["listed"])) == sorted(seen["pids"])
     assert sorted(seen["listed"].values()) == sorted(outside.values())
-    assert max(seen["pids"]) < 50  # these PIDs are those of the PID namespace
+    assert max(seen["pids"]) < 50  # these PIDs belong to the PID namespace
 
 
 def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
-    """The driver's client belongs to the process that opened it; a child still has it open."""
+    """The driver's client belongs to the process that opened it. A child still has it open."""
     with programs(1, *NAMESPACE, "sh", "-c", '"$0" "$@"; sleep 60') as (one,):
         one.does(f"alloc {512 * MIB}")
         first = Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().strip()
@@ -136,7 +136,7 @@ def test_who_ran_is_sampled_and_who_only_holds_memory_is_not(nvml, gpu):
 
 @pytest.mark.parametrize("size", [4096, MIB, 64 * MIB])
 def test_which_short_kernels_leave_a_trace(size, nvml, gpu):
-    """A short kernel may leave no percentage, but the process that ran last is sampled further."""
+    """A short kernel may cause no utilization, but the last process that ran is still sampled."""
     with programs(2) as (first, second):
         for item in (first, second):
             item.does(f"alloc {300 * MIB}")

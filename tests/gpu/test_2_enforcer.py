@@ -42,7 +42,7 @@ def test_the_self_test_passes(seen):
 
 
 def test_it_fits_into_its_memory_limit(gpu):
-    """The kernel ends a sidecar that needs more than its 64Mi."""
+    """The kernel kills a sidecar that needs more than its 64Mi."""
     root = cgroup_root()
     if not root or "memory" not in (root / "cgroup.controllers").read_text():
         pytest.skip("no cgroup with a memory limit can be made here")

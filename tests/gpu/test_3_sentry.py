@@ -1,4 +1,4 @@
-"""The sentry on a real GPU: which processes it stops, how fast, and which ones ran."""
+"""The sentry on a real GPU: which processes it stops, how fast, and which processes ran."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from tests.support.api_server import ApiServer
 from tests.support.measurement_table import answer
 
 UIDS = [f"0000000{number}-1111-2222-3333-444444444444" for number in range(5)]
-"""The sentry's pod, two by Sidecar without one, and two by Sentry."""
+"""UIDs of the sentry's pod, two pods by Sidecar without a sidecar, and two by Sentry."""
 
 CAP_BYTES = 2048 * MIB
 LATE_S, GRACE_S = 1.5, 2.0
@@ -25,7 +25,7 @@ POD = (*NAMESPACE, "sh", "-c", '"$0" "$@"; exit $?')
 
 
 def lines(gpu):
-    """Return the node's assignments of pods with a cap."""
+    """Return the node's assignments for pods with a cap."""
     return "\n".join(
         json.dumps({
             "uid": uid, "pod": f"team/{uid[:8]}", "gpus": [gpu], "memory": CAP_BYTES, "since": 1,
@@ -66,14 +66,14 @@ def node(gpu, tmp_path):
 
 
 def seen_of(api, uid):
-    """Return a pod's figures in the newest GPUNode."""
+    """Return a pod's figures from the newest GPUNode."""
     nodes = [body for _, path, body in api.sent("POST", "PATCH") if "/gpunodes" in path]
     pods = [pod for gpu in nodes[-1]["status"]["gpus"] for pod in gpu["pods"]] if nodes else []
     return next((pod for pod in pods if pod["uid"] == uid), {})
 
 
 def container(made, number, *, sandbox=False):
-    """Return the cgroup of a pod's program, or of its sandbox."""
+    """Return the cgroup of a pod's program or of its sandbox."""
     return made[2 * number + sandbox]
 
 
@@ -82,7 +82,7 @@ def container(made, number, *, sandbox=False):
 def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
     handles, shares, node, nvml, gpu
 ):
-    """The program is PID 1 of its own PID namespace, or in that of its sandbox."""
+    """The program is PID 1 of its own PID namespace, or of its sandbox's."""
     _, made, log = node
     with contextlib.ExitStack() as ending:
         sandboxes = [sandbox(container(made, number, sandbox=True)) for number in (3, 4)]
@@ -134,7 +134,6 @@ def sandbox(cgroup):
 
 
 def children(pid):
-    """Return the PIDs of a process's children."""
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
@@ -169,7 +168,7 @@ def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
 
 
 def wait_for(check, every_s=0.2):
-    """Return the result of a check once it is true, or the last one."""
+    """Return the result of a check when it is true, or the last result."""
     deadline_s = time.monotonic() + WAIT_S
     while not (found := check()) and time.monotonic() < deadline_s:
         time.sleep(every_s)
@@ -177,17 +176,17 @@ def wait_for(check, every_s=0.2):
 
 
 def asked(log, path):
-    """Return the response of the sentry's port, "" if there is none."""
+    """Return the response from the sentry's port, or "" without a response."""
     try:
         port = json.loads(log.read_text().splitlines()[0])["port"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answered:
             return answered.read().decode()
-    except (IndexError, OSError, ValueError):  # it is still starting
+    except (IndexError, OSError, ValueError):  # the sentry is still starting
         return ""
 
 
 def idle_s(log):
-    """Return the idle times of pods, from the sentry's metrics."""
+    """Return pods' idle times from the sentry's metrics."""
     families = text_string_to_metric_families(asked(log, "metrics"))
     return {
         sample.labels["pod"]: sample.value

@@ -1,4 +1,4 @@
-"""Memory of programs that get their cap through our variables, until they allocate no more."""
+"""Memory of programs that get their cap by environment variables, until allocation fails."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ from webhook.core.nvidia.programs import PROGRAM_VARIABLES, Program
 from webhook.core.placement.gpu_annotations import memory_fraction
 
 CAP_BYTES = 8192 * MIB
-# Each program computes, so that it loads its kernels and libraries, allocates until that fails,
-# prints `full`, and waits.
+# Each program computes, so that it loads its kernels and libraries. It allocates until that fails,
+# prints `full` and waits.
 PYTORCH = """
 import torch
 x = torch.randn(2048, 2048, device="cuda")

@@ -1,4 +1,4 @@
-"""A driver that limits cgroups, from r615 on: facts that so far were only read in its source."""
+"""A driver that limits cgroups (from r615 on): facts so far known only from its source."""
 
 import contextlib
 import subprocess
@@ -17,7 +17,7 @@ POD = ("kubepods/podx", "kubepods/podx/leaf")
 
 @pytest.fixture
 def pod(limits):
-    """Create the cgroups of a pod and its container; with dmem both have their files."""
+    """Create the cgroups of a pod and its container. With dmem, both have limit files."""
     with cgroups(*POD) as made:
         if limits == "dmem":
             for folder in (made[0].parents[2], made[0].parents[1], made[0].parent, made[0]):

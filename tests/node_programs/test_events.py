@@ -1,4 +1,4 @@
-"""Events and conditions of the node's programs; reporting never waits."""
+"""Events and conditions of a node's programs; reporting never waits."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Bench:
 
     @property
     def written(self):
-        """The events that are stored, in the order of their creation."""
+        """Stored Events, in the order of their creation."""
         return [found for path, found in self.api.objects.items() if "/events/" in path]
 
     def write(self):
-        """Write all that waits; return reason, sentence and number of all that was written."""
+        """Write all pending Events; return reason, message and count of each."""
         while not self.events.waiting.empty():
             self.events.write(self.events.waiting.get_nowait())
         return [
@@ -193,7 +193,7 @@ def test_a_failure_is_logged_once_and_so_is_its_end(bench):
 
 
 class OverError(Exception):
-    """The test is over."""
+    """Raised to end the test."""
 
 
 def end(_request):

@@ -1,4 +1,4 @@
-"""Exit codes of a node's program; a bug in one of its threads ends it."""
+"""Exit codes of a node's program. A bug in one of its threads ends the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for impersonation and timeouts are parsed and sent as by kubectl."""
+"""Options for impersonation and timeouts are parsed and sent as kubectl does."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ROWS = {
     "no object": ({"token": "t", "as": "bob", "as-user-extra": ["x"]}, [], None),
     "two lines": (NOBODY, ["--as=eve\r\nX-Evil: 1"], None),
 }
-"""The kubeconfig's user, the options, and the headers; None: an error with exit code 2."""
+"""The kubeconfig's user, the options and the headers; None means an error with exit code 2."""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_they_are_those_that_a_command_takes():
 
 
 def impersonated(api):
-    """Return the impersonation headers of the last request, with names in lower case."""
+    """Return the impersonation headers of the last request, with lower-case names."""
     headers = api.asked[-1].headers.items()
     return {key.lower(): value for key, value in headers if key.startswith("Impersonate-")}
 
@@ -128,7 +128,7 @@ LIMITS = {
     "-5": False, "abc": False, "1.5": False, "5 s": False, "5S": False, "1d": False, "s": False,
     "1s5": False, "0x5": False, " ": False,
 }  # fmt: skip
-"""Values of --request-timeout with their meaning in seconds; False: an error."""
+"""Values of --request-timeout and their meaning in seconds; False means an error."""
 
 
 @pytest.mark.parametrize("text", LIMITS)
@@ -153,7 +153,7 @@ def test_kubectl_takes_the_same_times(api_server, text):
 
 
 def drop_by_drop(piece, over):
-    """Return a handler that answers without end in small pieces, so that no single wait is long."""
+    """Return a handler that responds forever in small parts, so that no single wait is long."""
 
     def answer(handler):
         while not over.wait(0.05):

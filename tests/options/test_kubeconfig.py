@@ -1,4 +1,4 @@
-"""Kubeconfigs without a cluster, with several, or with `insecure-skip-tls-verify`."""
+"""Kubeconfigs with no cluster, several clusters, or `insecure-skip-tls-verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: a checkout that can be released, and a builder that needs no base image."""
+"""Fixtures: a checkout for a release, and an image builder that needs no base image."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ esac
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git with a fixed name and time."""
     env = {
         "PATH": str(shutil.which("git")).removesuffix("/git"),
         "HOME": str(folder),
@@ -68,7 +67,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def set_version(checkout: Path, version: str, *places: str) -> None:
-    """Write a version into the files of the checkout that contain it."""
+    """Write a version to the files of the checkout that contain one."""
     chart = checkout / "deploy/chart/vramwarden/Chart.yaml"
     for name, path, begin, end in (
         ("package", checkout / "webhook/__init__.py", '__version__ = "', '"'),
@@ -102,14 +101,14 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def checkout(original, tmp_path):
-    """Return a clone of it."""
+    """Return a clone of the original checkout."""
     git(tmp_path, "clone", "--quiet", str(original), "checkout")
     return tmp_path / "checkout"
 
 
 @pytest.fixture(scope="package")
 def layouts(tmp_path_factory):
-    """Return a folder with a layout of each image, as a builder would leave them."""
+    """Return a folder with a layout of each image, as a builder would write them."""
     folder = tmp_path_factory.mktemp("layouts")
     for name in ("vramwarden", "enforcer"):
         content = {path: text.encode() for path, text in HELD.items()}
@@ -127,7 +126,7 @@ def layouts(tmp_path_factory):
 
 @pytest.fixture
 def builder(layouts, tmp_path, monkeypatch):
-    """Put the builder on PATH, and return the file with its arguments."""
+    """Put a fake builder on PATH and return the file with its arguments."""
     program = tmp_path / "bin" / "buildah"
     program.parent.mkdir()
     program.write_text(BUILDER)

@@ -1,4 +1,4 @@
-"""Commands of deploy/offline.md with a release, on a machine without a network."""
+"""Commands of deploy/offline.md with a release, on a machine without network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 def asked(program):
-    """Return the page's commands that run a program, for this release."""
+    """Return the page's commands that run a program, adapted to this release."""
     lines = [item for _, item in commands_of(__file__) if item.startswith(f"{program} ")]
     assert lines
     return [shlex.split(line.replace("VERSION", VERSION)) for line in lines]
@@ -110,7 +110,7 @@ def test_what_commands_say_of_the_sidecars_image_is_quoted():
 
 
 def test_nothing_but_the_adapter_of_the_api_server_connects():
-    """As the page says; `vramwarden demo` connects to the server that it started."""
+    """The page states this. `vramwarden demo` connects to the server that it started."""
     clients = {"aiohttp", "http.client", "kubernetes", "requests", "urllib.request", "urllib3"}
     connecting = set()
     for path in (ROOT / "webhook").rglob("*.py"):

@@ -31,7 +31,7 @@ needs_helm = pytest.mark.skipif(not charts.available(), reason=charts.MISSING)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file by path."""
+    """Return the digests of files, keyed by path."""
     return {
         path: hashlib.sha256(content).hexdigest() for path, content in oci.contents(folder).items()
     }
@@ -187,7 +187,7 @@ def test_the_chart_is_that_of_the_commit_with_its_images(made, checkout):
         if path.is_file() and path.name != ".helmignore"
     }
     assert set(packed) == set(there)
-    # Helm writes the chart's own file in another order.
+    # Helm changes the order of the chart's own file.
     changed = {"vramwarden/Chart.yaml", "vramwarden/values.yaml"}
     assert {name for name in packed if packed[name] != there[name]} == changed
     chart = [yaml.safe_load(item["vramwarden/Chart.yaml"]) for item in (packed, there)]

@@ -1,4 +1,4 @@
-"""TCP balancer on loopback in place of a Service: new connections go to servers in turn."""
+"""TCP balancer on loopback that replaces a Service by sending connections to servers in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 @contextlib.contextmanager
 def balanced(ports: Sequence[int]) -> Iterator[int]:
-    """Forward connections to these ports, skipping those that refuse; yield the balancer's port."""
+    """Balance connections to these ports, skipping those that refuse; yield the balancer's port."""
     turn = itertools.count()
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
 
@@ -49,7 +49,7 @@ def _serve(near: socket.socket, ports: Sequence[int], turn: int) -> None:
 
 
 def _pump(near: socket.socket, far: socket.socket) -> None:
-    """Copy bytes in both directions until one side ends."""
+    """Copy bytes in both directions until one side closes."""
     with selectors.DefaultSelector() as ready:
         ready.register(near, selectors.EVENT_READ, far)
         ready.register(far, selectors.EVENT_READ, near)

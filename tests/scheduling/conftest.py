@@ -21,7 +21,7 @@ def control_plane(can_start_control_planes):
 
 @pytest.fixture
 def make_namespace(control_plane):
-    """Return a function that creates a namespace in which the shipped default rule applies."""
+    """Return a function that creates a namespace under the default rule of the shipped policy."""
 
     def make(prefix="team"):
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
@@ -43,6 +43,6 @@ def replicas(control_plane, tmp_path_factory):
 
 @pytest.fixture
 def cluster(control_plane, replicas, make_namespace):
-    """Yield a cluster with a new namespace; nodes and pods of the test are removed at its end."""
+    """Yield a cluster with a new namespace. The test's nodes and pods are removed at the end."""
     with Cluster(control_plane.api, make_namespace()) as made:
         yield made

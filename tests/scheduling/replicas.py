@@ -1,4 +1,4 @@
-"""Two replicas that place pods behind one address, the stock scheduler, nodes and pods."""
+"""Two placing replicas behind one address, the stock scheduler, nodes and pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from webhook.core.placement.assignment_codec import read_assignments
 
 BINDING = LOCAL.with_name("local-binding.yaml")
 SYSTEM = "vramwarden-system"
-# Comes before the shipped default, and governs only namespaces of these names.
+# These rules precede the shipped default and apply only to namespaces with these names.
 FIRST = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -36,7 +36,7 @@ spec:
 
 @contextlib.contextmanager
 def replica(control_plane, folder, kubeconfig=None):
-    """Run a server that places pods until the block ends, perhaps with another kubeconfig."""
+    """Run a placing server until the block ends, optionally with another kubeconfig."""
     (folder / "policies").mkdir(parents=True, exist_ok=True)
     (folder / "policies" / "00-first.yaml").write_text(FIRST)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
@@ -57,9 +57,8 @@ def placing(control_plane, folder):
     api = control_plane.api
     with contextlib.ExitStack() as stack:
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-        # One certificate, and therefore one path for bindings, since replicas of a release share
-        # both.
-        names = ["localhost", "127.0.0.1", "::1"]  # the names that a server needs
+        # One certificate and therefore one path for bindings, as for replicas of one release.
+        names = ["localhost", "127.0.0.1", "::1"]  # names that a server needs
         made = issue_into_folder(folder / "certs", names, datetime.now(UTC))
         for name in ("a", "b"):
             shutil.copytree(folder / "certs", folder / name / "certs")
@@ -92,7 +91,6 @@ class Cluster:
         return self
 
     def __exit__(self, *exception):
-        """Delete pods and nodes."""
         for pod in self.pods():
             remove_pod(self.api, pod)
         for name in self.nodes:
@@ -103,13 +101,12 @@ class Cluster:
                 self.api.request("DELETE", path)
 
     def node(self, name, *gib, **labels):
-        """Create a node with GPUs of these sizes in GiB."""
+        """Create a node with GPUs of these sizes, in GiB."""
         self.nodes.append(name)
         self.sizes[name] = {f"GPU-{name}-{index}": size for index, size in enumerate(gib)}
         add_node(self.api, name, [int(size * GIB) for size in gib], **labels)
 
     def create(self, name, size, count=1, **spec):
-        """Create a pod that requests VRAM."""
         notes = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
         pod = a_pod(size, annotations=notes, **spec)
         pod["metadata"] |= {"namespace": self.namespace, "name": name}
@@ -122,16 +119,13 @@ class Cluster:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     def bind(self, pod, node, **query):
-        """Bind a pod as the scheduler does."""
         self.post_binding(pod["metadata"]["name"], self.binding(pod, node), **query)
 
     def post_binding(self, name, body, **query):
-        """Post a Binding of a pod."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
         self.api.request("POST", path, body, **query)
 
     def pods(self):
-        """Return the stored pods."""
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")
 
     def wait(self, count, timeout=60):
@@ -147,7 +141,7 @@ class Cluster:
                 show_free(self.api, name, gpu_bytes, read_assignments(config_map["data"])[0])
 
     def lists(self):
-        """Return the pods in the lists of this test's nodes."""
+        """Return the pods in the assignment lists of this test's nodes."""
         found = self.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
         return {
             item.pod.split("/")[1]: list(item.uuids)

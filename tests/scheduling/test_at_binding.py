@@ -179,7 +179,7 @@ def test_a_pod_without_a_sidecar_is_entered_with_the_terms_of_its_rule(
 
 
 def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
-    """Its agent asks before it shares the node; no such pod is scheduled here any more."""
+    """The agent asks before it shares the node. Afterwards no such pod is scheduled on the node."""
     cluster.node("n1", 8, **{NODE_QUESTION_LABEL: "1764000000"})
     amounts = {"limits": {"nvidia.com/gpu": "1"}}
     whole = a_pod(None, containers=[a_container(resources=amounts)], schedulerName="nobody")
@@ -221,7 +221,7 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
 
 
 def claim_a_gpu(cluster):
-    """Create a claim that has a GPU of NVIDIA's DRA driver; return False before Kubernetes 1.34."""
+    """Create a claim with a GPU of NVIDIA's DRA driver; return False before Kubernetes 1.34."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/resourceclaims"
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     claim = {"metadata": {"name": "one"}, "spec": {"devices": {"requests": [request]}}}
@@ -237,7 +237,7 @@ def claim_a_gpu(cluster):
 
 
 def entries(cluster):
-    """Return the assignments of a test's only node."""
+    """Return the assignments of the test's only node."""
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-{cluster.nodes[0]}"
     return list(read_assignments(cluster.api.request("GET", path)["data"])[0].values())
 
@@ -256,7 +256,7 @@ ESCAPE = "\x1b]0;pwn\x07\n\u202e"
     ids=["raw", "long", "index", "held"],
 )
 def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, replicas, malformed):
-    """One of two listed GPUs is malformed; the other one is used and quoted."""
+    """One of two listed GPUs is malformed. The other is used and quoted."""
     cluster.node("n1", 8, 8)
     (node,) = (
         item for item in cluster.api.list("/api/v1/nodes") if item["metadata"]["name"] == "n1"
@@ -338,15 +338,14 @@ def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, h
             return refused(lambda: cluster.bind(pod, "n1", dryRun="All"))
         return None
 
-    # Until the pod is known, no request is sent for a node without GPUs: the pod can do no harm
-    # there.
+    # Until the pod is known, no request is sent for a node without GPUs, where the pod is harmless.
     error = wait_until("a refusal", refusal)
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
     assert "node n1 does not show its GPUs (annotation vramwarden.io/gpus)" in error.message
 
 
 def test_a_binding_by_the_old_resource_goes_on_without_a_gpu(cluster, held):
-    """The API server removes the UID there (rest.WipeObjectMetaSystemFields)."""
+    """The API server removes the UID from these (rest.WipeObjectMetaSystemFields)."""
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
     path = f"/api/v1/namespaces/{cluster.namespace}/bindings"
@@ -434,8 +433,7 @@ def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(clust
 def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
-    # Simulates a binding that failed after the webhook was called: there is a reservation, but no
-    # pod.
+    # A binding that failed after the webhook was called leaves a reservation but no pod.
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
     cluster.bind(held("other", "1Gi"), "n1")
     assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
@@ -462,7 +460,7 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
         ca = (server.certificates / "ca.crt").read_bytes()
         url = f"https://127.0.0.1:{server.port}"
         (manifest,) = webhook_configurations(url, ca, path=BINDING, bind_path=server.bind_path)
-        # An additional webhook, called after that of vramwarden.
+        # An additional webhook, called after vramwarden's.
         manifest["metadata"]["name"] = "zzz"
         with installed(control_plane.api, manifest):
             cluster.bind(pod, "n1")
@@ -470,5 +468,5 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
     assert [(line["decision"], line["reasons"]) for line in lines] == [
         ("untouched", ["APIServerAway"])
     ]
-    chosen = {"a": ("n1", "GPU-n1-0")}  # by our webhook, at once or late: the node may be unknown
+    chosen = {"a": ("n1", "GPU-n1-0")}  # by vramwarden, at once or late: the node may be unknown
     wait_until("its GPU", lambda: bound(cluster.api, cluster.namespace) == chosen)

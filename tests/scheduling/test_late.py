@@ -1,4 +1,4 @@
-"""Pods that the API server bound while no replica answered get their GPUs late."""
+"""Pods that the API server bound while no replica responded get their GPUs late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(request, control_plane, make_namespace):
 
 @pytest.fixture
 def nobody_answers(control_plane, cluster, tmp_path):
-    """Register webhooks of a replica that mutated pods and is gone now."""
+    """Register the webhooks of a replica that mutated pods and has stopped since."""
     with contextlib.ExitStack() as stack:
         with replica(control_plane, tmp_path / "before") as server:
             trusted = (server.certificates / "ca.crt").read_bytes()
@@ -45,7 +45,7 @@ def bind(cluster, name):
 
 
 def annotations(cluster):
-    """Return the annotations of a binding on each pod, by name."""
+    """Return the annotations that bindings set on each pod, keyed by name."""
     ours = ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
     found = {}
     for pod in cluster.pods():

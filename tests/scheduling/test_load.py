@@ -1,6 +1,6 @@
-"""A thousand pods on twenty nodes, by eight clients, while a replica is killed: no overcommitment.
+"""A thousand pods on twenty nodes, by eight clients, with a replica killed: no overcommitment.
 
-All checks read the API server, never our lists.
+All checks read the API server, never vramwarden's lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_nodes(cluster, seed):
 
 
 def workload(seed):
-    """Return sizes in GiB and numbers of GPUs; their sum is about what the nodes have."""
+    """Return sizes in GiB and numbers of GPUs, about as much in total as the nodes have."""
     chance = random.Random(seed)  # noqa: S311 - the same on each run
     weights = [13, 12, 10, 8, 5, 2, 1]
     return [
@@ -38,7 +38,7 @@ def workload(seed):
 
 
 def percentiles(durations_ms):
-    """Return median and 99th percentile as text."""
+    """Return median and 99th percentile as a string."""
     ordered = sorted(durations_ms)
     return (
         f"p50 {ordered[len(ordered) // 2]:.1f} ms, p99 {ordered[len(ordered) * 99 // 100]:.1f} ms"
@@ -46,7 +46,7 @@ def percentiles(durations_ms):
 
 
 def free_by_gpu(cluster):
-    """Return the free GiB of each GPU, and size, GPU count and node of each pod without a GPU."""
+    """Return free GiB by GPU, and size, GPU count and node of each pod without a GPU."""
     free = {gpu: size for gpus in cluster.sizes.values() for gpu, size in gpus.items()}
     waiting = []
     for pod in cluster.pods():
@@ -65,9 +65,9 @@ def free_by_gpu(cluster):
 
 
 def fits(cluster, free, waiting, size, count, bound_to):
-    """Return True if a pending pod fits on its node, or on any node if it is not bound.
+    """Return True if a pending pod fits on its node or, if it is not bound, on any node.
 
-    The scheduler counts a pod that is bound without a GPU against its node.
+    The scheduler counts a pod bound without a GPU against its node.
     """
 
     def has_room(node):
@@ -87,7 +87,7 @@ def cluster(control_plane, make_namespace):
 
 
 def create(cluster, *pod):
-    """Create a pod, again if its review was lost with a replica, as a controller does."""
+    """Create a pod; retry if its review was lost with a replica, as a controller does."""
     for _ in range(2):
         try:
             return cluster.create(*pod)
@@ -98,10 +98,10 @@ def create(cluster, *pod):
 
 
 def create_all(cluster, pods, during=lambda: None):
-    """Create the pods with all clients at once; return the seconds it took."""
+    """Create the pods with all clients in parallel; return the duration in seconds."""
     started = time.monotonic()
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
-        pool.submit(during)  # first, or it would wait until the last creation starts
+        pool.submit(during)  # first, since it would otherwise wait until the last creation starts
         done = [
             pool.submit(create, cluster, f"pod-{number:04}", f"{size}Gi", count)
             for number, (size, count) in enumerate(pods)
@@ -112,7 +112,7 @@ def create_all(cluster, pods, during=lambda: None):
 
 
 def settle(cluster):
-    """Wait until no pod that would fit is pending; return what is free, and the pending pods."""
+    """Wait until no pending pod would fit; return free memory and pending pods."""
 
     def settled():
         cluster.act_as_agents()

@@ -1,4 +1,4 @@
-"""MIG slices and time-slicing slots, on nodes labeled as GPU feature discovery does."""
+"""MIG slices and time-slicing replicas, on nodes with the labels of GPU feature discovery."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ spec:
 
 
 def sliced(**profiles):
-    """Return the labels of a node with slices: MiB by profile, with _ in place of the dot."""
+    """Return the labels of a node with slices: MiB by profile, with _ instead of the dot."""
     found = {"nvidia.com/mig.strategy": "mixed", SHARING: "none"}
     for name, mib in profiles.items():
         found[f"nvidia.com/mig-{name[1:].replace('_', '.')}.memory"] = str(mib)
     return found
 
 
-# Labels, and resources that the device plugin offers. A slice 1g.10gb has more memory on an A100
+# Labels, and resources that the device plugin offers. A 1g.10gb slice has more memory on an A100
 # with 40 GB than on one with 80 GB.
 NODES = {
     "a100-40": (
@@ -114,12 +114,12 @@ def test_8gi_get_the_small_slice_and_10gi_do_not(make_team):
 
 
 def test_the_same_name_is_taken_only_where_it_has_enough(make_team):
-    """9800Mi fit into a 1g.10gb of one node, and not into that of the other."""
+    """9800Mi fit into a 1g.10gb slice of one node, but not of the other."""
     team = make_team("sliced")
     first = team.accepts(a_pod("9800Mi"))
     assert limits(first) == {"nvidia.com/mig-1g.10gb": "1"}
     assert nodes_of(team) == ["a100-40"]
-    second = team.accepts(a_pod("9800Mi"))  # that node has only one, and seven are free elsewhere
+    second = team.accepts(a_pod("9800Mi"))  # this node has only one slice, others have seven
     name = second["metadata"]["name"]
     wait_until("it is said", lambda: messages(team.api, team.namespace, name))
     (said, *_) = messages(team.api, team.namespace, name)
@@ -128,7 +128,7 @@ def test_the_same_name_is_taken_only_where_it_has_enough(make_team):
 
 
 def test_a_label_that_changes_is_known_at_once(make_team, ours, control_plane):
-    """A GPU is partitioned again; a cached decision is not used any more."""
+    """A GPU is partitioned again. Cached decisions are no longer used."""
     team = make_team("sliced")
     for _ in range(3):
         assert limits(team.accepts(a_pod("4Gi"))) == {"nvidia.com/mig-1g.5gb": "1"}

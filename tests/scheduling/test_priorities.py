@@ -1,6 +1,6 @@
 """Preemption by the stock scheduler, which counts the memory of a node as one sum.
 
-The pod of high priority is that of policies/recipes/priority.yaml.
+The pod with high priority is from policies/recipes/priority.yaml.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def create_high(cluster):
 
 
 def create_low(cluster, **sizes):
-    """Create pods of low priority in turn, and wait until each is bound."""
+    """Create pods with low priority one by one, waiting until each is bound."""
     for count, (name, size) in enumerate(sizes.items(), 1):
         cluster.create(name, size)
         cluster.wait(count)
 
 
 def evicted(cluster):
-    """Return the pods that the scheduler deleted and no kubelet has ended yet."""
+    """Return the pods that the scheduler deleted but no kubelet has ended yet."""
     return [pod for pod in cluster.pods() if "deletionTimestamp" in pod["metadata"]]
 
 
 def wait_evicted(cluster):
-    """Wait for the eviction of one pod, end it as its kubelet would, and return its name."""
+    """Wait for the eviction of one pod, end the pod as its kubelet would, and return its name."""
     (pod,) = wait_until("an eviction", lambda: evicted(cluster))
     remove_pod(cluster.api, pod)
     return pod["metadata"]["name"]
@@ -68,7 +68,7 @@ def test_where_the_sum_is_enough_nothing_is_evicted(cluster):
 
 
 def test_where_the_sum_is_too_small_a_pod_may_be_evicted_in_vain(cluster):
-    """Without `low` the sum is 15Gi, and the GPUs have 8Gi and 7Gi."""
+    """Without `low`, the sum is 15Gi, but the GPUs have 8Gi and 7Gi."""
     cluster.node("n1", 16, 16)
     for count, size in enumerate(("8Gi", "9Gi"), 1):
         cluster.create(f"equal-{count}", size, priorityClassName="serving")

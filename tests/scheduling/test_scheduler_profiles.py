@@ -1,6 +1,6 @@
-"""Profiles of deploy/scheduler under the real scheduler: the node of a pod, and why.
+"""Profiles in deploy/scheduler with the real scheduler: the node of a pod, and why.
 
-Nodes here have no kubelet, and no GPU is chosen. test_steering.py also has the webhook and agents.
+Nodes have no kubelet, and no GPU is chosen. test_steering.py also runs webhook and agents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNTOUCHED = ("", "default-scheduler")
 
 
 class SchedulerPlane:
-    """A control plane with its own scheduler, which would bind the pods of other tests, too."""
+    """Control plane with its own scheduler, which would also bind the pods of other tests."""
 
     def __init__(self, plane: ControlPlane, scheduler_name: str) -> None:
         self.api = plane.api
@@ -55,12 +55,12 @@ class SchedulerPlane:
         self._until_seen(name, mib)
 
     def _until_seen(self, name: str, free_mib: int) -> None:
-        """Wait until the scheduler, which watches nodes and pods separately, has seen the node."""
+        """Wait until the scheduler, which watches nodes and pods separately, knows the node."""
         labels = {"kubernetes.io/hostname": name, NODE_GPU_MEMORY_FREE_LABEL: str(free_mib)}
         self._bind_plain_pod(nodeSelector=labels)
 
     def keep_busy(self, node: str, **amounts: str) -> None:
-        """Bind a pod without VRAM that takes most of a node's CPU and memory."""
+        """Bind a pod without VRAM that uses most of a node's CPU and memory."""
         selector = {"kubernetes.io/hostname": node}
         containers = [a_container(resources={"requests": amounts})]
         self._bind_plain_pod(nodeSelector=selector, containers=containers)
@@ -72,7 +72,7 @@ class SchedulerPlane:
         wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
 
     def create(self, memory: str, gpus: int = 1, **spec: Any) -> Json:
-        """Create a pod as our webhook mutates it."""
+        """Create a pod as vramwarden's webhook mutates it."""
         amounts = {"cpu": "1", "memory": "4Gi"}
         main = a_container(resources={"requests": amounts, "limits": amounts})
         pod = a_pod(memory, containers=[main], schedulerName=self._scheduler_name, **spec)
@@ -98,7 +98,7 @@ class SchedulerPlane:
         return wait_until("the scheduler's word", why)
 
     def serve(self) -> None:
-        """Create a Service of all pods with VRAM, which the scheduler spreads by default."""
+        """Create a Service for all pods with VRAM, which the scheduler spreads by default."""
         ports = [{"port": 80}]
         spec = {"selector": {MANAGED_LABEL: "true"}, "ports": ports}
         metadata = {"name": "replicas", "namespace": "default"}
@@ -106,7 +106,6 @@ class SchedulerPlane:
         self.api.create(service)
 
     def clean(self) -> None:
-        """Delete all pods and nodes."""
         for pod in self.api.list("/api/v1/namespaces/default/pods"):
             remove_pod(self.api, pod)
         for node in self.api.list("/api/v1/nodes"):
@@ -117,7 +116,7 @@ class SchedulerPlane:
 
 @contextmanager
 def scheduling(plane: ControlPlane, profile: str, folder: Path):
-    """Run kube-scheduler with one of our files, or by default, until the block ends."""
+    """Run kube-scheduler with a profile, or by default, until the block ends."""
     if profile:
         ((_, command),) = commands_of(__file__)
         config = folder / profile
@@ -178,7 +177,7 @@ def test_without_a_profile_they_spread_and_the_pod_of_two_waits(cluster):
 
 
 def one_full_and_one_busy(cluster):
-    """Create a node where 5Gi only fit by the sum, and one with free GPUs and little CPU."""
+    """Create a node where 5Gi fit only in sum, and one with free GPUs but little CPU."""
     cluster.node("full", 8192, 8192)
     for _ in range(2):
         assert cluster.binds("5Gi") == "full"

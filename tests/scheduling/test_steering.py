@@ -1,6 +1,6 @@
-"""Webhook, real scheduler and real agents together: pods are bound to nodes where they fit.
+"""Webhook, real scheduler and real agents together bind pods to nodes where they fit.
 
-The agents read a scripted NVML, and know of pods only from the webhook's lists.
+The agents read a scripted NVML and know pods only from the webhook's lists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBERS = itertools.count(1)
 
 
 class SteeredCluster(Cluster):
-    """A cluster with an agent per node, and GPUs with memory as the driver reports it."""
+    """A cluster with an agent per node, and GPUs with memory as reported by the driver."""
 
     def __init__(self, control_plane, folder, library, stack):
         super().__init__(control_plane.api, "default")
@@ -45,7 +45,7 @@ class SteeredCluster(Cluster):
         self.wait_free(name, max(gib))
 
     def wait_free(self, name, gib):
-        """Wait until the agent writes this amount of free memory."""
+        """Wait until the agent reports this amount of free memory."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
 
         def says():
@@ -63,7 +63,7 @@ class SteeredCluster(Cluster):
         return found[0], found[1].split(",")
 
     def keep_busy(self, node):
-        """Bind pods without VRAM that take most of a node's CPU and memory."""
+        """Bind pods without VRAM that use most of a node's CPU and memory."""
         amounts = {"cpu": "200", "memory": "1600Gi"}
         containers = [a_container(resources={"requests": amounts})]
         pod = a_pod(containers=containers, nodeSelector={"kubernetes.io/hostname": node})
@@ -76,7 +76,7 @@ class SteeredCluster(Cluster):
 
 @pytest.fixture
 def steered(control_plane, tmp_path, tmp_path_factory, request):
-    """Run all programs, with a file of deploy/scheduler or the default scheduler."""
+    """Run all programs with a file of deploy/scheduler or the default scheduler."""
     library = stub_library(tmp_path_factory)
     profiles = yaml.safe_load(request.param.read_text())["profiles"] if request.param else []
     settings = {**schedulers.CONFIGURATION, **({"profiles": profiles} if profiles else {})}

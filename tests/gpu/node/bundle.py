@@ -1,4 +1,4 @@
-"""Packs the programs and packages that a GPU host without a network needs for a Kubernetes node.
+"""Pack programs and packages for a Kubernetes node on a GPU host without a network.
 
 `make bundle` writes two archives, which host.py unpacks. tests/gpu/README.md describes how to build
 each program.
@@ -32,7 +32,7 @@ ARCHIVES = {
     ),
 }
 GLIBC = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "linux-vdso")
-"""Beginnings of the names of glibc's libraries, which NVIDIA's driver needs, too."""
+"""Prefixes of glibc's libraries, which NVIDIA's driver also needs."""
 WRAPPER = """\
 #!/bin/sh
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -42,7 +42,6 @@ MOST_BYTES = 60 * 2**20
 
 
 def main() -> None:
-    """Write both archives into a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default="3.12", help="the version of the host's Python")
     parser.add_argument("--out", type=Path, default=ROOT / ".bundle", help="the folder")
@@ -68,7 +67,7 @@ def main() -> None:
 
 
 def find(program: str) -> str:
-    """Return the path of a program; exit with a message where it is missing."""
+    """Return the path of a program; exit with a message if it is missing."""
     found = (
         find_binary(program)
         or other_programs.find("NVIDIA_TOOLKIT", program)
@@ -80,7 +79,7 @@ def find(program: str) -> str:
 
 
 def add_program(root: Path, program: str) -> None:
-    """Copy a program, and the libraries that a host may lack."""
+    """Copy a program and the libraries that a host may lack."""
     found = find(program)
     libraries = [path for path in linked(found) if not Path(path).name.startswith(GLIBC)]
     if libraries and program == "runc":
@@ -97,7 +96,7 @@ def add_program(root: Path, program: str) -> None:
 
 
 def install_packages(root: Path, python: str) -> None:
-    """Install the packages of the images and of the tests for the host's version of Python."""
+    """Install the packages of images and tests for the host's version of Python."""
     wanted = {
         "site": ("--require-hashes", "--requirement", ROOT / "deploy/images/runtime.txt"),
         "site-tests": ("--group", f"{ROOT / 'pyproject.toml'}:test"),
@@ -115,7 +114,6 @@ def install_packages(root: Path, python: str) -> None:
 
 
 def pack(root: Path, archive: Path) -> Path:
-    """Pack a folder into an archive that Python's standard library can unpack."""
     listed = archive.with_suffix("")
     with tarfile.open(listed, "w") as tar:
         tar.add(root, arcname=".")

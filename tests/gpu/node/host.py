@@ -36,7 +36,7 @@ VETH = "ip link add one type veth peer two && ip link show two"
 
 
 def tried(*command: str) -> str:
-    """Run a command; return "yes", or "no: " and the reason for its failure."""
+    """Run a command; return "yes", or "no: " and the reason for the failure."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,7 +45,7 @@ def tried(*command: str) -> str:
 
 
 def libraries() -> Path | None:
-    """Return the folder of the driver's libraries, None if they do not load."""
+    """Return the folder of the driver's libraries, or None if they do not load."""
     for name in (NVML, f"/usr/local/nvidia/lib64/{NVML}", f"/usr/local/nvidia/lib/{NVML}"):
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
@@ -61,19 +61,20 @@ def device_nodes() -> list[str]:
 
 
 def has_gpu() -> bool:
-    """Return True if this machine has the device node of a GPU."""
+    """Return True if this machine has a GPU's device node."""
     return any(node.removeprefix("/dev/nvidia").isdigit() for node in device_nodes())
 
 
 def driver() -> dict[str, str]:
-    """Return the probe's answers about the driver, by subject."""
+    """Return the probe's results about the driver, keyed by subject."""
     folder = libraries()
     if folder is None:
         return {
             "driver": f"{'no: ' * has_gpu()}{NVML} does not load, with LD_LIBRARY_PATH or without"
         }
     owner = folder.stat()
-    # This runs before nvidia-ctk: a driver may create device nodes only for its first program.
+    # This runs before nvidia-ctk, since drivers may create device nodes only for their first
+    # program.
     loads = "import ctypes; code = ctypes.CDLL('libcuda.so.1').cuInit(0); assert not code, code"
     found = ["env", f"LD_LIBRARY_PATH={folder}"]
     writes = ("cdi", "generate", "--mode=nvml", f"--library-search-path={folder}")
@@ -88,7 +89,7 @@ def driver() -> dict[str, str]:
 
 
 def cgroups() -> str:
-    """Describe the hierarchies of cgroups and their controllers."""
+    """Describe the cgroup hierarchies and their controllers."""
     found = []
     for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         controllers = Path(root, "cgroup.controllers")
@@ -101,8 +102,8 @@ def cgroups() -> str:
 
 
 def kernel() -> str:
-    """Describe the kernel; a kernel such as gVisor, whose PIDs are not NVML's, is a problem."""
-    # Imported here: sys.path is set after the imports above.
+    """Describe the kernel. Kernels such as gVisor, whose PIDs differ from NVML's, are a problem."""
+    # Imported here, because sys.path is set after the imports above.
     from webhook.adapters.host_environment import check_kernel  # noqa: PLC0415
 
     found = check_kernel()
@@ -116,7 +117,7 @@ def overlayfs() -> str:
 
 
 def probe() -> dict[str, str]:
-    """Return the probe's answers by subject; an answer that begins with `no` names a problem."""
+    """Return the probe's results by subject. A result that begins with `no` is a problem."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
     disk = shutil.disk_usage(tempfile.gettempdir()).free >> 30
     missing = [name for name in NEEDED if not shutil.which(name)]
@@ -139,14 +140,14 @@ FATAL = ("kernel", "root", "programs", "namespaces", "veth", "driver")
 
 
 def check(found: dict[str, str]) -> None:
-    """Print the probe's answers; exit where no node can run."""
+    """Print the probe's results; exit if no node can run."""
     print(*(f"{what}: {answer}" for what, answer in found.items()), sep="\n", flush=True)
     if faults := [what for what in FATAL if found[what].startswith("no:")]:
         raise SystemExit(f"no node can run here: {', '.join(faults)}")
 
 
 def unpack() -> None:
-    """Unpack each archive of the bundle that is not unpacked yet."""
+    """Unpack each archive of the bundle unless it is unpacked already."""
     for archive in BUNDLE.glob("*.tar.xz"):
         done = NODE / f".{archive.name}-{archive.stat().st_size}"
         if not done.exists():
@@ -156,14 +157,14 @@ def unpack() -> None:
 
 
 def variables(found: dict[str, str]) -> dict[str, str]:
-    """Return the environment of the stories; variables that are set already win."""
+    """Return the environment variables for the stories; existing variables take precedence."""
     paths = [
         ROOT,
         NODE / "site",
         NODE / "site-tests",
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
-    works = found.get("CDI", "yes") == "yes"  # the probe skips this question without a driver
+    works = found.get("CDI", "yes") == "yes"  # the probe omits this result without a driver
     chosen = {
         "E2E_RUNTIME": "nvidia" if works else "stand-in",
         "E2E_SNAPSHOTTER": "overlayfs" if found["overlayfs"] == "yes" else "native",
@@ -177,7 +178,7 @@ def variables(found: dict[str, str]) -> dict[str, str]:
         **chosen,
         "PYTHONPATH": ":".join(map(str, paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the host's Python may have others
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the host's Python may have other plugins
         "KUBEBUILDER_ASSETS": str(NODE / "bin"),
         "NVIDIA_TOOLKIT": str(NODE / "bin"),
         "E2E_IMAGES": str(NODE / "images"),
@@ -205,7 +206,6 @@ def run(environment: dict[str, str], *arguments: str) -> None:
 
 
 def main(action: str = "run", *arguments: str) -> None:
-    """Probe or run."""
     unpack()
     os.environ["PATH"] = f"{NODE / 'bin'}:{os.environ['PATH']}:/usr/local/nvidia/bin"
     found = probe()

@@ -1,4 +1,4 @@
-"""Assembles the product's images from this machine's Python and shell, without an image builder.
+"""Assemble vramwarden's images from this machine's Python and shell, without an image builder.
 
 `python -m tests.gpu.node.images FOLDER PACKAGES` writes both archives for E2E_IMAGES. PACKAGES is
 a folder with the packages of deploy/images/runtime.txt. Both images have one common layer; it has
@@ -40,7 +40,6 @@ ENTRYPOINTS = {
 
 
 def main(folder: Path, packages: Path) -> None:
-    """Write both archives into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
@@ -65,7 +64,7 @@ def main(folder: Path, packages: Path) -> None:
 
 
 def copy_python(root: Path) -> None:
-    """Copy the interpreter and the standard library, each to its own path."""
+    """Copy interpreter and standard library, each to the same path."""
     base = sys._base_executable
     for path in {base, str(Path(base).resolve())}:
         copy(path, root / Path(path).parent.relative_to("/"))
@@ -79,7 +78,7 @@ def copy_python(root: Path) -> None:
 
 
 def copy_commands(root: Path) -> None:
-    """Copy a shell and its commands, and the libraries of FRAMEWORKS_NEED."""
+    """Copy a shell, its commands and the libraries in FRAMEWORKS_NEED."""
     for name in COMMANDS:
         found = str(shutil.which(name))
         copy(found, root / "usr/bin")
@@ -94,7 +93,7 @@ def copy_commands(root: Path) -> None:
 
 
 def install(root: Path, packages: Path) -> None:
-    """Create the virtual environment of the Containerfiles, from packages and this checkout."""
+    """Create the Containerfiles' virtual environment from packages and this checkout."""
     home = root / HOME
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     (site,) = home.glob("lib/python3*/site-packages")
