@@ -33,7 +33,7 @@ HOUR_S = 3600.0
 
 
 def bench_agent() -> None:
-    """Print a table by the number of GPUs, and the requests of many agents."""
+    """Print a table by number of GPUs, and the requests of many agents."""
     print(f"\nnode agent: us of CPU; a list is of {PODS} pods")
     heads = ("GPUs", "turn", "scan", "node event", "own echo", "list", "writes", "ms per hour")
     row(*heads, width=11)
@@ -88,7 +88,7 @@ def _measured(gpus: int) -> list[float]:
             _median_us(heard, an_event),
         ]
         writes = len(api.sent()) - sent
-        agent._patched_s = float("inf")  # recently, however long this takes
+        agent._patched_s = float("inf")  # recent, however long this takes
         old = event(
             "MODIFIED", json.dumps(api.objects[NODE] | {"metadata": {"resourceVersion": "1"}})
         )
@@ -118,11 +118,11 @@ def _median_us(work, make=None) -> float:
 
 
 class _OverError(BaseException):
-    """The hour is over."""
+    """Raised to end the hour."""
 
 
 def _asked_in_an_hour() -> Counter:
-    """Return an agent's requests in an hour, while it watches its node and its assignments."""
+    """Return an agent's requests per hour while it watches its node and its assignments."""
     quiet, now_s = ApiServer(), 0.0
     quiet.put("/api/v1/nodes/n", {})
 
@@ -144,7 +144,7 @@ def _asked_in_an_hour() -> Counter:
 
 
 def _resident() -> str:
-    """Return the memory of a real agent with a driver of 8 GPUs."""
+    """Return the memory of a real agent with a driver for 8 GPUs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ApiServer(folder) as server:

@@ -1,4 +1,4 @@
-"""Effect of attacks on one replica: another client's latencies in ms, and the replica's memory.
+"""Effect of attacks on a replica: another client's latencies in ms, and the replica's memory.
 
 Client, attackers and replica share this machine, so the figures are worse than in a cluster.
 """

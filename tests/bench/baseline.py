@@ -1,4 +1,4 @@
-"""The two sides of a comparison: the working tree, and a commit installed beside it."""
+"""The two sides of a comparison: the working tree and an installed commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CACHE = ROOT / ".bench"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A commit that can be run: the interpreter of its environment, and its files."""
+    """A commit to run: the interpreter of its environment, and its files."""
 
     label: str
     python: Path
@@ -27,11 +27,11 @@ OURS = Side("ours", Path(sys.executable), ROOT)
 
 
 class Unusable(Exception):  # noqa: N818 - a reason to go on without
-    """The baseline is not available here; has the reason in one line."""
+    """Raised if the baseline is unavailable; has the reason in one line."""
 
 
 class Failed(Unusable):
-    """A program that fetches or installs the baseline failed."""
+    """Raised if a program that fetches or installs the baseline failed."""
 
 
 def sides():
@@ -59,7 +59,7 @@ def _commit(name):
 
 
 def _installed(commit):
-    """Check a commit out and install it with our environment's libraries, once."""
+    """Check out a commit and install it once, with the libraries of this environment."""
     folder = CACHE / commit
     tree, environment, versions = folder / "tree", folder / "venv", folder / "versions.txt"
     side = Side("baseline", environment / "bin" / "python", tree)
@@ -76,7 +76,7 @@ def _installed(commit):
     tree.mkdir()
     _run("tar", "--extract", f"--file={folder / 'tree.tar'}", f"--directory={tree}")
     _run(uv, "venv", "--quiet", f"--python={sys.executable}", str(environment))
-    # Both sides use the same version of each library. Otherwise libraries would be compared.
+    # Both sides use the same version of each library, so that libraries are not compared.
     beside = folder / "versions.new"
     beside.write_text(wanted)
     install = [uv, "pip", "install", "--quiet", f"--python={side.python}"]

@@ -1,7 +1,7 @@
-"""Latency that webhooks add to the creation of a pod through a real API server.
+"""Latency that webhooks add to the creation of a pod by a real API server.
 
-Each side has its own namespace, to which its configurations are limited. So all configurations stay
-in force, and the sides alternate without any change between them.
+Each side has its own namespace, to which its configurations are limited. All configurations stay
+installed, and the sides alternate without any change between them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CLIENTS = (1, 8)
 NONE = "no webhook"
 NOTHING = (None, None, None)
 BY_SENTRY = ROOT / "policies/examples/older-drivers.yaml"
-ROUNDS = settings.ROUNDS * 2  # rounds of a fifth of a second each
+ROUNDS = settings.ROUNDS * 2  # each round takes a fifth of a second
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The pod that is created in one namespace with the webhooks of one side."""
+    """The pod created in one namespace with the webhooks of one side."""
 
     label: str
     target: Target
     pid: int | None
-    """PID of the webhook's process, if there is one."""
+    """PID of the webhook's process; None without a webhook."""
     stored: dict[str, Any]
-    """The pod as stored by the API server."""
+    """Pod as stored by the API server."""
 
     def dressed(self, pod):
         """Return the pod as stored, so that no webhook needs to change it."""
@@ -60,7 +60,7 @@ def bench_creations():
             both = ours(server, side.root)
             scenes.append(scene(plane, side.label, *both, server=server, acted=admitted))
             if side is OURS:
-                # Costs that are not the webhook's: a larger pod is decoded, validated and stored.
+                # Costs outside the webhook: a larger pod is decoded, validated and stored.
                 translated = scenes[-1].dressed
                 scenes.insert(1, scene(plane, "same pod, none", dress=translated, acted=admitted))
                 alone = ours(server, side.root)[:1]
@@ -102,7 +102,7 @@ def as_it_is(pod):
 
 
 def scene(plane, label, *configurations, server=None, dress=as_it_is, acted=as_it_is):
-    """Create a namespace with its configurations and one pod, and check that they change it."""
+    """Create a namespace with its configurations and one pod; check that they change the pod."""
     namespace = "-".join(label.lower().replace(",", "").split())
     metadata = {"name": namespace}
     plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -145,7 +145,7 @@ def target(plane, namespace, body, path="", **more):
 
 
 def measured(scenes, plane):
-    """Return each round's latencies in ms, and the CPU per pod of API server and webhook in ms."""
+    """Return latencies per round, and CPU time of API server and webhook per pod, all in ms."""
     figures = {}
     api_server = plane._processes["kube-apiserver"].pid
     with on_core(-1):
@@ -189,13 +189,11 @@ def show(labels, figures):
 
 
 class Summary:
-    """Results of one side over all rounds."""
-
     def __init__(self, rounds):
         latencies, cpu = zip(*rounds, strict=True)
         api_ms, *webhook_ms = (statistics.mean(column) for column in zip(*cpu, strict=True))
         together = [latency for some in latencies for latency in some]
-        # CPU is counted in ticks of 10 ms, and a round has only a few.
+        # CPU time is counted in ticks of 10 ms, and a round has only a few.
         self.rows = (
             [statistics.median(some) for some in latencies],
             [percentile(together, 0.99)],
@@ -204,7 +202,7 @@ class Summary:
         self._webhook_ms = webhook_ms[0] if webhook_ms else None
 
     def webhook(self, base):
-        """Return the CPU of the webhook, and its ratio to the baseline's."""
+        """Return the CPU time of the webhook, and its ratio to the baseline's."""
         if self._webhook_ms is None:
             return f"{'-':>12}{'-':>7}"
         of_base = against(base and [base._webhook_ms], [self._webhook_ms])
@@ -212,7 +210,7 @@ class Summary:
 
 
 def added(own, plain, base):
-    """Return the latency that a side adds to that without webhooks, and the baseline's ratio."""
+    """Return the latency added compared with no webhook, and its ratio to the baseline's."""
     if own == plain:
         return f"{'-':>8}{'-':>7}"
     more = more_than(plain, own)

@@ -1,4 +1,4 @@
-"""CPU of a review within the process: one child process per commit, in turns."""
+"""CPU time of a review within the process: one child process per commit, alternating."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.paths import REVIEWS
 
 ANNOTATED = "mutate-pod-annotated.json"
 TWO = "mutate-pod-from-replicaset-two-containers-init-native-sidecar.json"
-CASES = [  # title, recorded review, phase, True if the pod is translated first
+CASES = [  # title, recorded review, phase, True if the pod is mutated first
     ("annotated, mutate", ANNOTATED, "MUTATE", False),
     ("annotated, validate", ANNOTATED, "VALIDATE", True),
     ("two containers, two init, mutate", TWO, "MUTATE", False),
@@ -44,7 +44,7 @@ class Child:
                     text=True,
                 )
             )
-        found = self._process.stdout.readline().strip()  # empty if it ended with a traceback
+        found = self._process.stdout.readline().strip()  # empty if the child ended with a traceback
         if not Path(found).is_relative_to(side.root):
             raise RuntimeError(f"{side.label}: wants its package in {side.root}, found {found!r}")
 

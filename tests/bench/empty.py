@@ -1,4 +1,4 @@
-"""An empty handler on the webhook's own server: the cost of gunicorn, TLS and HTTP."""
+"""Empty handler on the webhook's server: the cost of gunicorn, TLS and HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EmptyReviews:
     """Allows every review unchanged."""
 
     def answer(self, _phase, body):
-        """Return a response with the request's uid."""
+        """Return a response with the UID of the request."""
         uid = orjson.loads(body)["request"]["uid"]
         answer = {
             "apiVersion": "admission.k8s.io/v1",
@@ -36,7 +36,6 @@ class EmptyService(Service):
     """The webhook's service with an empty router."""
 
     def router(self):
-        """Return an empty router."""
         return Router(EmptyReviews(), None, self._metrics, self._log, is_bind_path=lambda _: False)
 
 

@@ -1,7 +1,7 @@
-"""Cost and reaction time of a running enforcer: the real program, with the stub as driver.
+"""Cost and reaction time of a running enforcer: the real program with the stub as driver.
 
-It runs in a bare virtual environment with compiled bytecode, as in its image, in its own PID
-namespace with real processes. `enforcer_scene.py` runs in there.
+The enforcer runs in a bare virtual environment with compiled bytecode, as in its image, in a PID
+namespace with real processes. `enforcer_scene.py` runs in that namespace.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def bench_enforcer():
 
 
 def bench_probes(folder):
-    """Run the kubelet's probes, without the cost of a container runtime."""
+    """Run the kubelet's probes, without the overhead of a container runtime."""
     Heartbeat(str(folder)).beat()
     environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # one heartbeat for all probes
     for kind in ("startup", "liveness"):
@@ -72,7 +72,7 @@ def bench_probes(folder):
 
 
 def bench_incidents(folder, python):
-    """Run incidents in several namespaces at once to save time, each with its own enforcer."""
+    """Run incidents in several namespaces in parallel, each with its own enforcer."""
     scene = folder, python, "incidents", str(OF_A_SCENE)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [pool.submit(play, *scene) for _ in range(INCIDENTS // OF_A_SCENE)]
@@ -90,7 +90,7 @@ def not_possible():
 
 
 def bare_environment(folder):
-    """Create a virtual environment with pynvml and our package; return its interpreter."""
+    """Create a virtual environment with pynvml and this package; return its interpreter."""
     venv.create(folder, with_pip=False, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))
     shutil.copy(pynvml.__file__, site)

@@ -1,4 +1,4 @@
-"""One PID namespace of the bench, with an enforcer and real processes; prints JSON."""
+"""A PID namespace for the bench, with an enforcer and real processes. Prints JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 GIB = 2**30
 CAP_BYTES = 8 * GIB
-# Other pods use most of each GPU. If the total were within the cap, no list would be read.
+# Other pods use most of each GPU. If the total were below the cap, no process list would be read.
 GPUS = "".join(
     f"gpu GPU-{name} total={80 * GIB} reserved={GIB} used={40 * GIB} mig=0 name=bench\n"
     for name in "ab"
@@ -21,7 +21,7 @@ GPUS = "".join(
 
 
 class Scene:
-    """The stub's folder and the enforcer that reads it."""
+    """Folder of the stub, and the enforcer that uses it."""
 
     def __init__(self, folder, python):
         self.folder = folder
@@ -39,7 +39,7 @@ class Scene:
         )
 
     def holds(self, pid, gpu, amount_bytes):
-        """Let a process use this much memory from now on."""
+        """Make a process use this much memory from now on."""
         beside = self.folder / "pids" / f"{pid}.new"
         beside.write_text(f"{gpu} {amount_bytes}\n")
         beside.replace(self.folder / "pids" / str(pid))
@@ -52,7 +52,7 @@ class Scene:
 
 
 def sleeper():
-    """Return the PID of a sleeping child, and a pipe on which it reports SIGTERM."""
+    """Return the PID of a sleeping child, and a pipe on which the child reports SIGTERM."""
     near, far = os.pipe()
     if pid := os.fork():
         os.close(far)
@@ -68,7 +68,7 @@ def sleeper():
 
 
 def cost(scene, seconds, restless):
-    """Enforce a cap that is not exceeded; print memory, CPU and the number of lists read."""
+    """Enforce a cap that is not exceeded; print memory, CPU time and number of lists read."""
     pids = [sleeper()[0] for _ in range(8)]
     for number, pid in enumerate(pids):
         scene.holds(pid, number % 2, GIB)
@@ -100,7 +100,7 @@ def end_ms(enforcer):
 
 
 def incidents(scene, count):
-    """Exceed the cap at random moments; print the time until each SIGTERM."""
+    """Exceed the cap at random times; print the time until each SIGTERM."""
     neighbour = sleeper()[0]
     scene.holds(neighbour, 0, GIB)
     scene.wait_until_guarding()

@@ -32,7 +32,7 @@ KNOWN = (load_policy(shipped_policy_path(), enforcer_image="bench"),)
 try:
     from webhook.core.policy import cluster
 except ImportError:
-    pass  # older commits have the cluster in the policy
+    pass  # in older commits, the policy has the cluster
 else:
     unknown = getattr(cluster, "UNKNOWN_CLUSTER", None) or getattr(cluster, "UNKNOWN")  # noqa: B009
     KNOWN = (*KNOWN, unknown)
@@ -44,7 +44,7 @@ def answer(body, phase):
 
 
 def translated(body):
-    """Return the review with the pod as this commit translates it."""
+    """Return the review with the pod as mutated by this commit."""
     review = json.loads(body)
     patch = json.loads(answer(body, Phase.MUTATE))["response"]["patch"]
     pod = review["request"]["object"]
@@ -66,7 +66,7 @@ def parts(path, phase, is_translated):
 
 
 def microseconds(call, number):
-    """Return the CPU time of a call, on which other processes have no effect."""
+    """Return the CPU time of a call in µs, which does not depend on other processes."""
     started_ns = time.process_time_ns()
     for _ in range(number):
         call()

@@ -1,4 +1,4 @@
-"""Cost of listing a large cluster's pods: CPU, memory, and pauses of other threads."""
+"""Cost of listing the pods of a large cluster: CPU time, memory, and pauses of other threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench_lists():
 
 
 class _Watched:
-    """Reads this process's memory a thousand times a second."""
+    """Measures this process's memory a thousand times per second."""
 
     def __enter__(self):
         self.before_mib = self.peak_mib = resident_mib()
@@ -65,7 +65,7 @@ def resident_mib():
 
 
 def _serve(pipe):
-    """Serve pods whose large fields are all the same."""
+    """Serve pods whose large fields are all equal."""
     pod = a_pod("8Gi")
     fields = {}
     pod["metadata"] |= {

@@ -1,4 +1,4 @@
-"""A cheap client that keeps a server busy: raw bytes over kept-alive TLS connections."""
+"""A cheap client that keeps a server busy: raw bytes over keep-alive TLS connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding: chunked", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A request, and the server to which it is sent repeatedly."""
+    """A request, and the server that receives it repeatedly."""
 
     port: int
     ca: Path
@@ -31,12 +31,12 @@ class Target:
     client_certificate: tuple[Path, Path] | None = None
     headers: str = "User-Agent: kube-apiserver-admission\r\nAccept-Encoding: gzip\r\n"
     numbers: Iterator[int] | None = None
-    """If given, each request has the next number in place of NUMBER."""
+    """Numbers that replace NUMBER in successive requests; None to leave requests unchanged."""
     method: str = "POST"
     content_type: str = "application/json"
 
     def context(self) -> ssl.SSLContext:
-        """Return a context that verifies the server, with the client's certificate, if any."""
+        """TLS context that verifies the server and has the client's certificate, if any."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if self.client_certificate:
             context.load_cert_chain(*self.client_certificate)
@@ -49,7 +49,6 @@ class Target:
         return data.replace(NUMBER, b"%0*d" % (len(NUMBER), next(self.numbers)))
 
     def head(self) -> bytes:
-        """Return the head of each request."""
         return (
             f"{self.method} {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{self.headers}"
             f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n\r\n"
@@ -58,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Latencies of a run, its duration, and the number of all responses, including the warm-up."""
+    """Latencies and duration of a run, and the number of all responses, including the warm-up."""
 
     latencies_s: list[float]
     duration_s: float
@@ -66,11 +65,11 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """Return requests per second."""
+        """Requests per second."""
         return len(self.latencies_s) / self.duration_s
 
     def percentile_us(self, share: float) -> float:
-        """Return a percentile of the latencies in microseconds."""
+        """Return a percentile of the latencies, in µs."""
         return percentile(self.latencies_s, share) * 1e6
 
 
@@ -88,7 +87,7 @@ def ask(target: Target) -> tuple[int, bytes]:
 
 
 class _Caller(asyncio.Protocol):
-    """Sends the same request again after each response, while `answered` returns True."""
+    """Repeats a request after each response while `answered` returns True."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class _Caller(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # uvloop's own class
+        self.transport = transport  # uvloop's class
 
     def send(self) -> None:
         request = self._request()
@@ -137,7 +136,7 @@ class _Caller(asyncio.Protocol):
 def load(
     target: Target, connections: int, *, duration_s: float = 0.0, requests: int = 0
 ) -> Figures:
-    """Send continuously over some connections, for a time or a number of requests.
+    """Send requests continuously over some connections, for a time or a number of requests.
 
     A tenth of either is a warm-up, with at least 0.2 s or one request per connection.
     """

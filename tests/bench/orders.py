@@ -1,4 +1,4 @@
-"""Benefit of best fit: one workload, placed by it and by other orders of a node's GPUs."""
+"""Benefit of best fit, compared with other orders of a node's GPUs for one workload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDERS = {
     "worst fit": lambda gpu, free: (-free, gpu.index),
 }
 DAY_S = 86_400
-# Values, and their relative frequencies.
+# Values and their relative frequencies.
 GPU_GIB = {24: 4, 40: 1, 48: 2, 80: 3}
 GPU_COUNTS = {1: 2, 2: 3, 4: 3, 8: 2}
 POD_GIB = {2: 8, 4: 14, 6: 10, 8: 16, 10: 10, 12: 10, 16: 10, 20: 8, 30: 6, 40: 5, 70: 3}
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     never: int
     gpus: int
     gpu_bytes: int
-    """Total of the GPUs in use."""
+    """Total memory of the GPUs in use."""
 
 
 def bench_orders():
@@ -45,9 +45,9 @@ def bench_orders():
 
 
 def generate(pods, nodes, seed=0):
-    """Return the nodes' GPUs, and a day's pods by arrival: (when, need, until).
+    """Return the GPUs of the nodes, and a day's pods by arrival: (when, need, until).
 
-    Ten pods a node use about three quarters of the memory; three of four keep running.
+    Ten pods per node use about three quarters of the memory. Three of four keep running.
     """
     drawn = random.Random(seed)
     made = [
@@ -76,7 +76,7 @@ def _draw(drawn, choices):
 
 
 def replay(nodes, pods, order):
-    """Let pods arrive, wait if nothing fits, and end; the scheduler takes the emptiest node."""
+    """Let pods arrive, wait if none fits, and end. The scheduler chooses the emptiest node."""
     free = [{gpu.uuid: gpu.memory_bytes for gpu in gpus} for gpus in nodes]
     sizes = {gpu.uuid: gpu.memory_bytes for gpus in nodes for gpu in gpus}
     totals = [sum(pieces.values()) for pieces in free]

@@ -1,4 +1,4 @@
-"""POST /mutate over TLS, as from an API server: latency, throughput, CPU per request."""
+"""POST /mutate over TLS, as by an API server: latency, throughput, CPU time per request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bench_over_tls():
 
 
 def measured(servers):
-    """Return (p50 µs, p99 µs, µs per request, µs of CPU per request) of each round, in turns."""
+    """Return (p50 µs, p99 µs, µs per request, CPU µs per request) per round, alternating."""
     figures = {}
     with on_core(-1):
         for _ in range(settings.ROUNDS):

@@ -1,7 +1,7 @@
-"""The webhooks of HAMi and KAI, run from programs built elsewhere.
+"""Webhooks of HAMi and KAI, run from programs built elsewhere.
 
-Both need an API server at their start, and run with GOMAXPROCS=1 on the same core as ours. Each
-gets the recorded pod in its own form, and must answer with a patch.
+Both need an API server at start and run with GOMAXPROCS=1 on the core of vramwarden's webhook. Each
+receives the recorded pod in its own form and must respond with a patch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.support.pki import Authority
 from webhook import names
 
 Json = dict[str, Any]
-MEMORY_MIB = "8192"  # the recorded pod's request
+MEMORY_MIB = "8192"  # request of the recorded pod
 
-# The NVIDIA part of the configuration in HAMi's chart. HAMi passes each container to each
-# configured vendor, so one vendor is the least work.
+# NVIDIA's part of the configuration in HAMi's chart. HAMi passes each container to each configured
+# vendor, so one vendor is the least work.
 HAMI_DEVICES = {
     "nvidia": {
         "resourceCountName": "nvidia.com/gpu",
@@ -39,7 +39,7 @@ HAMI_DEVICES = {
         "defaultGPUNum": 1,
     }
 }
-# The RuntimeClass that it adds (`--gpu-pod-runtime-class-name`) must exist, or pods are denied.
+# The RuntimeClass that HAMi adds (`--gpu-pod-runtime-class-name`) must exist, or pods are denied.
 NVIDIA_RUNTIME = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -49,7 +49,7 @@ NVIDIA_RUNTIME = {
 
 
 def hami_command(folder, port, kubeconfig):
-    """Return arguments and environment: cmd/scheduler/main.go, charts/hami."""
+    """Return arguments and environment of HAMi: cmd/scheduler/main.go, charts/hami."""
     devices = folder / "devices.yaml"
     devices.write_text(json.dumps(HAMI_DEVICES))  # JSON is YAML
     arguments = [
@@ -64,7 +64,7 @@ def hami_command(folder, port, kubeconfig):
 
 
 def hami_pod(pod):
-    """Request memory as HAMi's users do: by resources, which also mark its pods."""
+    """Request memory as HAMi's users do: by resources, which also mark HAMi's pods."""
     del pod["metadata"]["annotations"][names.GPU_MEMORY_ANNOTATION]
     resources = pod["spec"]["containers"][0]["resources"]
     for kind in ("limits", "requests"):
@@ -72,7 +72,7 @@ def hami_pod(pod):
 
 
 def kai_command(folder, port, kubeconfig):
-    """Return arguments and environment: cmd/admission/app; its certificates are in TMPDIR."""
+    """Return arguments and environment of KAI: cmd/admission/app; TMPDIR has the certificates."""
     certificates = folder / "k8s-webhook-server/serving-certs"
     certificates.mkdir(parents=True)
     for name in ("tls.crt", "tls.key"):
@@ -87,7 +87,7 @@ def kai_command(folder, port, kubeconfig):
 
 
 def kai_pod(pod):
-    """Request memory as KAI's users do: by an annotation, and its scheduler's name."""
+    """Request memory as KAI's users do: by an annotation and the name of KAI's scheduler."""
     annotations = pod["metadata"]["annotations"]
     del annotations[names.GPU_MEMORY_ANNOTATION]
     annotations["gpu-memory"] = MEMORY_MIB
@@ -96,20 +96,19 @@ def kai_pod(pod):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another product's webhook."""
-
     label: str
     variable: str
-    """Environment variable with the path of its program."""
+    """Environment variable with the path of the product's program."""
     mutate_path: str
     validate_path: str
-    """Empty if its chart registers none."""
+    """Path for validation; empty if the product's chart registers none."""
     reinvocation: str
     command: Callable[[Path, int, Path], tuple[list[str], Json]]
     dress: Callable[[Json], None]
-    """Turns a pod that requests memory from us into one that requests as much from this product."""
+    """Converts a pod that requests memory from vramwarden to one that requests it from the
+    product."""
     acted: Callable[[Json], bool]
-    """Returns True if this product has changed a stored pod."""
+    """Returns True if the product has changed a stored pod."""
     needs: tuple[Json, ...] = ()
 
 
@@ -129,7 +128,7 @@ PEERS = (
 
 
 def named():
-    """Return the peers whose program is given; print why the others are left out."""
+    """Return the peers whose program is given; print why others are omitted."""
     found = []
     for peer in PEERS:
         path = os.environ.get(peer.variable)
@@ -153,7 +152,7 @@ def control_plane(stack):
 
 
 def all_started(stack, folder, plane):
-    """Return each given peer with its server; print why one cannot be started."""
+    """Return each given peer with its server; print why one cannot start."""
     found = []
     for peer in named():
         try:
@@ -165,7 +164,7 @@ def all_started(stack, folder, plane):
 
 @contextmanager
 def running(peer, folder, plane):
-    """Run a peer's webhook; yield it once it answers the recorded pod with a patch."""
+    """Run a peer's webhook; yield the server when it responds to the recorded pod with a patch."""
     folder.mkdir()
     authority = Authority(f"bench-{peer.label}")
     (folder / "ca.crt").write_bytes(authority.pem)
@@ -194,14 +193,14 @@ def running(peer, folder, plane):
 
 
 def review(peer):
-    """Return the recorded review with the pod in the form of this webhook."""
+    """Return the recorded review with the pod in the form of the peer."""
     content = json.loads(RECORDED.read_bytes())
     peer.dress(content["request"]["object"])
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 def configurations(peer, server):
-    """Return its configurations for the creation of pods, as in its chart or operator."""
+    """Return the peer's configurations for pod creation, as in its chart or operator."""
     found = [_configuration("Mutating", peer.mutate_path, server)]
     found[0]["webhooks"][0]["reinvocationPolicy"] = peer.reinvocation
     if peer.validate_path:

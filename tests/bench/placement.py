@@ -1,4 +1,4 @@
-"""Cost of a binding, of a change of a node and of a pod, by the number of nodes and pods."""
+"""Cost of a binding and of a change to a node or pod, by number of nodes and pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CROWDED, WAITING = (10, 100, 1000), (10, 100, 1000)
 
 
 def bench_placement() -> None:
-    """Print the costs by nodes and pods, the agent's cost, and a real replica's memory."""
+    """Print the costs by nodes and pods, the agent's cost, and a replica's memory."""
     print(
         "one replica: MiB resident; ms for the first list; us for a stranger's binding, and for one"
     )

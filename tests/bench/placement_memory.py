@@ -1,7 +1,7 @@
-"""A real replica and a real API server with many pods: its memory, and the time until ready.
+"""Memory of a replica and time until it is ready, with a real API server and many pods.
 
-It takes minutes, so it only runs on request: `BENCH_CLUSTER=10000,1000` is the number of managed
-pods, and of the nodes to which they are bound. It needs KUBEBUILDER_ASSETS.
+This takes minutes, so it only runs on request: `BENCH_CLUSTER=10000,1000` is the number of managed
+pods and of nodes to which the pods are bound. KUBEBUILDER_ASSETS must be set.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION, GPU_AN
 
 ASKED = os.environ.get("BENCH_CLUSTER", "")
 WATCHED_S = 45.0
-"""Time of the memory measurement, in seconds: enough for one garbage collection of all lists."""
+"""Duration of the memory measurement, in seconds; includes a garbage collection of all lists."""
 
 
 def bench_memory() -> None:
-    """Print a replica's memory and start, without and with that cluster."""
+    """Print memory and start time of a replica, without and with the cluster."""
     if not ASKED:
         return
     pods, nodes = map(int, ASKED.split(","))
@@ -46,7 +46,7 @@ def bench_memory() -> None:
 
 
 def _fill(api, pods: int, nodes: int) -> None:
-    """Store nodes, pods that are bound to them, and their assignments."""
+    """Store nodes, pods bound to the nodes, and their assignments."""
     cluster = StoredCluster(nodes, pods)
 
     def node(number):
@@ -79,7 +79,7 @@ def _fill(api, pods: int, nodes: int) -> None:
 
 
 def _new(text: str) -> dict:
-    """Return an object to create, from one as it is stored."""
+    """Return an object for creation, from its stored form."""
     thing = json.loads(text)
     for key in ("uid", "resourceVersion"):
         del thing["metadata"][key]
@@ -102,7 +102,7 @@ def _measure(control_plane, folder: Path, pods: int, nodes: int) -> None:
 
 
 def _memory(master: int) -> str:
-    """Return the current and the peak memory of the master and its worker."""
+    """Return current and peak memory of the master and its worker."""
     children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
     return ", ".join(f"{what} {_held(pid)}" for what, pid in
                      [("master", master), *(("worker", child) for child in children)])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures of one row of the `placement` tables, each row in its own process."""
+"""Figures for one row of the `placement` tables; each row has its own process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG = JsonLog(io.BytesIO())
 
 
 class Replica:
-    """The parts of `PlacementService`, without threads."""
+    """The components of `PlacementService`, without threads."""
 
     def __init__(self, cluster: StoredCluster) -> None:
         self.api = PlacementApi(cluster.kube(), NAMESPACE)
@@ -59,7 +59,7 @@ class Replica:
         self.late.on_nodes_changed(nodes, self.tracker)
 
     def list_all(self):
-        """Read all pods and nodes, as at the start."""
+        """Read all pods and nodes, as at start."""
         for collection, take, listed in (
             (self.api.nodes, self.tracker._on_nodes, "nodes"),
             (self.api.pods, self.tracker._on_pods, "pods"),
@@ -68,22 +68,21 @@ class Replica:
             getattr(self.tracker, listed).is_listed = True
 
     def hear_pod(self, line: bytearray) -> None:
-        """Process a line of the watch of pods."""
+        """Process a line from the watch of pods."""
         kind, thing = client._read_event(line, complete=True)
         self.tracker._on_pod(kind, self.api.pods.project(thing))
 
     def hear_node(self, line: bytearray) -> None:
-        """Process a line of the watch of nodes."""
+        """Process a line from the watch of nodes."""
         kind, thing = client._read_event(line, complete=True)
         self.tracker._on_node(kind, self.api.nodes.project(thing))
 
     def bind(self, binding: Binding):
-        """Decide a binding."""
         found = self.binder.decide_from_memory(binding)
         return self.binder.bind(found).result() if isinstance(found, UndecidedBinding) else found
 
     def ends(self, line: bytearray) -> None:
-        """Process the line of a pod that ended, and give its GPU to waiting pods."""
+        """Process the line of a pod that ended, and assign its GPU to waiting pods."""
         self.hear_pod(line)
         self.assign_late()
 
@@ -95,7 +94,6 @@ class Replica:
 
 
 def measured(nodes: int, pods: int) -> list[float]:
-    """Return the figures of a row."""
     cluster = StoredCluster(nodes, pods)
     replica = Replica(cluster)
     list_s = cluster.timed(replica.list_all)
@@ -192,7 +190,7 @@ def crowded(_nodes: int, pods: int) -> list[float]:
 
 
 def waiting(_nodes: int, many: int) -> list[float]:
-    """Return the cost of the end of a pod on a node with this many waiting pods."""
+    """Return the cost of a pod's end on a node with this many waiting pods."""
     cluster = StoredCluster(1, 8 + ROUNDS + many, gpu_bytes=GIB, waiting=many)
     replica = Replica(cluster)
     replica.list_all()
@@ -214,7 +212,7 @@ def _binding(number: int, node: int) -> Binding:
 
 
 def _median_us(cluster, prepare, first: int, step: int = 200) -> float:
-    """Return the median time of the calls that `prepare` returns for successive objects."""
+    """Return the median duration of the calls that `prepare` returns for successive objects."""
     found = []
     for number in range(ROUNDS):
         run, many = prepare(first + number * step)

@@ -1,4 +1,4 @@
-"""A replica's time until /readyz returns 200, and its memory when idle and after load."""
+"""Time until a replica is ready, and its memory when idle and after load."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def bench_replicas():
         for number in range(STARTS + 1):
             for side in both:
                 figures = lived(side, folder)
-                if (
-                    number
-                ):  # the first start of each compiles, and the very first makes certificates
+                if number:  # each first start compiles, and the very first creates certificates
                     taken[side.label].append(figures)
     print(
         f"one replica on one core, medians of {STARTS} starts; load: "
@@ -51,7 +49,7 @@ def bench_replicas():
 
 
 def lived(side, folder):
-    """Start a replica, load it, and stop it; return ms until ready, MiB idle, MiB after load."""
+    """Start a replica, load and stop it; return ms until ready, MiB idle, and MiB after load."""
     with on_core(-1):
         started_s = time.perf_counter()
         with replica(side, folder) as (process, port, operations_port):

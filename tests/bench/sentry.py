@@ -1,4 +1,4 @@
-"""Cost of a running sentry for its node: the real program, with the stub as driver."""
+"""Cost of a running sentry for its node: the real program with the stub as driver."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from webhook.core.nvidia.drivers import Proof
 SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
 GIB = 2**30
 USED = {"within the caps": 4 * GIB, "fuller than a cap": 40 * GIB}
-"""Used bytes of each GPU. If they do not exceed the smallest cap, no pod can be over its cap, so
-lists are read only every ten seconds instead of every second."""
+"""Used bytes of each GPU. Below the smallest cap, no pod can exceed its cap, and process lists
+are read every ten seconds instead of every second."""
 
 
 def limited(folder):

@@ -1,4 +1,4 @@
-"""Servers to compare, each on the first core: ours, a baseline's, an empty handler, and peers."""
+"""Servers to compare, all on the first core: both sides, an empty handler, and peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running webhook, and the recorded review in its form."""
+    """A running webhook, and the recorded review in the form of its product."""
 
     label: str
     pid: int
@@ -35,11 +35,11 @@ class Server:
     mutate_path: str = "/mutate"
 
     def target(self):
-        """Return the request for the client."""
+        """Request for the client."""
         return Target(self.port, self.ca, self.mutate_path, self.review)
 
     def patch(self):
-        """Post the review once; return its patch, or None if there is none."""
+        """Post the review once; return the patch of the response, or None without one."""
         status, body = ask(self.target())
         if status != 200:
             raise RuntimeError(f"{self.label} answered {status}: {body[:300]!r}")
@@ -52,7 +52,7 @@ class Server:
 
 @contextmanager
 def on_core(number):
-    """Bind this thread and its new children to one of two cores, if there are two."""
+    """Bind this thread and its new children to one of two cores, if the machine has two."""
     before = os.sched_getaffinity(0)
     if len(settings.CORES) > 1:
         os.sched_setaffinity(0, {settings.CORES[number]})
@@ -64,7 +64,7 @@ def on_core(number):
 
 @contextmanager
 def started(log, program, *arguments, folder, **environment):
-    """Run a program on the first core, in a folder; yield its process, and kill it at the end."""
+    """Run a program on the first core in a folder; yield its process, and kill it at the end."""
     variables = (f"{name}={value}" for name, value in environment.items())
     through = ["env", f"--chdir={folder}", *variables]
     with on_core(0):
@@ -79,11 +79,11 @@ def started(log, program, *arguments, folder, **environment):
 
 @contextmanager
 def replica(side, folder, *options, **environment):
-    """Run one replica of a commit; yield its process and its ports at once."""
+    """Run a replica of a commit; immediately yield its process and ports."""
     port, operations_port = free_port(), free_port()
     options = [*options, f"--port={port}", f"--operations-port={operations_port}"]
     if "--api-server" in (side.root / "webhook/cli/serve.py").read_text():
-        options.append("--api-server=127.0.0.1/32")  # other addresses get only a part of its time
+        options.append("--api-server=127.0.0.1/32")  # other addresses get only part of its time
     with started(
         folder / f"{side.label}.log", side.python,
         *("-P", "-m", "webhook.cli", "serve", f"--cert-dir={folder / 'certs'}"),
@@ -95,7 +95,7 @@ def replica(side, folder, *options, **environment):
 
 @contextmanager
 def webhook(side, folder, *options):
-    """Run one replica of a commit with options of `serve`; yield it when it is ready."""
+    """Run a replica of a commit with options of `serve`; yield it when it is ready."""
     with replica(side, folder, *options) as (process, port, operations_port):
         wait_until_ready(side.label, process, operations_port)
         yield Server(side.label, process.pid, port, folder / "certs/ca.crt", RECORDED.read_bytes())
@@ -103,7 +103,7 @@ def webhook(side, folder, *options):
 
 @contextmanager
 def empty(folder):
-    """Run an empty handler on our server."""
+    """Run an empty handler on vramwarden's server."""
     port, operations_port = free_port(), free_port()
     script = Path(__file__).with_name("empty.py")
     with started(
@@ -116,7 +116,7 @@ def empty(folder):
 
 
 def wait_until_ready(label, process, port):
-    """Poll /readyz of the plain port, not more often than is cheap, until it returns 200."""
+    """Poll /readyz of the plain port, at a low rate, until it returns 200."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         connection = HTTPConnection("127.0.0.1", port, timeout=2)
@@ -134,6 +134,5 @@ def wait_until_ready(label, process, port):
 
 @contextmanager
 def temporary_folder():
-    """Create a folder for certificates and logs."""
     with tempfile.TemporaryDirectory(prefix="vramwarden-bench-") as name:
         yield Path(name)

@@ -1,11 +1,11 @@
-"""Settings of a run, by environment variables; README.md explains them."""
+"""Settings of a run, from environment variables; see README.md."""
 
 from __future__ import annotations
 
 import os
 
 ONLY = os.environ.get("BENCH_ONLY", "").replace(",", " ").split()
-# The commit before reviews were made faster: the baseline until a release is tagged.
+# The commit before reviews became faster: the baseline until a release is tagged.
 BASELINE = os.environ.get("BENCH_BASELINE", "a3f7560")
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "11"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "0.6"))

@@ -1,7 +1,7 @@
-"""A cluster of any size in the in-memory API server, whose objects are made on request.
+"""In-memory API server with a cluster of any size, whose objects are created on request.
 
-So only our reading, deciding and writing are measured, without sockets or an API server. Of its
-pods and nodes it stores only their numbers.
+Only vramwarden's reading, deciding and writing are measured, without sockets or an API server. Of
+pods and nodes, only the numbers are stored.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ NAMESPACE = "vramwarden-system"
 GIB = 2**30
 LISTS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 POD_BYTES, NODE_BYTES = 5 * 2**10, 12 * 2**10
-"""JSON size of an ordinary pod with a demand, and of a node with its images and conditions."""
+"""JSON size of a typical pod with a demand, and of a node with its images and conditions."""
 
 SINCE_S = 1_700_000_000
 
 
 class StoredCluster(ApiServer):
-    """Nodes of 8 GPUs, and pods of 1 GiB, bound to them in turn."""
+    """Nodes with 8 GPUs, and pods of 1 GiB that are bound to the nodes in turn."""
 
     def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
-        """Make a cluster whose last `waiting` pods were bound without a GPU."""
+        """Create a cluster whose last `waiting` pods were bound without a GPU."""
         super().__init__()
         return_freed_memory()  # as `connect` does
         self.answers = [self._made]
@@ -59,20 +59,19 @@ class StoredCluster(ApiServer):
         self.version = 1000
         self.own_s = 0.0
         self.counted: Counter[str] = Counter()
-        """Number of requests by method and kind; the requests themselves would take memory."""
+        """Number of requests by method and kind; storing the requests would take memory."""
         self._pod = json.dumps(_pod())
         self._node = json.dumps(_node(self.gpus))
         for node in range(min(nodes, pods)):
             self._put_list(node, range(node, pods - waiting, nodes))
 
     def timed(self, work) -> float:
-        """Return the CPU seconds of our process for some work."""
+        """Return the CPU time of some work in this process, in seconds."""
         started_s, before_s = time.thread_time(), self.own_s
         work()
         return time.thread_time() - started_s - (self.own_s - before_s)
 
     def pod_text(self, number: int, *, phase: str = "Running", bound: bool = True) -> str:
-        """Return a pod as JSON."""
         self.version += 1
         text = self._pod.replace("@number", str(number)).replace("@version", str(self.version))
         text = text.replace("@phase", phase).replace("@uid", uid(number))
@@ -111,7 +110,7 @@ class StoredCluster(ApiServer):
         return config_map
 
     def kube(self, **more):
-        """Return the client; the time for its responses is not counted as ours."""
+        """Return the client; the time for responses is not counted."""
         found = super().kube(**more)
         request = found._pool.request
 
@@ -165,12 +164,10 @@ class StoredCluster(ApiServer):
 
 
 def uid(number: int) -> str:
-    """Return a pod's UID."""
     return f"00000000-0000-4000-8000-{10**11 + number}"
 
 
 def event(kind: str, thing: str) -> bytearray:
-    """Return a line of a watch."""
     return bytearray(f'{{"type":"{kind}","object":{thing}}}'.encode())
 
 
@@ -180,7 +177,7 @@ def _uuid(index: int) -> str:
 
 @functools.cache
 def _pod():
-    """Return a pod as the webhook translates it and an API server stores it."""
+    """Return a pod as mutated by the webhook and stored by an API server."""
     plain = a_pod("1Gi")
     policy = load_policy(shipped_policy_path(), enforcer_image="example")
     decided = decide(a_request(plain), policy, UNKNOWN_CLUSTER, Phase.MUTATE)
@@ -212,7 +209,7 @@ def _node(gpus):
 
 
 def _padded(thing, size):
-    """Give an object the size of a stored one, in the fields on who changed what."""
+    """Pad an object to the size of a stored one, in its managed fields."""
     fields: dict = {}
     thing["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": fields}}]
     while len(json.dumps(thing)) < size:

@@ -1,7 +1,7 @@
-"""Cost of a release for pods that request nothing from it, compared with no release.
+"""Cost of a release for pods that do not use it, compared with no release.
 
-Each side is an API server with its own etcd. They alternate within a round, and a figure is
-compared only with that of no release in the same round.
+Each side is an API server with its own etcd. The sides alternate within a round, and a figure is
+compared only with the figure for no release in the same round.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from tests.support.webhook_configurations import apply
 NAMESPACE, NODE = "team-a", "n1"
 NAME = f"web-{NUMBER.decode()}"
 ROUNDS, PODS = settings.ROUNDS * 8, settings.PODS // 4
-"""Short turns, so that a busy machine affects each side equally."""
+"""Numbers of rounds and pods; rounds are short, so that a busy machine affects all sides
+equally."""
 WEBHOOKS = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 HALVES = {"ours, webhooks": PLURALS.keys(), "ours, policies": WEBHOOKS,
           "ours, neither": {*PLURALS, *WEBHOOKS}}  # fmt: skip
-"""Parts of a release that are removed, with BENCH_ATTRIBUTE."""
+"""Parts of a release to remove, keyed by side, with BENCH_ATTRIBUTE."""
 REVIEWS = re.compile(r"^vramwarden_admission_duration_seconds_count\S* (\S+)", re.MULTILINE)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True,
          "uid": "00000000-0000-4000-8000-000000000000", "blockOwnerDeletion": True}  # fmt: skip
@@ -72,12 +73,12 @@ REQUESTS = {
     "status": ("PATCH", f"/{NAME}/status", {"status": STATUS}, STRATEGIC),
     "delete": ("DELETE", f"/{NAME}", {"gracePeriodSeconds": 0}, "application/json"),
 }
-"""Requests about each pod, in this order; a kubelet sends its status."""
+"""Requests about each pod, in this order; a kubelet sends the status."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
-    """One side's API server."""
+    """API server of one side."""
 
     label: str
     pid: int
@@ -85,7 +86,7 @@ class Scene:
     targets: dict[str, Target]
 
     def reviews(self) -> float:
-        """Return the number of reviews that our server has answered."""
+        """Return the number of reviews that vramwarden's server has answered."""
         text = self.server.get("/metrics")[1] if self.server else ""
         return sum(map(float, REVIEWS.findall(text)))
 
@@ -111,7 +112,7 @@ def bench_strangers():
 
 
 def releases():
-    """Return the sides: a label, the checkout of chart and server, and the removed kinds."""
+    """Return the sides: label, checkout for chart and server, and removed kinds."""
     found = [(side.label, side, set()) for side in sides()]
     if settings.CHART:
         root = Path(settings.CHART).resolve().parents[2]
@@ -122,7 +123,7 @@ def releases():
 
 
 def release(stack, plane: ControlPlane, folder, side, removed) -> Server:
-    """Install a side's release with the chart's defaults, with its webhooks on loopback."""
+    """Install the release of a side with the chart's defaults and webhooks on loopback."""
     helm = charts.Helm(folder, plane.kubeconfig)
     with mock.patch.object(charts, "CHART", side.root / "deploy/chart/vramwarden"):
         objects = helm.render()
@@ -149,7 +150,7 @@ def release(stack, plane: ControlPlane, folder, side, removed) -> Server:
 
 
 def prepared(stack) -> ControlPlane:
-    """Start an API server with the namespace of the pods."""
+    """Start an API server with a namespace for the pods."""
     plane = peers.control_plane(stack)
     plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     plane.ensure_service_account(NAMESPACE)
@@ -157,7 +158,7 @@ def prepared(stack) -> ControlPlane:
 
 
 def wait_for_policies(api) -> None:
-    """Wait until a policy created after all others has come into force and is deleted."""
+    """Wait until a policy created after all others takes effect, then delete it."""
 
     def create(mark):
         metadata = {"name": "probe", "namespace": NAMESPACE, "labels": {"probe": mark}}
@@ -179,7 +180,7 @@ def wait_for_policies(api) -> None:
 
 
 def scene(label, plane, server=None) -> Scene:
-    """Send the requests, each with the next pod's name."""
+    """Send the requests, each with the name of the next pod."""
     kubelet = plane._authority.issue_client(plane.state, f"system:node:{NODE}", "system:nodes")
     targets = {
         name: target(
@@ -192,7 +193,7 @@ def scene(label, plane, server=None) -> Scene:
 
 
 def measured(scenes):
-    """Return p50, mean and CPU of the API server per request in ms, and reviews, by round."""
+    """Return p50, mean and API server CPU time per request in ms, and reviews, by round."""
     figures = {}
     with on_core(-1):
         for number in range(ROUNDS):

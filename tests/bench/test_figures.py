@@ -1,4 +1,4 @@
-"""The bench's arithmetic, and its reason for going on without a baseline."""
+"""Arithmetic of the bench, and its reason to continue without a baseline."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_percentile_is_one_of_the_values():
 
 def test_a_ratio_is_written_with_its_sign():
     assert [times(2.0), times(0.456)] == ["x2.00", "x0.46"]
-    assert [times(None), times(-1.0)] == ["-", "-"]  # an addition may be negative
+    assert [times(None), times(-1.0)] == ["-", "-"]  # an added latency may be negative
 
 
 def test_cpu_is_that_of_a_process_and_of_all_that_descend_from_it(proc):

@@ -1,4 +1,4 @@
-"""The bench runs: its shortest table, with the smallest settings."""
+"""The bench runs: its shortest table with the smallest settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_table_that_does_not_exist_is_named(monkeypatch):
 
 @pytest.mark.process
 def test_a_replica_has_figures_beside_few_pods():
-    """It uses internal names of the client, so this table breaks when they change."""
+    """The table uses internal names of the client, and breaks when they change."""
     *figures, _ = placement._in_a_child("measured", 3, 32)
     assert len(figures) == 8
     assert all(figure > 0 for figure in figures)

@@ -16,12 +16,12 @@ from tests.support.random_reviews import OPERATIONS, answer, drawn, fitting
 from webhook.core.admission.decision import Phase
 
 TRIES = int(os.environ.get("BENCH_TRIES", "300"))
-"""Tries for each operation and phase; large reviews get a quarter."""
+"""Number of tries per operation and phase; large reviews get a quarter."""
 SIZES = {"64 KiB": (64 * 2**10, 1), "3 MiB": (3 * 2**20, 4)}
 
 
 def climbed(random, operation, phase, most_bytes, tries):
-    """Return calls, parts and body of the most expensive review that was found."""
+    """Return calls, parts and body of the most expensive review found."""
     best = (0, {}, b"")
 
     def tried(parts):
@@ -29,8 +29,7 @@ def climbed(random, operation, phase, most_bytes, tries):
         return calls(answer(operation, phase, parts, body)), parts, body
 
     for number in range(tries):
-        # A tenth of the tries start from scratch, so that the search does not end at a local
-        # maximum.
+        # A tenth of the tries start from scratch, so that the search leaves local maxima.
         before, most = ({}, 12) if number < tries // 10 else (best[1], 4)
         best = max(best, tried(drawn(random, before, most)), key=itemgetter(0))
     least = best[0] * 0.98

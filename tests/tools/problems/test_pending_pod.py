@@ -94,12 +94,7 @@ def test_a_rollout_blocks_itself_by_an_older_replica_set_of_its_deployment(old, 
         ({"priority": 9}, 30, [old_pod("Job/x")], "delete old yourself, if it matters less"),
         ({"priority": 9}, 30, [], ""),
         ({"priority": 9}, 30, [old_pod()], None),  # the rollout gets other advice
-        (
-            {"priority": 9},
-            60,
-            [old_pod("Job/x")],
-            None,
-        ),  # no node has that sum: it preempts
+        ({"priority": 9}, 60, [old_pod("Job/x")], None),  # no node has that sum: it preempts
         ({"priority": 0}, 30, [old_pod("Job/x")], None),
         ({}, 30, [old_pod("Job/x")], None),
     ],

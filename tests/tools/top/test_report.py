@@ -159,11 +159,7 @@ def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_c
     assert limits == [{"proven": True, "backEnd": "misc"}, {"proven": False, "why": "it is old"}]
     keys = ("name", "heldBy", "idleSince")
     assert [tuple(pod.get(key) for key in keys) for pod in report["pods"]] == [
-        (
-            "asleep",
-            None,
-            None,
-        ),  # old figures: the sentry may be gone, the pod may run
+        ("asleep", None, None),  # old figures: the sentry may be gone, the pod may run
         ("embed", "driver", None),
         ("llama", "driver, late", ago(21_600)),
         ("train", "sidecar", ago(30)),
