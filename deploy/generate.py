@@ -115,7 +115,7 @@ def block_names(path: Path) -> list[str]:
 
 
 def policy_fields(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield path and schema of every policy field. NAME in a path stands for a user's key."""
+    """Yield path and schema of every policy field. NAME in a path is a user's key."""
     for name, field in schema.get("properties", {}).items():
         yield f"{path}{name}", field
         yield from policy_fields(field, f"{path}{name}.")

@@ -76,7 +76,7 @@ def _draw(drawn, choices):
 
 
 def replay(nodes, pods, order):
-    """Let pods arrive, wait if none fits, and end. The scheduler chooses the emptiest node."""
+    """Simulate arrival, waiting and end of pods. The scheduler chooses the emptiest node."""
     free = [{gpu.uuid: gpu.memory_bytes for gpu in gpus} for gpus in nodes]
     sizes = {gpu.uuid: gpu.memory_bytes for gpus in nodes for gpu in gpus}
     totals = [sum(pieces.values()) for pieces in free]

@@ -1,4 +1,4 @@
-"""Parts of the fence that need no rules: who may do what to which object, and the response.
+"""Parts of the fence that need no rules: actor, attempt and response for each object.
 
 A row has an actor, an attempt, and the policy and sentence that deny it, or another component's
 answer; without these it is allowed. Our own code under the fence is tested in
@@ -84,7 +84,7 @@ EXEMPTED = (EXEMPTION, "by who may `exempt` on `namespaces`")
 
 
 def row(what: str, who: str, tries: Tries, *answers: tuple[str, str] | str):
-    """Return a row; a key of `SAYS` stands for a sentence of the accounts' policy."""
+    """Return a row; a key of `SAYS` selects a sentence of the accounts' policy."""
     said = [answer if isinstance(answer, tuple) else (ACCOUNTS, SAYS[answer]) for answer in answers]
     return pytest.param(who, tries, said, id=f"{who}: {what}")
 

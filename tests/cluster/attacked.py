@@ -129,7 +129,7 @@ class Tenant:
         )
 
     def annotate(self, pod: Json, part: str = "", api: Api | None = None, **notes: str) -> Json:
-        """Set vramwarden annotations; `_` in a keyword stands for `-` in the key."""
+        """Set vramwarden annotations; `_` in a keyword becomes `-` in the key."""
         keys = {f"vramwarden.io/{key.replace('_', '-')}": value for key, value in notes.items()}
         return self.patch(pod, {"metadata": {"annotations": keys}}, part, api)
 

@@ -66,7 +66,7 @@ def viewer(control_plane, namespace, tmp_path):
 
 @pytest.fixture
 def readable(control_plane):
-    """Let all users read node figures."""
+    """Allow all users to read node figures."""
     for item in READABLE_BY_ALL:
         control_plane.api.apply(item)
     yield

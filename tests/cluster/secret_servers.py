@@ -183,7 +183,7 @@ class Load:
 
 @contextlib.contextmanager
 def creating(api: Api, namespace: str, clients: int) -> Iterator[Load]:
-    """Let clients create annotated pods continuously until the block ends."""
+    """Create annotated pods from several clients until the block ends."""
     stop, load = threading.Event(), Load(set(), [])
 
     def create(client: int) -> None:

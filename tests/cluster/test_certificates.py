@@ -94,7 +94,7 @@ def namespace(make_namespace):
 
 @pytest.fixture
 def load(ours, pair, namespace):
-    """Let clients create annotated pods during a test. Each must be created and mutated."""
+    """Create annotated pods during a test. Each must be created and mutated."""
     with creating(ours.api, namespace, CLIENTS) as running:
         yield running
         more(running)

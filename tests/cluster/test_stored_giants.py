@@ -153,7 +153,7 @@ def limited_replica(kubeconfig, folder):
 
 
 def bind_at_once(server):
-    """Let the scheduler bind pods whose demand is unknown, so that each is read."""
+    """Make the scheduler bind pods whose demand is unknown, so that each is read."""
     node = {"kind": "Node", "name": "gpu-1"}
 
     def bind(number):

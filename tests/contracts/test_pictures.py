@@ -17,7 +17,7 @@ FOLDER = ROOT / "deploy" / "pictures"
 
 
 def test_the_picture_of_top_is_as_high_as_its_page():
-    """When the page's lines change, measure it again, as HEIGHT in deploy/picture.py explains."""
+    """Measure the page again when its lines change; see HEIGHT in deploy/picture.py."""
     root = read_page(top_page())
     for folded in root.findall(".//details"):
         folded[1:] = []

@@ -92,7 +92,7 @@ def _leave(number: int, _: object) -> None:
 
 
 def no_node(folder: Path) -> str:
-    """Return what a node with a kubelet lacks; build its images if nothing is missing."""
+    """Return the missing parts for a node with a kubelet; build its images if there are none."""
     missing = [name for name in ("helm", "kubectl") if not find_binary(name)]
     if reason := "; ".join(filter(None, (*missing, e2e_node.why_not()))):
         return reason
@@ -105,7 +105,7 @@ def no_node(folder: Path) -> str:
 
 
 def no_parts(_: Path) -> str:
-    """Return what a cluster of processes lacks, or "" if nothing is missing."""
+    """Return the missing parts for a cluster of processes, or "" if there are none."""
     missing = [f"{name} ({source})" for name, source in PROGRAMS.items() if not find_binary(name)]
     if nvml_stub.compiler() is None:
         missing.append("a C compiler")
@@ -115,7 +115,7 @@ def no_parts(_: Path) -> str:
 
 
 def no_kind(_: Path) -> str:
-    """Return what a kind cluster lacks, or "" if nothing is missing."""
+    """Return the missing parts for a kind cluster, or "" if there are none."""
     return "" if shutil.which("kind") else "kind"
 
 

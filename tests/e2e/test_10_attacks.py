@@ -66,7 +66,7 @@ def tenant(make_team, intruder):
 
 
 def told(pod):
-    """Return what the sentry wrote to the pod's status."""
+    """Return the sentry's entry in the pod's status."""
     return [condition for condition in pod["status"]["conditions"] if condition["type"] == HELD]
 
 

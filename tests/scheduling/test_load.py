@@ -28,7 +28,7 @@ def make_nodes(cluster, seed):
 
 
 def workload(seed):
-    """Return sizes in GiB and numbers of GPUs, about as much in total as the nodes have."""
+    """Return sizes in GiB and numbers of GPUs, with about the total of the nodes."""
     chance = random.Random(seed)  # noqa: S311 - the same on each run
     weights = [13, 12, 10, 8, 5, 2, 1]
     return [

@@ -1,4 +1,4 @@
-"""Which test runs each command of the pages, and which commands no test runs.
+"""The test that runs each command of the pages, and the commands that no test runs.
 
 Patterns are matched against the start of `PAGE: COMMAND`.
 """

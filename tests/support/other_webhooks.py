@@ -28,7 +28,7 @@ MIRROR: Final = "mirror.example/"
 ADDED: Final = "linkerd-proxy"
 """Container that webhooks add. It is a known helper, so an unnamed amount does not apply to it."""
 ORDERS: Final = [(sorts, again) for sorts in ("before", "after") for again in ("Never", "IfNeeded")]
-"""Whether the other webhook sorts before or after vramwarden's, and its reinvocationPolicy."""
+"""Position of the other webhook relative to vramwarden's, and its reinvocationPolicy."""
 
 
 def every_container(pod: Json) -> list[Json]:

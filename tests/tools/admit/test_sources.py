@@ -1,4 +1,4 @@
-"""Which files are read, and the messages about files that are not."""
+"""Choice of the files to read, and messages about all others."""
 
 from __future__ import annotations
 

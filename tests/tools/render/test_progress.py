@@ -49,7 +49,7 @@ class Scene:
         return wait
 
     def written(self):
-        """Return what was written to the terminal, up to a mark that this method writes."""
+        """Return the text on the terminal, up to a mark that this method writes."""
         os.write(self.terminal.fileno(), b"\0")
         text = b""
         while not text.endswith(b"\0"):

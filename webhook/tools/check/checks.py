@@ -52,7 +52,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """Outcome of a check: its problems, what it found in order, or why it could not run."""
+    """Outcome of a check: problems, a message about the correct state, or why it could not run."""
 
     group: str
     check: Check

@@ -209,4 +209,4 @@ class Problem:
 
 
 Finding: TypeAlias = "list[Problem] | str | None"
-"""Problems; or a message about what is in order; or None if the check does not apply."""
+"""Problems, or a message about the correct state; None if the check does not apply."""
