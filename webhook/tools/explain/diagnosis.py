@@ -84,7 +84,6 @@ def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
 
 
 def _diagnose_workload(snapshot: NamespaceSnapshot, found: WorkloadState) -> Diagnosis:
-    """Diagnose a workload and one of its pods."""
     # Imported here, because they load admission rules, which the diagnosis of a pod does not need.
     from webhook.core.admission.stray_keys import find_stray_keys  # noqa: PLC0415
     from webhook.core.pod.template_search import find_templates  # noqa: PLC0415

@@ -92,7 +92,6 @@ def _describe_request(pod: ClusterPod) -> str:
 
 
 def _diagnose_pending(snapshot: NamespaceSnapshot, pod: ClusterPod) -> Diagnosis:
-    """Diagnose a pod without a node."""
     state = pod.state
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     now_s, created_s = snapshot.now_s, pod.created_s

@@ -67,7 +67,7 @@ def _problem_lines(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
 
 
 def _node_lines(nodes: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield a line for each node with room, the most first, then the other nodes by reason."""
+    """Yield a line for each node that has enough free memory, then the others by reason."""
     room = [node for node in nodes if node.code in _WITH_ROOM]
     room.sort(key=lambda node: (node.code is not None, -node.largest_bytes, node.name))
     without: dict[str, list[str]] = {}

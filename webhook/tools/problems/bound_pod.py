@@ -189,7 +189,6 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
 
 
 def _describe_newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
-    """Return time and message of the newest entry, and the number of entries."""
     newest, count = entries[-1], max(known, len(entries))
     when = "earlier" if newest.at_s is None else f"{format_duration(bound.now_s - newest.at_s)} ago"
     times = "" if count == 1 else f" ({count} times so far)"
@@ -197,7 +196,6 @@ def _describe_newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -
 
 
 def _replace_container_ids(pod: ClusterPod, why: str) -> str:
-    """Replace container IDs in a message by container names."""
     for status in pod.container_statuses():
         container = find_string(status, "containerID").rpartition("//")[2][:SHOWN_ID]
         if container:

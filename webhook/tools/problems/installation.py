@@ -147,7 +147,6 @@ def check_replicas(installation: Installation) -> Finding:
 def _not_ready(
     installation: Installation, severity: Severity, seen: str, workload: OwnWorkload
 ) -> Problem:
-    """Return the problem of a workload whose pods are missing or not ready."""
     pods = installation.attempt(lambda: installation.unready_pods) or ()
     component = workload.name.removeprefix("vramwarden-")
     broken = next((pod for pod in pods if pod.component == component), None)

@@ -175,7 +175,6 @@ def _draw_row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> 
 
 
 def _wrap_sentence(text: str, width: int, dots: str) -> list[str]:
-    """Wrap a sentence onto at most `_MOST_LINES` lines."""
     if len(text) <= width:
         return [text]
     *lines, last = wrap(text, width)

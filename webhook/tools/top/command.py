@@ -47,7 +47,6 @@ def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return names of nodes or pods for shell completion."""
     word = str(context.params.get("what") or "").removesuffix("s")
     paths = {"node": NODES, "pod": (PODS,)}.get(word, ())
     return complete_names(context, paths, begun)

@@ -70,7 +70,6 @@ def _lacks_namespace(kube: Kube, namespace: str) -> bool:
 def _read_unmanaged_pods(
     kube: Kube, namespace: str, nodes: Sequence[NodeFigures]
 ) -> list[ClusterPod]:
-    """Return the pods with unmanaged memory that the user may list."""
     uids_by_node = {
         node.name: {
             uid
@@ -92,7 +91,6 @@ def _read_unmanaged_pods(
 
 
 def _filter_rows(report: TopReport, wanted: TopOptions) -> TopReport:
-    """Keep only the pods and workloads that the user selected."""
     kind, _, name = wanted.workload.rpartition("/")
     pods = (row for row in report.pods or () if wanted.pod in {"", row.pod.name})
     workloads = (

@@ -54,8 +54,6 @@ _LONGEST: Final = 2000
 
 
 class _Part(NamedTuple):
-    """A part of a GPU's memory that is promised or in use."""
-
     css: str
     size_bytes: int
     used_bytes: int

@@ -185,7 +185,6 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
 
 
 def _wrap_sentences(sentences: Iterable[str], term: Terminal, style: str = _RED) -> list[str]:
-    """Wrap sentences to the terminal's width."""
     width = term.width or 10_000
     broken = [
         line

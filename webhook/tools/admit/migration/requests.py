@@ -326,7 +326,6 @@ def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
 
 
 def _parse_whole_number(path: str, text: str) -> int:
-    """Parse a whole number without a unit. Raises NotCarriedError."""
     try:
         return parse_count(text)
     except QuantityError:

@@ -76,7 +76,6 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
 
 
 def _remove_product_requests(source: ForeignPod, product: Product, asked: PodRequest) -> Migration:
-    """Remove the product's requests from a pod that already requests VRAM."""
     operations = _build_edits(source, product, asked, {})
     if not operations:
         return Migration(product.name)
@@ -166,7 +165,6 @@ def _edit_metadata(
 
 
 def _remove(edits: Edits, place: str, kind: str, names: list[str], holder: Json) -> None:
-    """Remove keys from a map, or the whole map if it would become empty."""
     if names and len(names) == len(holder):
         edits.remove(place, kind)
         return

@@ -186,7 +186,6 @@ def _remark(one: Remark, *field: str) -> dict[str, Any]:
 
 
 def _migration_fields(verdict: PodVerdict) -> dict[str, Any]:
-    """Return the JSON of a pod's migration, or an empty object without one."""
     migration = verdict.migration
     if migration is None:
         return {}

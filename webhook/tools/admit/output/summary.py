@@ -161,7 +161,6 @@ def _containers(spec: Json) -> dict[str, Json]:
 
 
 def _added_items(before: list[Any], after: list[Any]) -> list[Any]:
-    """Return the new items of a list, without duplicates."""
     return [
         item for index, item in enumerate(after) if item not in before and item not in after[:index]
     ]

@@ -262,7 +262,6 @@ def object_name(found: ManifestObject) -> str:
 
 
 def _describe_demand(pod: Json) -> str:
-    """Describe the demand of a pod; empty if it has none."""
     demand, _ = find_demand(pod)
     if demand is None:
         return ""
