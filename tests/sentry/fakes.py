@@ -148,7 +148,7 @@ class Node:
     def in_pod(self, pod):
         yield from [item for item in self.alive.values() if item.place.pod == pod]
 
-    def named(self, wanted):
+    def by_name(self, wanted):
         yield from [item for item in self.alive.values() if wanted(item.process.command)]
 
     def send(self, owner, number):

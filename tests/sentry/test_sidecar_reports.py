@@ -23,14 +23,14 @@ class Bench:
         self.pods = {TRAINER}
         self.searches = 0
         self.takes_s = 0.0
-        named = self.node.named
+        by_name = self.node.by_name
 
         def search(wanted):
             self.searches += 1
             self.now_s += self.takes_s
-            return named(wanted)
+            return by_name(wanted)
 
-        self.node.named = search
+        self.node.by_name = search
         self.stats = SidecarReports(self.node, lambda: self.pods, clock=lambda: self.now_s)
 
     def read(self, later_s=0.0):

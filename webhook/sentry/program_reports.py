@@ -64,7 +64,7 @@ class LimiterReport:
             which = found.st_ino, found.st_mtime_ns, found.st_size
             if which != self._read:
                 self._read, self._state = which, None
-                self._state = read_limiter_state(_decode_name(self._path))
+                self._state = read_limiter_state(_read_file(self._path))
                 if self._state is not None and self._state.proof.holds:
                     limited = self._state.limited
                     self._limited = {
@@ -137,7 +137,7 @@ def _cap_bytes(assignment: Assignment) -> int:
     return assignment.terms.cap_bytes if assignment.terms else assignment.memory_bytes
 
 
-def _decode_name(path: str) -> str:
+def _read_file(path: str) -> str:
     """Return the first bytes of a regular file as a string; raises OSError for anything else."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -196,7 +196,7 @@ class SidecarReports:
         wanted = frozenset(self._pods())
         stats: dict[str, SidecarReport] = {}
         for uid, sidecar in tuple(self._sidecars.items()):
-            name = self._read_process_title(sidecar) if uid in wanted else None
+            name = self._reread_report(sidecar) if uid in wanted else None
             if name is None:
                 del self._sidecars[uid]
             else:
@@ -205,7 +205,7 @@ class SidecarReports:
             self._search(wanted - stats.keys(), stats)
         self.stats = stats
 
-    def _read_process_title(self, sidecar: Owner) -> SidecarReport | None:
+    def _reread_report(self, sidecar: Owner) -> SidecarReport | None:
         now = self._node.owner(sidecar.process.pid)
         if now is None or now.place != sidecar.place:
             return None
