@@ -7,12 +7,7 @@ import pytest
 from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NOBODY, NODE, ZEROED, Bench
 from tests.support.clusters import a_gpu, a_node
 from tests.support.scripted_nvml import VRAM
-from webhook.adapters.kube.node_objects import (
-    FiguresSeen,
-    FiguresUnread,
-    NodeSeen,
-    NodeUnread,
-)
+from webhook.adapters.kube.node_objects import FiguresSeen, FiguresUnread, NodeSeen, NodeUnread
 from webhook.agent import loop
 from webhook.agent.proofs import LIMIT_FRESH_S
 from webhook.core.node.access import Access, GpuAccess

@@ -9,13 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from certs import issue_into_folder, service_names
-from tests.chart.served import (
-    NAME,
-    behind_the_service,
-    own_address,
-    served,
-    show_ready,
-)
+from tests.chart.served import NAME, behind_the_service, own_address, served, show_ready
 from tests.support.api_client import token_of
 from tests.support.charts import CHART, NAMESPACE, Release, hooks
 from tests.support.control_planes import free_port, wait_until

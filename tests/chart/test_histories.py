@@ -14,10 +14,7 @@ from tests.support.pods import a_container, a_pod, a_review
 from tests.support.run_command import runner
 from tests.support.server_process import running
 from webhook.cli.main import main
-from webhook.core.enforcement.termination_message import (
-    TerminationMessage,
-    write_message,
-)
+from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.nodes import write_time
 
 TEAM = "histories"

@@ -16,13 +16,7 @@ from tests.e2e.asking import ask, diagnose
 from tests.e2e.conftest import needs
 from tests.e2e.node import NODE
 from tests.e2e.pods import container, holding, pod
-from tests.e2e.strangers import (
-    HEEDS,
-    PLUGIN_IMAGE,
-    DevicePlugin,
-    discovered,
-    plugin_image,
-)
+from tests.e2e.strangers import HEEDS, PLUGIN_IMAGE, DevicePlugin, discovered, plugin_image
 from tests.e2e.team import Team
 from tests.support.control_planes import ApiError
 from tests.support.paths import POLICIES

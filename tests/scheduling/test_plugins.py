@@ -8,21 +8,8 @@ import pytest
 
 from tests.support.control_planes import wait_until
 from tests.support.pods import a_container, a_pod
-from tests.support.schedulers import (
-    add_node,
-    messages,
-    patch,
-    remove_pod,
-    scheduler,
-    wait_bound,
-)
-from tests.support.webhook_on_cluster import (
-    Team,
-    container,
-    knowing,
-    refused,
-    variables,
-)
+from tests.support.schedulers import add_node, messages, patch, remove_pod, scheduler, wait_bound
+from tests.support.webhook_on_cluster import Team, container, knowing, refused, variables
 from webhook.core.pod.findings import Reason
 
 SHARING = "nvidia.com/gpu.sharing-strategy"

@@ -8,15 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.hostile_requests import (
-    BODIES,
-    JSON,
-    Damage,
-    peak_bytes,
-    posting,
-    slow,
-    watched,
-)
+from tests.support.hostile_requests import BODIES, JSON, Damage, peak_bytes, posting, slow, watched
 from tests.support.pods import a_pod, a_review
 from tests.support.server_process import running
 from webhook.server.bounds import MAX_CONNECTIONS

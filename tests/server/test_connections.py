@@ -28,14 +28,7 @@ from webhook.server.bounds import (
     MAX_TIME_PER_ADDRESS,
     MAX_TRUSTED_ADDRESSES,
 )
-from webhook.server.connections import (
-    TRUST_S,
-    Connections,
-    Peer,
-    Slot,
-    Stage,
-    choose_slot_to_close,
-)
+from webhook.server.connections import TRUST_S, Connections, Peer, Slot, Stage, choose_slot_to_close
 from webhook.server.handler import Answer, Endpoint, build_rejection
 
 NEW, IDLE, RECEIVING, ANSWERING = Stage

@@ -23,13 +23,7 @@ from tests.core.admission.device_plugin import policy_and_cluster, translate_und
 from tests.support import pods as manifests
 from tests.support.api_server import ApiServer, merged
 from tests.support.gpus import put_right
-from webhook.core.kinds.nodes import (
-    GpuFigures,
-    NodeFigures,
-    PodFigures,
-    write_gpu_node,
-    write_time,
-)
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.node_fields import SharingCode, SharingVerdict

@@ -13,12 +13,7 @@ from unittest import mock
 
 from tests.support import server_process
 from tests.support.control_planes import Api, ApiError, ControlPlane, free_port, needs
-from tests.support.webhook_configurations import (
-    apply,
-    installed,
-    remove,
-    webhook_configurations,
-)
+from tests.support.webhook_configurations import apply, installed, remove, webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.core.pod.findings import Reason
 

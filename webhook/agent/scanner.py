@@ -12,12 +12,7 @@ from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.nvml import NvmlError
 from webhook.core.node.access import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
-from webhook.core.nvidia.drivers import (
-    Fault,
-    ScannedGpu,
-    explain_support,
-    supports_sidecar,
-)
+from webhook.core.nvidia.drivers import Fault, ScannedGpu, explain_support, supports_sidecar
 from webhook.node_programs.program import list_answering_gpus, scan_with
 
 

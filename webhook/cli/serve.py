@@ -148,12 +148,7 @@ def serve_command(
     from webhook.adapters.kube.release_objects import RegistrationApi  # noqa: PLC0415
     from webhook.server.certificates import FolderKeeper, SecretKeeper  # noqa: PLC0415
     from webhook.server.registration import SETTLE_S, Registration  # noqa: PLC0415
-    from webhook.server.service import (  # noqa: PLC0415
-        CannotListenError,
-        ServerSettings,
-        Service,
-        format_address,
-    )
+    from webhook.server.service import CannotListenError, ServerSettings, Service, format_address  # noqa: PLC0415
 
     key = _read_key(key_file)
     keeper: Callable[..., CertificateKeeper]

@@ -9,11 +9,7 @@ from typing import Final, NoReturn
 from webhook import __version__
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.kube.node_objects import (
-    AssignmentsSeen,
-    AssignmentsUnread,
-    watch_assignments,
-)
+from webhook.adapters.kube.node_objects import AssignmentsSeen, AssignmentsUnread, watch_assignments
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.core.enforcement.driver_limit import NO_LIMIT
 from webhook.core.node.access import STUCK_AFTER_S, DriverStatus, needs_new_container, record_scan

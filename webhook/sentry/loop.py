@@ -13,22 +13,13 @@ from webhook import __version__
 from webhook.adapters import host_environment
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube
-from webhook.adapters.kube.node_objects import (
-    AssignmentsSeen,
-    AssignmentsUnread,
-    watch_assignments,
-)
+from webhook.adapters.kube.node_objects import AssignmentsSeen, AssignmentsUnread, watch_assignments
 from webhook.adapters.node_nvml import NodeNvml
 from webhook.adapters.node_processes import NodeProcesses
 from webhook.core.formatting import format_amount
 from webhook.core.kinds.node_write_delay import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
-from webhook.core.node.access import (
-    DriverStatus,
-    explain_unready,
-    needs_new_container,
-    record_scan,
-)
+from webhook.core.node.access import DriverStatus, explain_unready, needs_new_container, record_scan
 from webhook.core.node.events import EventReason
 from webhook.names import SENTRY_REPORTER
 from webhook.node_programs.events import EventWriter

@@ -13,12 +13,7 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
-from httptools import (
-    HttpParserCallbackError,
-    HttpParserError,
-    HttpParserUpgrade,
-    HttpRequestParser,
-)
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from webhook.server.bounds import MAX_CHUNKS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.connections import (

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import host_environment, processes
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.model import (
-    Cap,
-    EndPod,
-    Kill,
-    StepState,
-    StopContainer,
-    Terminate,
-)
+from webhook.core.enforcement.model import Cap, EndPod, Kill, StepState, StopContainer, Terminate
 from webhook.core.enforcement.step import name_victim, step
 from webhook.core.enforcement.termination_message import (
     TerminationMessage,

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
 from webhook.core.enforcement.driver_limit import judged_bytes
-from webhook.core.enforcement.model import (
-    UNIDENTIFIED,
-    Observation,
-    Process,
-    Usage,
-)
+from webhook.core.enforcement.model import UNIDENTIFIED, Observation, Process, Usage
 from webhook.core.enforcement.pacing import Pace, wants_lists
 from webhook.core.formatting import format_amount
 from webhook.core.frozen import dataclass

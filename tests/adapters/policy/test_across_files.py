@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 import webhook
 from tests.support.policies import HEAD, IMAGE, load, problems, write
 from webhook.adapters.policy import files as policy_files
-from webhook.adapters.policy.files import (
-    PolicyInvalidError,
-    load_config_map,
-    load_policy,
-)
+from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, load_policy
 from webhook.core.policy.match import Subject, matches_any
 
 

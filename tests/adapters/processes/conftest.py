@@ -4,9 +4,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays():
-    # Importing this module skips the file if there is no /proc.
-    from tests.support import workload_processes  # noqa: PLC0415
+def _end_processes():
+    from tests.support import workload_processes  # noqa: PLC0415 - it skips without /proc
 
     yield
     while workload_processes.STARTED:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from webhook.core.enforcement.model import (
-    Cap,
-    Observation,
-    Process,
-    StepState,
-    Usage,
-)
+from webhook.core.enforcement.model import Cap, Observation, Process, StepState, Usage
 from webhook.core.enforcement.step import step
 
 MIB = 2**20

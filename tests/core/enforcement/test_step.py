@@ -9,13 +9,7 @@ import pytest
 
 from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names, run_script, using
 from webhook.core.enforcement.messages import explain_end
-from webhook.core.enforcement.model import (
-    UNIDENTIFIED,
-    Freed,
-    Process,
-    ReportBlind,
-    Terminate,
-)
+from webhook.core.enforcement.model import UNIDENTIFIED, Freed, Process, ReportBlind, Terminate
 from webhook.core.enforcement.step import name_victim, step
 
 OVER, BLIND = using((TRAINER, 1500)), using(fault="GPU is lost")

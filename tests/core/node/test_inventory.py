@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import (
-    DOWN,
-    GRACE_S,
-    INVENTORIES,
-    SCANS,
-    a_gpu,
-    a_scan,
-    after,
-    seen,
-)
+from tests.support.gpus import DOWN, GRACE_S, INVENTORIES, SCANS, a_gpu, a_scan, after, seen
 from webhook.core.bounds import MAX_UUID_LENGTH
 from webhook.core.node.inventory import Inventory, TrackedGpu, apply_scan, find_skip_reasons
 from webhook.core.nvidia.drivers import RECOVERIES, ScannedGpu

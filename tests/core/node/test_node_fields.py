@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.node.sharing_nodes import (
-    GPU_LIST,
-    node_with_verdict,
-)
-from tests.support.gpus import (
-    a_gpu,
-)
+from tests.core.node.sharing_nodes import GPU_LIST, node_with_verdict
+from tests.support.gpus import a_gpu
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, read_inventory
 from webhook.core.node.node_fields import (

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.node.sharing_nodes import (
-    DRA,
-    PLUGIN,
-    judge_with,
-    make_node,
-)
+from tests.core.node.sharing_nodes import DRA, PLUGIN, judge_with, make_node
 from webhook.core.node.node_fields import is_advertised
 from webhook.core.node.other_allocators import (
     find_allocator_resources,

@@ -18,12 +18,7 @@ from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severi
 from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import Column, table, write_lines
 from webhook.tools.report.render import as_text as report_text
-from webhook.tools.report.report import (
-    DeniedGroup,
-    OverCap,
-    RecreatedPod,
-    RolloutReport,
-)
+from webhook.tools.report.report import DeniedGroup, OverCap, RecreatedPod, RolloutReport
 from webhook.tools.simulate.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.fetch import TodayObjects
 from webhook.tools.simulate.render import as_text as simulate_text

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.node_gpus import (
-    Given,
-    parse_gpu_size,
-    read_node_gpus,
-    usable_estimate,
-)
+from webhook.tools.simulate.node_gpus import Given, parse_gpu_size, read_node_gpus, usable_estimate
 from webhook.tools.snapshot.node import ClusterNode
 
 GIB = 2**30

@@ -17,12 +17,7 @@ from webhook.core.formatting import join_names_within
 from webhook.core.node.node_fields import SharingCode, node_labels, read_gpus, read_verdict
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, ScannedGpu
 from webhook.core.nvidia.variables import DeviceNames
-from webhook.core.pod.gpus import (
-    FAULT_LOST,
-    FAULT_SILENT,
-    MAX_FAULT_LENGTH,
-    Gpu,
-)
+from webhook.core.pod.gpus import FAULT_LOST, FAULT_SILENT, MAX_FAULT_LENGTH, Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
     ENFORCED_BY_SIDECAR,

@@ -25,11 +25,7 @@ from webhook.core.pod.gpus import (
 )
 from webhook.core.pod.quantity import MIB, parse_quantity_or
 from webhook.core.pod.whole_gpus import is_positive_amount
-from webhook.names import (
-    NODE_GPUS_ANNOTATION,
-    NODE_SHARING_ANNOTATION,
-    VRAM_RESOURCE,
-)
+from webhook.names import NODE_GPUS_ANNOTATION, NODE_SHARING_ANNOTATION, VRAM_RESOURCE
 
 
 def node_labels(node: Mapping[str, Any]) -> Json:

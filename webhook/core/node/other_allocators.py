@@ -15,10 +15,7 @@ from webhook.core.formatting import join_names_within, replace_unprintable
 from webhook.core.node.node_fields import node_annotations, node_labels
 from webhook.core.pod.other_products import WHOLE_GPU
 from webhook.core.pod.whole_gpus import AMD_DRA_DRIVER, is_gpu_resource, is_positive_amount
-from webhook.names import (
-    NODE_DRA_ANNOTATION,
-    NODE_SHARE_LABEL,
-)
+from webhook.names import NODE_DRA_ANNOTATION, NODE_SHARE_LABEL
 
 SETTLE_S: Final = 60.0
 """Time without any sign of another allocator before a node begins to be shared, in seconds.

@@ -11,10 +11,7 @@ from webhook.core.node.node_fields import node_annotations, node_labels, read_vr
 from webhook.core.node.state import FREE_LABELS, Conditions, NodeState
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import (
-    PREFIX,
-    VRAM_RESOURCE,
-)
+from webhook.names import PREFIX, VRAM_RESOURCE
 
 _CONDITION: Final = ("status", "reason", "message")
 

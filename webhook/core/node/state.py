@@ -15,13 +15,7 @@ from typing import Final
 from webhook.core.node.inventory import Inventory
 from webhook.core.node.node_fields import write_gpus
 from webhook.core.pod.fields import Json
-from webhook.core.pod.gpus import (
-    MAX_COUNTED_GPUS,
-    Allocation,
-    Gpu,
-    free_bytes,
-    free_memory_label,
-)
+from webhook.core.pod.gpus import MAX_COUNTED_GPUS, Allocation, Gpu, free_bytes, free_memory_label
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
     MAX_LABEL_LENGTH,

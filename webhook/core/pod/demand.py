@@ -10,13 +10,7 @@ from typing import Final, NamedTuple
 from webhook.core.bounds import MAX_DEMAND_FINDINGS, MAX_WORD_LENGTH
 from webhook.core.formatting import MAX_BYTES, shorten
 from webhook.core.pod.fields import Json, get_object, get_objects
-from webhook.core.pod.findings import (
-    WRITTEN_BY_ANOTHER,
-    Finding,
-    Reason,
-    annotation_path,
-    quote,
-)
+from webhook.core.pod.findings import WRITTEN_BY_ANOTHER, Finding, Reason, annotation_path, quote
 from webhook.core.pod.memory_annotation import (
     MEMORY_PATH,
     Faults,

@@ -66,11 +66,7 @@ def _diagnose_without_request(snapshot: NamespaceSnapshot, pod: ClusterPod) -> D
     if pod.has_ended or not seems_to_request_vram(pod):
         return replace(found, problems=[*find_foreign_requests(pod)])
     # Imported here, because policies are slow to load and few pods need them.
-    from webhook.tools.problems.recreation import (  # noqa: PLC0415
-        PodOutcome,
-        decide_recreation,
-        find_not_mutated,
-    )
+    from webhook.tools.problems.recreation import PodOutcome, decide_recreation, find_not_mutated  # noqa: PLC0415
     from webhook.tools.snapshot.admission_rules import read_rules_in_force  # noqa: PLC0415
 
     trial = snapshot.attempt(

@@ -8,14 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.admission.decisions import GI, decide_pod, decide_update
-from tests.core.admission.rules.program_rows import (
-    REFERENCE,
-    ROWS,
-    SGLANG,
-    TGI,
-    VLLM,
-    VLLM_LINE,
-)
+from tests.core.admission.rules.program_rows import REFERENCE, ROWS, SGLANG, TGI, VLLM, VLLM_LINE
 from tests.support.follow_advice import followed
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import encode_review

@@ -14,21 +14,12 @@ from webhook.core.admission.sidecar.security_context import APP_ARMOR_ANNOTATION
 from webhook.core.nvidia import injection
 from webhook.core.nvidia.injection import InjectedDevices
 from webhook.core.pod.fields import get_objects
-from webhook.core.pod.findings import (
-    WRITTEN_BY_ANOTHER,
-    Finding,
-    Reason,
-    annotation_path,
-    quote,
-)
+from webhook.core.pod.findings import WRITTEN_BY_ANOTHER, Finding, Reason, annotation_path, quote
 from webhook.core.pod.other_products import WHOLE_GPU
 from webhook.core.pod.quantity import parse_quantity_or
 from webhook.core.pod.views import Container, effective_amount
 from webhook.core.policy.model import VisibleDevices
-from webhook.names import (
-    ENFORCER_CONTAINER,
-    GPU_MEMORY_ANNOTATION,
-)
+from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
 
 # Maximum number of findings about annotations. A pod may have any number of annotations.
 _MAX_FINDINGS: Final = 16

@@ -25,13 +25,7 @@ from webhook.core.pod.fields import (
     get_string,
     get_strings,
 )
-from webhook.core.pod.findings import (
-    WRITTEN_BY_ANOTHER,
-    Finding,
-    Reason,
-    annotation_path,
-    quote,
-)
+from webhook.core.pod.findings import WRITTEN_BY_ANOTHER, Finding, Reason, annotation_path, quote
 from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.model import Isolation, Rule
 from webhook.names import (

@@ -8,17 +8,12 @@ from webhook.core.admission.accounting import selected_nodes
 from webhook.core.nvidia.memory_flags import find_program, uses_gpu
 from webhook.core.pod.command_lines import OWN_VARIABLE_PREFIX, CommandLine
 from webhook.core.pod.findings import quote
-from webhook.core.pod.memory_annotation import (
-    containers_with_vram,
-    find_default_container,
-)
+from webhook.core.pod.memory_annotation import containers_with_vram, find_default_container
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
 from webhook.core.pod.views import Container, Pod
 from webhook.core.policy.cluster import Cluster, find_largest_profile
 from webhook.core.policy.model import Accounting, Policy, Rule
-from webhook.names import (
-    GPU_MEMORY_ANNOTATION,
-)
+from webhook.names import GPU_MEMORY_ANNOTATION
 
 
 def suggestions_for(

@@ -27,17 +27,10 @@ from webhook.core.nvidia.variables import (
 )
 from webhook.core.pod.command_lines import CommandLine
 from webhook.core.pod.fields import Json, get_objects, get_string
-from webhook.core.pod.findings import (
-    WRITTEN_BY_ANOTHER,
-    Finding,
-    Reason,
-    quote,
-)
+from webhook.core.pod.findings import WRITTEN_BY_ANOTHER, Finding, Reason, quote
 from webhook.core.pod.views import Container
 from webhook.core.policy.model import AUTO_RUNTIME_CLASS, Accounting, VisibleDevices
-from webhook.names import (
-    NVIDIA_RUNTIME_CLASS,
-)
+from webhook.names import NVIDIA_RUNTIME_CLASS
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_JUDGED: Final = 64

@@ -27,10 +27,7 @@ from webhook.core.pod.other_products import MAX_GPU_BYTES, Product
 from webhook.core.pod.patch import Edits, Operation
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Container, effective_amount
-from webhook.names import (
-    GPU_COUNT_ANNOTATION,
-    GPU_MEMORY_ANNOTATION,
-)
+from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 from webhook.tools.admit.migration.foreign_pod import (
     ForeignPod,
     Migration,

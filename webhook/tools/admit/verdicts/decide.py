@@ -22,12 +22,7 @@ from webhook.core.pod.template_search import is_builtin_without_pods
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import add_name_label
 from webhook.core.policy.model import Policy
-from webhook.names import (
-    MIRROR_POD_ANNOTATION,
-    NODES_GROUP,
-    REQUEST_ANNOTATIONS,
-    VRAM_RESOURCE,
-)
+from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP, REQUEST_ANNOTATIONS, VRAM_RESOURCE
 from webhook.tools.admit.verdicts.creation import as_sent, decide_accepted, sent_pod
 from webhook.tools.admit.verdicts.verdict import PodVerdict, find_demand
 from webhook.tools.manifests.documents import LineIndex, Target
